@@ -262,7 +262,7 @@ def test_too_few_batches_of_dataloader_are_no_figure(
         (["nothing/there"], 1, "nothing/there"),
         (["{folder}", "--preset", "abacus"], 1, "there is no preset"),
         ([], 1, "name the data"),
-        (["{folder}", "--copies", "slowly"], 2, "stream or blocking"),
+        (["{folder}", "--model", "convnet", "--bus", 1], 1, "bus is of an emulated accelerator"),
         (["{folder}", "--model", "abacus", *QUICK], 1, "no model 'abacus'"),
         (["{folder}", "--model", "dlrm", *QUICK], 1, "no model 'dlrm' of images"),
         (["{folder}", "--ladder", "--compile"], 1, "a ladder has rungs for amp"),

@@ -17,7 +17,7 @@ from fastio.diagnose.bench.device import (
     tree_bytes,
 )
 from fastio.diagnose.bench.loop import Limit, phase_of, run_loop
-from fastio.diagnose.bench.options import Options
+from fastio.diagnose.options import Options
 
 
 class Clock:

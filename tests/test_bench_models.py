@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fastio.diagnose.bench.compute import batch_loss, inputs_and_labels, learner_of
-from fastio.diagnose.bench.options import Options
+from fastio.diagnose.options import Options
 from fastio.train.learner import Learner
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,123 +13,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
-    BadParameter,
     StorageOptions,
     check_there,
     clear_errors,
     counted,
     parse_storage_options,
 )
-from fastio.cli.train_options import Amp
+from fastio.cli.described import Written, descriptions, with_options_of
+from fastio.diagnose.options import Options
 from fastio.errors import BenchError
 from fastio.runtime.files import is_stream, write_output
 from fastio.shown import shown, shown_values
 
 if TYPE_CHECKING:
-    from fastio.diagnose.bench import Options
     from fastio.diagnose.findings import Finding
     from fastio.diagnose.measured import Measured
 
 
+def _functions(names: list[str]) -> tuple[Callable[[Any], Any], ...]:
+    from fastio.diagnose.bench.compute import load_function
+
+    return tuple(map(load_function, names))
+
+
+_WRITTEN = {
+    "threads": Written(least=0),
+    "transforms": Written(
+        "transform", "MODULE:FUNCTION", "May be repeated.", many=True, parse=_functions
+    ),
+    "model": Written(metavar="NAME|MODULE:FUNCTION"),
+    "rate": Written("accelerator", "RATE"),
+    "bus": Written(metavar="GB/S", parse=lambda given: given * 1e9),
+    "baseline": Written(metavar="FOLDER"),
+    "epochs": Written(least=0),
+    "seconds": Written(least=1),
+    "cache": Written(metavar="DIR"),
+    "work": Written(metavar="DIR"),
+    "seed": Written(least=0),
+}
+
+
+@with_options_of(Options, written=_WRITTEN, without=frozenset({"data", "storage_options"}))
 def bench(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help="Any dataset that a Loader reads: packed, images, tars, tables, tokens, a URL. "
-            "Without it, photos of the preset's size are generated."
-        ),
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
-    threads: Annotated[
-        int, typer.Option(min=0, help="Number of threads of the loader; 0 uses all cores.")
-    ] = 0,
-    size: Annotated[
-        int, typer.Option(min=1, help="Height and width of cropped images, in pixels.")
-    ] = 224,
-    length: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of tokens per window (default: 1,024; with --model NAME: 512)."
-        ),
-    ] = None,
-    transform: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="A function of your own, called on each batch of images; may be repeated.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|MODULE:FUNCTION",
-            help="The model to train: alexnet, convnet, resnet18, resnet50, vit-tiny or vit-small "
-            "on images; tiny, small or distilbert on tokens; dlrm or mlp on tables; or a function "
-            "that returns a torch module, or a callable that trains on a batch.",
-        ),
-    ] = None,
-    amp: Annotated[
-        Amp | None,
-        typer.Option(help="Mixed precision; fp16 scales gradients. Default: float32."),
-    ] = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the model with torch.compile.")
-    ] = False,
-    channels_last: Annotated[
-        bool,
-        typer.Option(
-            help="Keep weights and images in channels-last memory, for faster convolutions."
-        ),
-    ] = False,
-    accelerator: Annotated[
-        float | None,
-        typer.Option(metavar="RATE", help="Emulate an accelerator that processes RATE samples/s."),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="Emulate an accelerator of MLPerf Storage, such as resnet50-h100."),
-    ] = None,
-    bus: Annotated[
-        float | None,
-        typer.Option(metavar="GB/S", help="Bus of the emulated accelerator (default: infinite)."),
-    ] = None,
-    copies: Annotated[
-        str,
-        typer.Option(
-            metavar="stream|blocking", help="Copy ahead of the step, or wait for each copy."
-        ),
-    ] = "stream",
-    device: Annotated[
-        str | None, typer.Option(help="Device of the model (default: a GPU if there is one).")
-    ] = (None),
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Also measure torch's DataLoader with Pillow on this image folder; without DATA, "
-            "'made' stands for the generated photos.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int, typer.Option(min=0, help="Epochs to train with each loader, to compare accuracy.")
-    ] = 0,
-    val: Annotated[str | None, typer.Option(help="Images to evaluate on after --epochs.")] = None,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="Approximate duration of the whole benchmark.")
-    ] = 60.0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Maximum steps of each run.")] = None,
-    cold: Annotated[
-        bool, typer.Option(help="Also measure with an empty page cache or remote cache.")
-    ] = True,
-    cache: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder for a temporary cache of a URL's data."),
-    ] = None,
-    work: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder in which generated and packed data is kept."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order and the augmentations.")] = 0,
+    given: dict[str, Any],
+    data: Annotated[str | None, typer.Argument(help=descriptions(Options)["data"])] = None,
     ladder: Annotated[
         bool,
         typer.Option(
@@ -149,43 +76,14 @@ def bench(
 
     Times the model alone, the loader alone, and both together, warm and cold.
     """
-    if copies not in ("stream", "blocking"):
-        raise BadParameter(f"--copies must be stream or blocking, got {copies!r}")
-    found_options = parse_storage_options(storage_options)
+    stored = parse_storage_options(storage_options)
     with clear_errors():
         check_there(data)
         _check_written("--json", None if as_json == "-" else as_json)
         _check_written("--html", html)
-        from fastio.diagnose.bench import Options
-        from fastio.diagnose.bench.compute import load_function
-
-        options = Options(
-            data=data,
-            batch_size=batch_size,
-            threads=threads,
-            size=size,
-            length=length,
-            transforms=tuple(load_function(name) for name in transform or ()),
-            model=model or ("convnet" if ladder else None),
-            rate=accelerator,
-            preset=preset,
-            bus=None if bus is None else bus * 1e9,
-            blocking_copies=copies == "blocking",
-            device=device,
-            amp=None if amp is None else amp.value,
-            compile=compile,
-            channels_last=channels_last,
-            baseline=baseline,
-            epochs=epochs,
-            val=val,
-            seconds=seconds,
-            steps=steps,
-            cold=cold,
-            cache=cache,
-            work=work,
-            seed=seed,
-            storage_options=found_options,
-        )
+        given["model"] = given["model"] or ("convnet" if ladder else None)
+        given["transforms"] = given["transforms"] or ()
+        options = Options(data, storage_options=stored, **given)
         if ladder:
             _climb(options, as_json, html)
             return

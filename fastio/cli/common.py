@@ -95,6 +95,15 @@ def parse_names(text: str) -> list[str]:
     return [name for part in text.split(",") for name in expand_range(part.strip())]
 
 
+def parse_groups(option: str, given: Sequence[str] | None) -> dict[str, list[str]]:
+    """Parses NAME=A,B,... options into a dict of lists; see `parse_names`.
+
+    Raises:
+        typer.BadParameter: an option has another form, or a name occurs twice.
+    """
+    return {name: parse_names(members) for name, members in parse_pairs(option, given).items()}
+
+
 def check_there(data: str | None) -> None:
     """Raises an error if a path does not exist, before imports of torch and others take seconds.
 

@@ -17,6 +17,8 @@ from fastio.cli.common import (
     parse_storage_options,
     say_json,
 )
+from fastio.cli.described import Written, with_options_of
+from fastio.diagnose.options import Use
 
 if TYPE_CHECKING:
     from fastio.diagnose import Finding
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
 EXIT_FINDINGS = 3
 
 
+_WRITTEN = {"model_rate": Written(metavar="SAMPLES/S", least=0.001)}
+
+
+@with_options_of(Use, written=_WRITTEN, without=frozenset({"storage_options"}))
 def doctor(
+    given: dict[str, Any],
     data: Annotated[
         str | None,
         typer.Argument(
@@ -32,69 +39,33 @@ def doctor(
             "is examined."
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step.")] = 256,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, help="num_workers of your loader (default: all cores)."),
-    ] = None,
-    crop: Annotated[
-        int, typer.Option("--crop", min=1, help="Height and width of cropped images, in pixels.")
-    ] = 224,
-    model_rate: Annotated[
-        float | None,
-        typer.Option(
-            "--model-rate",
-            min=0.001,
-            metavar="SAMPLES/S",
-            help="Throughput of the model alone, as `fastio bench` measures it.",
-        ),
-    ] = None,
-    cache: Annotated[
-        str | None, typer.Option("--cache", help="Cache folder of your loader, for a URL.")
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", min=1, help="Planned epochs (default: many)."),
-    ] = None,
     stats: Annotated[
         Path | None,
         typer.Option(
-            "--stats",
             exists=True,
             dir_okay=False,
             help="JSON of loader.stats().to_dict(): diagnose a loader that ran.",
         ),
     ] = None,
-    scratch: Annotated[
-        str | None,
-        typer.Option(
-            "--scratch", help="Folder whose write speed is measured (64 MiB, deleted afterwards)."
-        ),
-    ] = None,
     storage_options: StorageOptions = None,
     fail_over: Annotated[
         float,
-        typer.Option(
-            "--fail-over",
-            min=1.0,
-            help="Exit with status 3 if a change gains at least this factor.",
-        ),
+        typer.Option(min=1.0, help="Exit with status 3 if a change gains at least this factor."),
     ] = 1.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find what training waits for, what to change, and the gain to expect, in under a minute."""
-    options = parse_storage_options(storage_options) or {}
+    use = Use(**given, storage_options=parse_storage_options(storage_options) or {})
     with clear_errors():
         check_there(data)
-        from fastio.diagnose import Use, diagnose, expected
+        from fastio.diagnose import diagnose, expected
         from fastio.diagnose.probes import examine
         from fastio.diagnose.report import fact_lines, print_diagnosis
 
-        use = Use(batch_size, threads, crop, model_rate, cache, options, scratch, epochs)
         told: dict[str, Any] = {}
         lines: list[tuple[str, str]] = []
         if stats is not None:
-            found = _of_stats(stats, model_rate)
+            found = _of_stats(stats, use.model_rate)
         else:
             if not as_json and sys.stderr.isatty():
                 print("measuring ...", end="\r", file=sys.stderr, flush=True)

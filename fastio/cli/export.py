@@ -39,7 +39,7 @@ _ROWS_WRITTEN = Written(
 )
 
 
-@with_options_of(export_images, {"rows": _ROWS_WRITTEN}, frozenset({"progress"}))
+@with_options_of(export_images, written={"rows": _ROWS_WRITTEN}, without=frozenset({"progress"}))
 def export(
     given: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=_TEXTS["dataset"])],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from fastio.cli.common import (
     clear_errors,
     complain,
     counted,
+    parse_groups,
     parse_names,
     parse_pairs,
     parse_storage_options,
@@ -27,15 +29,6 @@ from fastio.pack.api import parse_size
 
 if TYPE_CHECKING:
     from fastio.pack.api import PackReport, TokenCounts
-
-
-def _groups(given: list[str]) -> dict[str, list[str]]:
-    pairs = parse_pairs("--group", given)
-    return {name: parse_names(members) for name, members in pairs.items()}
-
-
-def _dtypes(given: list[str]) -> dict[str, str]:
-    return parse_pairs("--dtype", given)
 
 
 def _nulls(given: list[str]) -> dict[str, int | float | str]:
@@ -67,26 +60,23 @@ _WRITTEN = {
         "NAME=A,B,...",
         f"On the command line dense=I1..I13. {_REPEATED}",
         True,
-        None,
-        _groups,
+        parse=partial(parse_groups, "--group"),
     ),
     "dtypes": Written(
         "dtype",
         "NAME=DTYPE",
         f"On the command line label=float32. {_REPEATED}",
         True,
-        None,
-        _dtypes,
+        parse=partial(parse_pairs, "--dtype"),
     ),
-    "nulls": Written("null", "NAME=VALUE|mask", _REPEATED, True, None, _nulls),
+    "nulls": Written("null", "NAME=VALUE|mask", _REPEATED, True, parse=_nulls),
     "filters": Written(
         "filter",
         "'COLUMN OP VALUE'",
         "On the command line 'year >= 2024', 'word != \"a\"' or 'kind in a,b'; OP is one of ==, "
         "!=, <, <=, >, >=, in, not in. May be repeated; a row must meet all conditions.",
         True,
-        None,
-        parse_conditions,
+        parse=parse_conditions,
     ),
     "roots": Written("root", "DIR", _REPEATED, True),
     "max_unzipped_bytes": Written("max-unzipped", "SIZE", "1GiB, for example.", parse=parse_size),
@@ -98,8 +88,10 @@ _TEXTS = descriptions(pack_samples)
 
 @with_options_of(
     pack_samples,
-    _WRITTEN,
-    frozenset({"progress", "schema", "vocabulary_size", "storage_options", "source_options"}),
+    written=_WRITTEN,
+    without=frozenset(
+        {"progress", "schema", "vocabulary_size", "storage_options", "source_options"}
+    ),
 )
 def pack(
     given: dict[str, Any],

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Literal
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import parse_names, parse_pairs
-from fastio.cli.train_options import training
+from fastio.cli.common import (
+    check_there,
+    clear_errors,
+    complain,
+    parse_groups,
+    parse_names,
+    say,
+    say_json,
+)
+from fastio.cli.described import Written, descriptions, with_options_of
+from fastio.train.options import ImageSettings, Options, TabularSettings, TextSettings
 
 if TYPE_CHECKING:
-    from fastio.train import Options, Task
+    from fastio.train import Result, Task
 
 train = typer.Typer(
     help="Train a model. Under torchrun (torchrun --nproc-per-node 8 -m fastio train ...) every "
@@ -19,135 +31,141 @@ train = typer.Typer(
     no_args_is_help=True,
 )
 
+_WRITTEN = {
+    "val": Written(metavar="DATA"),
+    "threads": Written(least=0),
+    "seed": Written(least=0),
+    "early_stopping": Written(metavar="PATIENCE"),
+    "checkpoint_dir": Written(metavar="DIR"),
+    "checkpoint_every": Written(metavar="STEPS"),
+    "tensorboard": Written(metavar="DIR"),
+    "visdom": Written(metavar="URL"),
+}
+_LABEL = {"label": Written(metavar="FIELD")}
+_TABULAR = _LABEL | {
+    "dense": Written(metavar="A,B,...", parse=parse_names),
+    "sparse": Written(metavar="A,B,...", parse=parse_names),
+    "groups": Written(
+        "group",
+        "NAME=A,B,...",
+        "For example dense=I1..I13. May be repeated.",
+        True,
+        parse=partial(parse_groups, "--group"),
+    ),
+}
 
-class Objective(str, Enum):
-    """The objective of training on text."""
 
-    classify = "classify"
-    lm = "lm"
+def _training(
+    settings: type[Any], batch_size: int, written: Mapping[str, Written] = _LABEL
+) -> Callable[[Callable[[Options, Any], Task]], Callable[..., None]]:
+    """Returns a decorator that makes a command from a function (options, settings) -> task.
 
+    Args:
+        settings: the settings of the task.
+        batch_size: the default batch size.
+        written: how its settings are written on the command line.
+    """
 
-class TabularObjective(str, Enum):
-    """The objective of training on tables."""
+    def decorate(make: Callable[[Options, Any], Task]) -> Callable[..., None]:
+        def command(
+            given: dict[str, Any],
+            data: Annotated[
+                str, typer.Argument(metavar="DATA", help=descriptions(Options)["data"])
+            ],
+            as_json: Annotated[
+                bool, typer.Option("--json", help="Print the result as JSON on one line.")
+            ] = False,
+            quiet: Annotated[
+                bool, typer.Option("--quiet", "-q", help="Print no progress.")
+            ] = False,
+        ) -> None:
+            own = {field.name: given.pop(field.name) for field in fields(settings)}
+            with clear_errors():
+                check_there(data)
+                check_there(given["val"])
+                options = Options(data, **given)
+                _run(lambda: make(options, settings(**own)), options, as_json, quiet)
 
-    binary = "binary"
-    regression = "regression"
+        command.__name__, command.__doc__ = make.__name__, make.__doc__
+        return with_options_of(
+            settings,
+            Options,
+            written={**_WRITTEN, **written},
+            without=frozenset({"data"}),
+            defaults={"batch_size": batch_size},
+        )(command)
 
-
-class DenseTransform(str, Enum):
-    """The transform of numeric fields before the model."""
-
-    standard = "standard"
-    log1p = "log1p"
-    none = "none"
-
-
-Label = Annotated[
-    str | None, typer.Option(metavar="FIELD", help="Field to predict (default: label or class).")
-]
+    return decorate
 
 
 @train.command()
-@training(batch_size=64)
-def image(
-    options: Options,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Model: resnet18, resnet50, alexnet, convnet, vit-tiny, vit-small, or a "
-            "torchvision model."
-        ),
-    ] = "resnet18",
-    size: Annotated[
-        int, typer.Option(min=1, help="Height and width of cropped images, in pixels.")
-    ] = 224,
-    label: Label = None,
-) -> Task:
+@_training(ImageSettings, batch_size=64)
+def image(options: Options, settings: ImageSettings) -> Task:
     """Classify images."""
-    from fastio.train.image import ImageSettings, image_task
+    from fastio.train.image import image_task
 
-    return image_task(options, ImageSettings(model, size, label))
+    return image_task(options, settings)
 
 
 @train.command()
-@training(batch_size=32)
-def text(
-    options: Options,
-    objective: Annotated[
-        Objective | None,
-        typer.Option(
-            help="Classify documents, or predict the next token (lm). Default: classify if "
-            "DATA has a label."
-        ),
-    ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Model: tiny, small or distilbert, with random weights; or a transformers "
-            "model that is on this machine."
-        ),
-    ] = "small",
-    length: Annotated[
-        int, typer.Option(min=1, help="Maximum tokens per document, or tokens per window.")
-    ] = 512,
-    label: Label = None,
-) -> Task:
+@_training(TextSettings, batch_size=32)
+def text(options: Options, settings: TextSettings) -> Task:
     """Classify text, or train a language model, on tokens that `fastio pack --tokenizer` made."""
-    from fastio.train.text import TextSettings, text_task
+    from fastio.train.text import text_task
 
-    chosen: Literal["classify", "lm"] | None = None
-    if objective is not None:
-        chosen = "lm" if objective.value == "lm" else "classify"
-    return text_task(options, TextSettings(chosen, model, length, label))
+    return text_task(options, settings)
 
 
 @train.command()
-@training(batch_size=16_384)
-def tabular(
-    options: Options,
-    objective: Annotated[
-        TabularObjective,
-        typer.Option(help="Kind of label: two values (binary) or any number (regression)."),
-    ] = TabularObjective.binary,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model: dlrm or mlp (default: dlrm if there are both numbers and ids)."),
-    ] = None,
-    label: Annotated[str, typer.Option(metavar="FIELD", help="Field to predict.")] = "label",
-    dense: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Fields of numbers (default: floats).")
-    ] = None,
-    sparse: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Fields of ids (default: integers).")
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A,B,...",
-            help="Table files: columns that become one array, for example dense=I1..I13; may "
-            "be repeated.",
-        ),
-    ] = None,
-    dense_transform: Annotated[
-        DenseTransform, typer.Option(help="Transform of the numeric fields before the model.")
-    ] = DenseTransform.standard,
-    table_rows: Annotated[
-        int,
-        typer.Option(min=1, help="Rows of each embedding table; ids are taken modulo this number."),
-    ] = 100_000,
-) -> Task:
+@_training(TabularSettings, batch_size=16_384, written=_TABULAR)
+def tabular(options: Options, settings: TabularSettings) -> Task:
     """Train on rows of numbers and ids from a packed table or from table files."""
-    from fastio.train.tabular import TabularSettings, tabular_task
+    from fastio.train.tabular import tabular_task
 
-    groups = {name: parse_names(given) for name, given in parse_pairs("--group", group).items()}
-    settings = TabularSettings(
-        objective.value,
-        model,
-        label,
-        None if dense is None else parse_names(dense),
-        None if sparse is None else parse_names(sparse),
-        dense_transform.value,
-        table_rows,
-        groups or None,
-    )
     return tabular_task(options, settings)
+
+
+def _run(make: Callable[[], Task], options: Options, as_json: bool, quiet: bool) -> None:
+    from fastio.train import fit
+    from fastio.train.monitor import Monitor, Monitors
+
+    main = os.environ.get("RANK", "0") == "0"
+    monitors: list[Monitor] = []
+    if main and options.tensorboard is not None:
+        from fastio.train.trackers import TensorBoard
+
+        monitors.append(TensorBoard(options.tensorboard))
+    if main and options.visdom is not None:
+        from fastio.train.trackers import Visdom
+
+        monitors.append(Visdom(options.visdom))
+    if not main or quiet:
+        result = fit(make(), options, Monitors(*monitors))
+    else:
+        from fastio.train.progress import Bar
+
+        with Bar(advises=not as_json) as bar:
+            result = fit(make(), options, Monitors(bar, *monitors))
+    if main:
+        _tell(result, options, as_json, quiet)
+    if result.signal:
+        raise typer.Exit(128 + result.signal)
+
+
+def _tell(result: Result, options: Options, as_json: bool, quiet: bool) -> None:
+    """Prints the result on stdout and, after an interruption, how to continue the run on stderr."""
+    if as_json:
+        say_json(result.to_dict())
+    elif not quiet and result.best is not None:
+        kept = f"; {options.checkpoint_dir}/best.pt" if options.checkpoint_dir else ""
+        say(
+            f"{result.reason} after step {result.steps:,}: best {result.metric} "
+            f"{result.best:.4f} in epoch {result.best_epoch}{kept}"
+        )
+    if result.signal:
+        saved = (
+            "it goes on from there with the same command and --resume"
+            if options.checkpoint_dir
+            else "nothing is saved without --checkpoint-dir"
+        )
+        complain(f"interrupted after step {result.steps:,}: {saved}")

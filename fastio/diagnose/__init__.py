@@ -17,7 +17,7 @@ or a file.
 from __future__ import annotations
 
 from fastio.diagnose.costs import Costs, costs, expected
-from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Storage, Use
+from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Storage
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
     LEAST_STEPS,
@@ -34,6 +34,7 @@ from fastio.diagnose.measured import (
     ThreadRate,
     Training,
 )
+from fastio.diagnose.options import Use
 from fastio.diagnose.rules import diagnose, diagnose_stats
 from fastio.diagnose.rules.runs import (
     Change,

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fastio.diagnose.facts import Facts, Use
+from fastio.diagnose.facts import Facts
 from fastio.diagnose.measured import Measured, Stage
+from fastio.diagnose.options import Use
 
 _HELD_BYTES = 64 << 20  # that a loader without a cache brings ahead, also for the next epoch
 _RESIDENT = 0.9  # of the available memory: a dataset that is smaller stays in the page cache

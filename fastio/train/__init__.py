@@ -1,12 +1,26 @@
 """Training loops on fastio's public names: read them, run them, copy them.
 
-`fit` in loop.py is the loop; image.py, text.py and tabular.py say what is trained.
+`fit` in loop.py is the loop; image.py, text.py and tabular.py say what is trained. Names that need
+torch are imported when they are used: the command line reads the options without it.
 """
 
 from __future__ import annotations
 
-from fastio.train.loop import Result, fit
+from typing import TYPE_CHECKING, Any
+
 from fastio.train.options import Options
-from fastio.train.task import Outcome, Task
+
+if TYPE_CHECKING:
+    from fastio.train.loop import Result, fit
+    from fastio.train.task import Outcome, Task
 
 __all__ = ["Options", "Outcome", "Result", "Task", "fit"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    homes = {"Outcome": "task", "Result": "loop", "Task": "task", "fit": "loop"}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{homes[name]}"), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -13,31 +13,11 @@ import fastio
 from fastio.train.labels import Labels, listed
 from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import IMAGE_MODELS
-from fastio.train.options import Options
+from fastio.train.options import ImageSettings, Options
 from fastio.train.parallel import Place
 from fastio.train.task import Outcome, Task, counts
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-
-
-@dataclass(frozen=True)
-class ImageSettings:
-    """The settings of image classification.
-
-    Attributes:
-        model: one of `models.IMAGE_MODELS`, with fresh weights; else a model of torchvision, where
-            that is installed.
-        size: height and width that the model sees, in pixels.
-        label: the field to predict; None: `label`, `class` or `cls`.
-    """
-
-    model: str = "resnet18"
-    size: int = 224
-    label: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise fastio.TrainError(f"size must be at least 1, got {self.size}")
 
 
 def image_task(options: Options, settings: ImageSettings | None = None) -> ImageTask:

@@ -1,65 +1,65 @@
-"""The options of a training run that all tasks have in common."""
+"""The options of a training run, and the settings of each task.
+
+The command line takes its options and their help from these classes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import fastio
 
 Amp = Literal["bf16", "fp16"]
 Parallel = Literal["dp", "ddp", "fsdp"]
-Optimizer = Literal["adamw", "sgd"]
-Schedule = Literal["onecycle", "cosine", "constant"]
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of a training run. Tasks have settings of their own (image size, columns, ...).
 
-    What changes the result:
+    Only those under "Training" change the result.
 
-    Attributes:
-        data: training data; anything that `fastio.Loader` takes.
-        val: evaluation data, used after every epoch; None for `val_split`, or no evaluation.
-        val_split: share of `data`, 0.0 to 1.0, that is held out for evaluation.
-        epochs: number of passes over the data.
-        batch_size: samples per batch on each process; if the data has fewer samples than a batch
-            of all processes, each step has all samples.
-        grad_accum: number of batches whose gradients are summed for one optimizer step.
-        optimizer: "adamw" or "sgd" (Nesterov, momentum 0.9); with "onecycle", momentum (of AdamW
-            beta1) goes from 0.95 to 0.85 and back, as the learning rate rises and falls.
-        lr: highest learning rate; None for the task's default.
-        weight_decay: weight decay of matrices and kernels; biases, norms, layer scales and the
-            class token and positions of a vision transformer have none.
-        schedule: "onecycle" (one-cycle, annealed by cosine), "cosine", or "constant"; per step.
-        warmup: epochs, also fractional, in which the learning rate rises.
-        label_smoothing: label smoothing of the cross-entropy, 0.0 to 1.0.
-        clip_grad_norm: largest norm of all gradients together; None for no limit.
-        amp: autocast to "bf16", or to "fp16" with gradient scaling; None for float32.
-        seed: seed of weights, order, augmentation and dropout.
-        deterministic: use only PyTorch's deterministic algorithms, which may be slower.
-        early_stopping: number of evaluations without improvement after which training ends;
-            needs evaluation data. None for never.
+    Training:
+        data: Data to train on: anything that a Loader reads.
+        val: Data to evaluate on after every epoch.
+        val_split: Fraction of the data to hold out for evaluation, for example 0.1.
+        epochs: Number of epochs.
+        batch_size: Samples per batch on each process. If the data has fewer samples than a batch of
+            all processes, each step has all samples.
+        grad_accum: Number of batches whose gradients are accumulated for one optimizer step.
+        optimizer: The optimizer; sgd has Nesterov momentum of 0.9. With onecycle, the momentum (of
+            AdamW beta1) goes from 0.95 to 0.85 and back.
+        lr: Maximum learning rate (default: set by the task).
+        weight_decay: Weight decay of matrices and convolution kernels. Biases, norms, class tokens
+            and positions have none.
+        schedule: Learning rate schedule, per step; onecycle anneals by cosine.
+        warmup: Length of the learning rate warm-up in epochs, for example 0.5.
+        label_smoothing: Label smoothing of the cross-entropy loss, 0.0 to 1.0.
+        clip_grad_norm: Maximum total norm of the gradients (default: no clipping).
+        amp: Mixed precision; fp16 scales gradients (default: float32).
+        seed: Seed of weights, order, augmentation and dropout.
+        deterministic: Give bit-identical results in every run on the same machine; may be slower.
+        early_stopping: Stop after this many evaluations without an improvement.
 
-    What changes speed:
-
-        val_batch_size: batch size of the evaluation; None for twice `batch_size`.
-        threads: threads of each loader; 0 for all cores that this process may use.
-        device: "cpu", "cuda", "cuda:1", ...; None for a GPU if there is one.
-        compile: compile the model with torch.compile.
-        channels_last: keep weights and images in channels-last memory.
-        parallel: "dp", "ddp" or "fsdp"; None for "ddp" if torchrun started several processes.
+    Performance:
+        val_batch_size: Batch size of the evaluation (default: twice the batch size).
+        threads: Number of threads of each loader; 0 uses all cores.
+        device: Device: cpu, cuda, cuda:1, ... (default: a GPU if there is one).
+        compile: Compile the model with torch.compile.
+        channels_last: Keep weights and images in channels-last memory, for faster convolutions.
+        parallel: Parallelism: ddp and fsdp need torchrun, where ddp is the default; dp uses one
+            process.
 
     Checkpoints and logging:
-
-        checkpoint_dir: folder for `last.pt`, `best.pt` and `history.json`; None for no checkpoints.
-        checkpoint_every: optimizer steps between checkpoints; None saves after epochs only.
-        resume: continue from `last.pt` in `checkpoint_dir`; start a new run if there is none.
-        log_every: steps between points in the history, TensorBoard and Visdom.
-        tensorboard: folder for event files; None for none.
-        visdom: URL of a visdom server; None for none.
+        checkpoint_dir: Folder for last.pt, best.pt and history.json.
+        checkpoint_every: Also save a checkpoint every this many steps.
+        resume: Continue exactly from last.pt of the checkpoint folder, if it exists.
+        log_every: Number of steps between two logged points.
+        tensorboard: Write TensorBoard event files to this folder; needs fastio[tensorboard].
+        visdom: Plot on the visdom server at this URL; needs fastio[visdom].
 
     Raises:
         TrainError: a value is out of range, or two options exclude each other.
@@ -71,10 +71,10 @@ class Options:
     epochs: int = 10
     batch_size: int = 64
     grad_accum: int = 1
-    optimizer: Optimizer = "adamw"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
     lr: float | None = None
     weight_decay: float = 0.01
-    schedule: Schedule = "onecycle"
+    schedule: Literal["onecycle", "cosine", "constant"] = "onecycle"
     warmup: float = 1.0
     label_smoothing: float = 0.0
     clip_grad_norm: float | None = None
@@ -139,6 +139,89 @@ class Options:
         return {name: getattr(self, name) for name in decides if name not in left_out}
 
 
+@dataclass(frozen=True)
+class ImageSettings:
+    """The settings of image classification.
+
+    Attributes:
+        model: Model: resnet18, resnet50, alexnet, convnet, vit-tiny, vit-small, or a torchvision
+            model. Weights are random.
+        size: Height and width of cropped images, in pixels.
+        label: Field to predict (default: label, class or cls).
+    """
+
+    model: str = "resnet18"
+    size: int = 224
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("size", self.size, 1)
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """The settings of training on text.
+
+    Attributes:
+        objective: Classify documents, or predict the next token (lm). Default: classify if the data
+            has a label.
+        model: Model: tiny, small or distilbert, with random weights; or a transformers model that
+            is on this machine, by name or folder.
+        length: Maximum tokens per document, or tokens per window.
+        label: Field to predict (default: label or class).
+    """
+
+    objective: Literal["classify", "lm"] | None = None
+    model: str = "small"
+    length: int = 512
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "objective")
+        _at_least("length", self.length, 1)
+
+
+@dataclass(frozen=True)
+class TabularSettings:
+    """The settings of training on a table.
+
+    Attributes:
+        objective: Kind of label: two values (binary) or any number (regression).
+        model: Model: dlrm or mlp (default: dlrm if there are both numbers and ids).
+        label: Field to predict.
+        dense: Fields of numbers, single columns or groups (default: dense and floats).
+        sparse: Fields of ids, single columns or groups (default: sparse and integers).
+        dense_transform: Transform of the numeric fields before the model: standard subtracts the
+            mean of the first million rows and divides by their deviation, log1p takes
+            log(1 + max(x, 0)). NaN and infinity become 0 after it.
+        table_rows: Rows of each embedding table; ids are taken modulo this number.
+        groups: Table files: columns that become one array, by the name of the group.
+    """
+
+    objective: Literal["binary", "regression"] = "binary"
+    model: Literal["dlrm", "mlp"] | None = None
+    label: str = "label"
+    dense: Sequence[str] | None = None
+    sparse: Sequence[str] | None = None
+    dense_transform: Literal["standard", "log1p", "none"] = "standard"
+    table_rows: int = 100_000
+    groups: Mapping[str, Sequence[str]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("objective", "model", "dense_transform"):
+            _check_choice(self, name)
+        _at_least("table_rows", self.table_rows, 1)
+
+
 def _at_least(name: str, value: float, smallest: int) -> None:
     if not value >= smallest:
         raise fastio.TrainError(f"{name} must be at least {smallest}, got {value}")
+
+
+def _check_choice(settings: Any, name: str) -> None:
+    """Raises an error if a setting is none of the values that its annotation allows."""
+    hint, value = get_type_hints(type(settings))[name], getattr(settings, name)
+    parts = [get_args(part) or (part,) for part in get_args(hint)]
+    known = [word for part in parts for word in part if isinstance(word, str)]
+    if value is not None and value not in known:
+        raise fastio.TrainError(f"{name} is one of {', '.join(known)}, not {value!r}")

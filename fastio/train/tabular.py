@@ -6,10 +6,10 @@ The data is a packed table, or table files as they are. Numbers and ids are grou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,51 +20,9 @@ from fastio.train.columns import Columns, moments
 from fastio.train.labels import Labels
 from fastio.train.loaders import evaluation_loader, opened, training_loader
 from fastio.train.models import TABULAR_MODELS, Scaled
-from fastio.train.options import Options
+from fastio.train.options import Options, TabularSettings
 from fastio.train.parallel import Place
 from fastio.train.task import Outcome, Task
-
-BATCH_SIZE = 16_384
-Objective = Literal["binary", "regression"]
-Transform = Literal["standard", "log1p", "none"]
-
-
-@dataclass(frozen=True)
-class TabularSettings:
-    """The settings of training on a table.
-
-    Attributes:
-        objective: "binary", labels are 0 and 1, or two words; or "regression", any numbers.
-        model: "dlrm" or "mlp"; None: dlrm where there are numbers and ids.
-        label: the field to predict.
-        dense, sparse: the fields, single columns or groups, of numbers and of ids. None for both:
-            all fields, `dense` and floats being numbers, `sparse` and integers ids.
-        dense_transform: "standard", numbers have their mean taken off and are divided by their
-            deviation (of the first million rows); "log1p", they become log(1 + max(x, 0)), as DLRM
-            does it to counts; or "none". NaN and infinity are 0 after that.
-        table_rows: vectors of each column of ids, which are taken modulo it.
-        groups: for table files that are not packed: name of a group and its columns.
-    """
-
-    objective: Objective = "binary"
-    model: str | None = None
-    label: str = "label"
-    dense: Sequence[str] | None = None
-    sparse: Sequence[str] | None = None
-    dense_transform: Transform = "standard"
-    table_rows: int = 100_000
-    groups: Mapping[str, Sequence[str]] | None = None
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("objective", self.objective, ("binary", "regression")),
-            ("model", self.model or "mlp", tuple(TABULAR_MODELS)),
-            ("dense_transform", self.dense_transform, ("standard", "log1p", "none")),
-        ):
-            if value not in known:
-                raise fastio.TrainError(f"{name} is one of {', '.join(known)}, not {value!r}")
-        if self.table_rows < 1:
-            raise fastio.TrainError(f"table_rows must be at least 1, got {self.table_rows}")
 
 
 def tabular_task(options: Options, settings: TabularSettings | None = None) -> TabularTask:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -21,37 +21,11 @@ from fastio.train.labels import Labels
 from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
 from fastio.train.models.pretrained import Pretrained
-from fastio.train.options import Options
+from fastio.train.options import Options, TextSettings
 from fastio.train.parallel import Place
 from fastio.train.task import Outcome, Task
 
-Objective = Literal["classify", "lm"]
 _POOL = 50  # batches whose documents are sorted by length together
-
-
-@dataclass(frozen=True)
-class TextSettings:
-    """The settings of training on text.
-
-    Attributes:
-        objective: "classify" documents, or "lm", predict each next token; None: by whether the data
-            has a label.
-        model: "tiny", "small" or "distilbert", with fresh weights; else a model of transformers
-            that was downloaded before, or a folder with one.
-        length: tokens of a document that are kept, or of a language model's windows.
-        label: the field to predict; None: `label` or `class`.
-    """
-
-    objective: Objective | None = None
-    model: str = "small"
-    length: int = 512
-    label: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.objective not in (None, "classify", "lm"):
-            raise fastio.TrainError(f"objective is classify or lm, not {self.objective!r}")
-        if self.length < 1:
-            raise fastio.TrainError(f"length must be at least 1, got {self.length}")
 
 
 def text_task(options: Options, settings: TextSettings | None = None) -> TextTask:

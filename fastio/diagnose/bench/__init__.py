@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from fastio.diagnose.bench.bench import bench
 from fastio.diagnose.bench.ladder import ladder
-from fastio.diagnose.bench.options import PRESETS, Options, Preset
+from fastio.diagnose.options import PRESETS, Options, Preset
 from fastio.errors import BenchError
 
 __all__ = ["PRESETS", "BenchError", "Options", "Preset", "bench", "ladder"]

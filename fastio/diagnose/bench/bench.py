@@ -11,13 +11,13 @@ from pathlib import Path
 from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.loop import Run, phase_of, stage_seconds, timeline
-from fastio.diagnose.bench.options import Options
 from fastio.diagnose.bench.runs import Progress, Runs, packed_rate
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.bench.synthetic import synthetic
 from fastio.diagnose.bench.training import accuracies, check_val
 from fastio.diagnose.costs import costs
 from fastio.diagnose.measured import Measured, Memory, Settings, Span, Split, Stage
+from fastio.diagnose.options import Options
 from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, peak_memory
 from fastio.diagnose.rules.runs import cold_split, predictions
 from fastio.runtime.memory import available_memory

@@ -15,9 +15,9 @@ from typing import Any
 from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
 from fastio.diagnose.bench.compute import image_model
 from fastio.diagnose.bench.ladder import Recipe
-from fastio.diagnose.bench.options import Options
 from fastio.diagnose.bench.subject import image_steps
 from fastio.diagnose.bench.training import ImageTrial, TorchEpochs
+from fastio.diagnose.options import Options
 from fastio.loader import Loader
 from fastio.train.loaders import training_loader
 from fastio.train.loop import time_epochs

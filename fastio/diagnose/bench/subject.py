@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from fastio.diagnose.bench.device import Interval
-from fastio.diagnose.bench.options import Options
 from fastio.diagnose.facts import DataFacts, Storage
+from fastio.diagnose.options import Options
 from fastio.diagnose.probes.files import local_files, storage_of
 from fastio.errors import BenchError, TrainError
 from fastio.loader import Loader, LoaderIterator
@@ -29,9 +29,10 @@ from fastio.store import is_remote
 from fastio.train import Options as TrainOptions
 from fastio.train.image import MEAN, STD
 from fastio.train.models import ENCODER_SIZES, TABULAR_MODELS
+from fastio.train.options import TabularSettings, TextSettings
 from fastio.train.parallel import Place
-from fastio.train.tabular import TabularSettings, TabularTask, tabular_task
-from fastio.train.text import TextSettings, TextTask, text_task
+from fastio.train.tabular import TabularTask, tabular_task
+from fastio.train.text import TextTask, text_task
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
 from fastio.views.base import view_of
 from fastio.views.windows import TokenWindows
@@ -149,7 +150,7 @@ def _task(options: Options, text: bool) -> LearnedTask:
     if text:
         length = options.length or TEXT_LENGTH
         return text_task(how, TextSettings(model=options.model, length=length))
-    return tabular_task(how, TabularSettings(model=options.model))
+    return tabular_task(how, TabularSettings(model="dlrm" if options.model == "dlrm" else "mlp"))
 
 
 _TABLE_BATCH, _BATCH = 16_384, 256

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastio.diagnose.bench.options import Preset
+from fastio.diagnose.options import Preset
 from fastio.errors import BenchError
 from fastio.pack import pack
 from fastio.packed import is_dataset

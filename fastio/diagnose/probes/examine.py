@@ -6,7 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fastio.diagnose.facts import Facts, StorageFacts, Use
+from fastio.diagnose.facts import Facts, StorageFacts
+from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Data, look_at
 from fastio.diagnose.probes.gpu import gpu_facts
 from fastio.diagnose.probes.images import image_facts

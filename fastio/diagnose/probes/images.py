@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from fastio.diagnose.facts import ImageFacts, Trial, Use
+from fastio.diagnose.facts import ImageFacts, Trial
+from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Data, chosen
 from fastio.diagnose.probes.rates import (
     Attempts,

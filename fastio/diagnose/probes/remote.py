@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ParamSpec, TypeVar
 
-from fastio.diagnose.facts import RemoteFacts, Use
+from fastio.diagnose.facts import RemoteFacts
+from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Data
 from fastio.diagnose.probes.files import file_system
 from fastio.diagnose.probes.rates import SECONDS, Attempts, image_loader, loader_part, room, within

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from fastio.diagnose.facts import StorageFacts, Use
+from fastio.diagnose.facts import StorageFacts
+from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Data, chosen
 from fastio.diagnose.probes.files import file_system, release, storage_of
 from fastio.diagnose.probes.rates import Attempts, loader_of_rows, loader_part

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fastio.diagnose.facts import TableFacts, Trial, Use
+from fastio.diagnose.facts import TableFacts, Trial
+from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Data, native_file, rows_of
 from fastio.diagnose.probes.rates import Attempts, Measure, Part, in_turns, loader_part, room
 from fastio.pack import pack

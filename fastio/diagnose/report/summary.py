@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio.diagnose.costs import Costs, cold_rate, network_bytes_s, stays_in_memory
-from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Use
+from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
 from fastio.diagnose.measured import Measured, Phase, Prediction, Settings, Split, Stage
+from fastio.diagnose.options import Use
 from fastio.diagnose.report import words
 from fastio.diagnose.report.epochs import Rung
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fastio.diagnose.facts import Facts, Use
+from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
+from fastio.diagnose.options import Use
 from fastio.diagnose.rules.images import IMAGE_RULES
 from fastio.diagnose.rules.live import diagnose_stats
 from fastio.diagnose.rules.machine import MACHINE_RULES

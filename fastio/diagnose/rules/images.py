@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastio.diagnose.costs import Costs, decode_rate, expected, stays_in_memory, threads_of
-from fastio.diagnose.facts import Facts, ImageFacts, Trial, Use
+from fastio.diagnose.facts import Facts, ImageFacts, Trial
 from fastio.diagnose.findings import Finding
 from fastio.diagnose.findings import packing as packing_advice
+from fastio.diagnose.options import Use
 
 _MANY = 0.1  # a share of images that is worth a line
 _CODEC_WORDS = {

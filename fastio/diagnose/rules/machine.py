@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastio.diagnose.costs import decode_rate, expected, threads_of
-from fastio.diagnose.facts import Facts, Use
+from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import THREADS, Finding
+from fastio.diagnose.options import Use
 
 _FREE = 0.75  # of the cores that are to be used: where others leave less, it is worth a line
 _FEW_FILES = 1024

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastio.diagnose.costs import expected
-from fastio.diagnose.facts import Facts, GpuFacts, Use
+from fastio.diagnose.facts import Facts, GpuFacts
 from fastio.diagnose.findings import COPIES_AHEAD, Culprit, Finding, faster_model
+from fastio.diagnose.options import Use
 
 _FASTER = 1.2
 

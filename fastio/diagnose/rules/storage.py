@@ -12,8 +12,9 @@ from fastio.diagnose.costs import (
     network_rate,
     stays_in_memory,
 )
-from fastio.diagnose.facts import Facts, Use
+from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import CACHE, FASTER_DISK, Finding, packing
+from fastio.diagnose.options import Use
 
 _SMALL_SHARD = 4 << 20
 _MANY_FILES = 20_000

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastio.diagnose.costs import expected
-from fastio.diagnose.facts import Facts, Use
+from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding
 from fastio.diagnose.findings import packing as packing_advice
+from fastio.diagnose.options import Use
 
 _SMALL_GROUP = 4096  # rows: each costs a read and some Python
 _LARGE_GROUP_BYTES = 512 << 20

@@ -1,4 +1,6 @@
-"""The options of a bench, and accelerators as MLPerf Storage emulates them.
+"""The options of doctor and bench, and accelerators as MLPerf Storage emulates them.
+
+The command line takes its options and their help from these classes.
 
 The figures of the accelerators are those of the benchmark's own workload files,
 configs/dlio/workload/*.yaml of https://github.com/mlcommons/storage:
@@ -15,7 +17,7 @@ MLPerf results: figures and definition of utilisation are the same, the program 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastio.errors import BenchError as BenchError
@@ -67,41 +69,42 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a bench. All but the data have a default.
+    """The options of a bench.
 
     Attributes:
-        data: a path, a URL, a pattern or a list of them, or a dataset of fastio's; None: photos of
-            the preset's size are made, and packed.
-        batch_size: samples a step; None: the preset's, or 256, or 16,384 rows of tables, or 32 of
-            text for a model by name.
-        threads: of the loader; 0 for all cores that this process may use.
-        size: images are cropped to, in pixels.
-        length: of the windows that tokens come in, and of documents what is kept for a model; None:
-            512 for a model by name, else 1,024.
-        transforms: callables of the user's own, on batches of the image field, or on whole batches
-            where there is no image.
-        model: a name of fastio.train's models, or "module:function"; None: an accelerator is
-            emulated.
-        rate: samples/s of an emulated accelerator; None: the preset's.
-        preset: a name of `PRESETS`; None without a model or a rate: by the kind of data.
-        bus: bytes/s to the emulated accelerator; None: copies take no time.
-        blocking_copies: the loop waits for each copy, as without Loader(device=).
-        device: of a model; None: the GPU where there is one.
-        amp: autocast of the model to "bf16" or "fp16", the latter with scaled gradients; None for
-            float32.
-        compile: the model goes through torch.compile.
-        channels_last: weights and images lie in channels-last memory.
-        seconds: about what the whole bench may take.
-        steps: of each run, at most; None for what the time allows.
-        cold: also measure with nothing in the page cache, or in a remote dataset's cache.
-        cache: folder in which a temporary one has a remote dataset's data meanwhile; what else
-            is there is neither used nor touched. None: the system's for temporary files.
-        storage_options: for a URL.
-        baseline: an image folder for torch's DataLoader and Pillow; None: without.
-        epochs: to train on images with each loader, for the accuracy; 0 for none.
-        val: images to evaluate on then; None: those that are trained on.
-        work: where data is made, and kept for the next time; None: a temporary folder.
-        seed: of the order and of all augmentations.
+        data: Any dataset that a Loader reads: packed, images, tars, tables, tokens, a URL. Without
+            it, photos of the preset's size are generated.
+        batch_size: Samples per step (default: the preset's, or 256; 16,384 rows of tables, 32
+            documents for a model by name).
+        threads: Number of threads of the loader; 0 uses all cores.
+        size: Height and width of cropped images, in pixels.
+        length: Number of tokens per window (default: 1,024; 512 for a model by name).
+        transforms: A function of your own, called on each batch of images, or on whole batches if
+            there are no images.
+        model: The model to train: alexnet, convnet, resnet18, resnet50, vit-tiny or vit-small on
+            images; tiny, small or distilbert on tokens; dlrm or mlp on tables; or a function that
+            returns a torch module, or a callable that trains on a batch. Without it, an accelerator
+            is emulated.
+        amp: Mixed precision; fp16 scales gradients (default: float32).
+        compile: Compile the model with torch.compile.
+        channels_last: Keep weights and images in channels-last memory, for faster convolutions.
+        rate: Emulate an accelerator that processes this many samples/s.
+        preset: Emulate an accelerator of MLPerf Storage, such as resnet50-h100.
+        bus: Bandwidth to the emulated accelerator in bytes per second, on the command line in GB/s
+            (default: infinite).
+        blocking_copies: Wait for each copy to the device, as without Loader(device=).
+        device: Device of the model (default: a GPU if there is one).
+        baseline: Also measure torch's DataLoader with Pillow on this image folder; without data,
+            'made' stands for the generated photos.
+        epochs: Epochs to train with each loader, to compare accuracy.
+        val: Images to evaluate on after the epochs (default: those that are trained on).
+        seconds: Approximate duration of the whole benchmark.
+        steps: Maximum steps of each run (default: what the time allows).
+        cold: Also measure with an empty page cache or remote cache.
+        cache: Folder for a temporary cache of a URL's data; its other contents are not touched.
+        work: Folder in which generated and packed data is kept (default: a temporary folder).
+        seed: Seed of the order and the augmentations.
+        storage_options: Storage options for a URL.
 
     Raises:
         BenchError: values exclude each other, or are not known.
@@ -114,24 +117,24 @@ class Options:
     length: int | None = None
     transforms: tuple[Callable[[Any], Any], ...] = ()
     model: str | None = None
+    amp: Literal["bf16", "fp16"] | None = None
+    compile: bool = False
+    channels_last: bool = False
     rate: float | None = None
     preset: str | None = None
     bus: float | None = None
     blocking_copies: bool = False
     device: str | None = None
-    amp: Literal["bf16", "fp16"] | None = None
-    compile: bool = False
-    channels_last: bool = False
+    baseline: str | None = None
+    epochs: int = 0
+    val: str | None = None
     seconds: float = 60.0
     steps: int | None = None
     cold: bool = True
     cache: str | None = None
-    storage_options: Mapping[str, Any] | None = None
-    baseline: str | None = None
-    epochs: int = 0
-    val: str | None = None
     work: str | None = None
     seed: int = 0
+    storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
@@ -141,7 +144,7 @@ class Options:
         if self.model is not None and (self.rate is not None or self.preset is not None):
             raise BenchError("a model computes or an accelerator is emulated: give one of the two")
         if self.model is not None and self.bus is not None:
-            raise BenchError("bus is of an emulated accelerator; a model has the machine's own")
+            raise BenchError("bus is of an emulated accelerator: leave it out with a model")
         if self.amp not in (None, "bf16", "fp16"):
             raise BenchError(f"amp is bf16 or fp16, not {self.amp!r}")
         if self.model is None:
@@ -168,3 +171,28 @@ class Options:
     def emulated(self) -> Preset | None:
         """The preset, if one was named."""
         return None if self.preset is None else PRESETS[self.preset]
+
+
+@dataclass(frozen=True)
+class Use:
+    """How the user loads data and trains: the options of a doctor.
+
+    Attributes:
+        batch_size: Samples per step.
+        threads: num_workers of your loader (default: all cores).
+        crop: Height and width of cropped images, in pixels.
+        model_rate: Throughput of the model alone, as `fastio bench` measures it.
+        cache: Cache folder of your loader, for a URL.
+        epochs: Planned epochs (default: many).
+        scratch: Folder whose write speed is measured (64 MiB, deleted afterwards).
+        storage_options: Storage options for a URL.
+    """
+
+    batch_size: int = 256
+    threads: int | None = None
+    crop: int = 224
+    model_rate: float | None = None
+    cache: str | None = None
+    epochs: int | None = None
+    scratch: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)

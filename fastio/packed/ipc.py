@@ -146,20 +146,18 @@ class MappedFile:
     """A memory-mapped Arrow IPC file, which is not trusted.
 
     Args:
-        path: The path of the file.
+        path, name: The path of the file, and its name in messages; None for the path.
         error: The error to raise if it is not a file that fastio has written.
-        name: The name in messages. If None, the path.
         advice: What messages advise to do if it is damaged.
 
     Attributes:
         name: The name in messages.
-        mapping: The mapping of the file.
-        data: Its bytes: uint8 (n,), read-only.
+        mapping, data: The mapping of the file, and its bytes: uint8 (n,), read-only.
         stamp: The identity of the file that was mapped.
 
     Raises:
-        SourceNotFound: If the file does not exist or cannot be opened.
-        SourceChanged: If it was replaced while it was being opened.
+        SourceNotFound: The file does not exist or cannot be opened.
+        SourceChanged: It was replaced while it was being opened.
     """
 
     def __init__(

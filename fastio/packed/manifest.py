@@ -59,8 +59,7 @@ class Manifest:
         file: A local copy of a remote dataset's manifest. If None, the manifest in the folder.
 
     Attributes:
-        folder: As given.
-        path: The path or URL of the manifest.
+        folder, path: The folder as given, and the path or URL of the manifest.
         stamp: The identity of the opened file.
         format_version: 1.
         schema: The fields of the samples.
@@ -68,18 +67,15 @@ class Manifest:
         codebook: The codebook of the block codec, 16,640 bytes, not validated; None without one.
         statistics: JSON values for each column of the packed table; empty if it was not a table.
         fingerprint: 16 hexadecimal digits that identify the dataset's contents.
-        rows: The number of rows of all shards.
-        shards: The number of shards.
-        nbytes: The size of all shards in bytes.
-        shard_rows: int64 (shards,), the number of rows of each shard.
-        first_row: int64 (shards,), the global number of each shard's first row.
-        shard_bytes: int64 (shards,), the size of each shard's file.
+        rows, shards, nbytes: The number of rows and of shards, and the size of all shards in bytes.
+        shard_rows, first_row, shard_bytes: int64 (shards,), the number of rows of each shard, the
+            global number of its first row, and the size of its file.
         checked: Whether the whole file was verified.
 
     Raises:
-        DatasetNotFound: If there is no manifest.
-        ManifestInvalid: If it is truncated, damaged or not a manifest.
-        FormatVersionUnsupported: If a newer fastio wrote it.
+        DatasetNotFound: There is no manifest.
+        ManifestInvalid: It is truncated, damaged or not a manifest.
+        FormatVersionUnsupported: A newer fastio wrote it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], file: str | None = None) -> None:

@@ -193,11 +193,9 @@ class Store:
         """Reads bytes of an object in one request into the caller's memory.
 
         Args:
-            name: The name of the object.
-            offset: The first byte.
+            name, offset, expect: As for `read`.
             views: Writable memory that is filled one view after another. The object must have all
                 of these bytes. After an error the contents are undefined.
-            expect: As for `read`.
         """
         length = sum(view.nbytes for view in views)
 
@@ -247,9 +245,7 @@ class Store:
     def write(self, name: str, data: bytes | bytearray | memoryview | str | Path) -> None:
         """Writes a whole object. Readers see either the new object or the previous one.
 
-        Args:
-            name: The name of the object. An existing object is replaced.
-            data: The bytes (anything with C-contiguous memory), or the path of a local file.
+        The data are bytes (anything with C-contiguous memory), or the path of a local file.
         """
         source = Path(data) if isinstance(data, (str, Path)) else _bytes_of(data)
         nbytes = source.stat().st_size if isinstance(source, Path) else source.nbytes

@@ -74,11 +74,7 @@ def family_of(scheme: str) -> str | None:
 
 
 def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
-    """Translates a URL and options to obstore's.
-
-    Raises:
-        Untranslatable: If an option has no equivalent. The message names it.
-    """
+    """Translates a URL and options to obstore's; Untranslatable names an option without one."""
     settings = Settings(url)
     options = {key: value for key, value in options.items() if key not in _WITHOUT_MEANING}
     client = options.pop("client_options", None)

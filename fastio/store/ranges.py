@@ -21,13 +21,7 @@ PARALLEL = 16
 
 @dataclass(frozen=True)
 class Span:
-    """One request that covers several ranges.
-
-    Attributes:
-        offset: The first byte.
-        length: The number of bytes.
-        members: The indices of the ranges that lie in it.
-    """
+    """One request: its first byte and length, and the indices of the ranges that lie in it."""
 
     offset: int
     length: int
@@ -37,12 +31,10 @@ class Span:
 def coalesce(
     ranges: Sequence[tuple[int, int]], gap: int = GAP_BYTES, most: int = MERGED_BYTES
 ) -> list[Span]:
-    """Returns requests that cover the ranges (offset, length). Close ranges are merged.
+    """Returns requests that cover the ranges (offset, length), in any order; empty ones in none.
 
-    Args:
-        ranges: The ranges in any order, which may overlap. Empty ones are in no request.
-        gap: The largest gap in bytes between two ranges that are merged.
-        most: The largest size of a merged request in bytes. A single range may be longer.
+    Ranges are merged if the gap between them is at most `gap` bytes, and the merged request is not
+    longer than `most` bytes. A single range may be longer.
     """
     order = sorted((n for n, (_, length) in enumerate(ranges) if length), key=lambda n: ranges[n])
     spans: list[Span] = []
@@ -64,12 +56,11 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
     """Runs tasks on several threads, and returns their results in order.
 
     Args:
-        tasks: Called with an event that is set when another task has failed, so that they can stop
-            early.
+        tasks: Called with an event that is set when another task has failed, so that they can stop.
         threads: The largest number of threads.
 
     Raises:
-        Exception: Whatever the first failing task raised. Other running tasks are not waited for.
+        Exception: The error of the first task that failed. Running tasks are not waited for.
     """
     stop = threading.Event()
     if len(tasks) < 2:

@@ -31,11 +31,9 @@ _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Receiver:
-    """Connections to the server of a URL. Each is used by one thread at a time. Thread-safe.
+    """Connections to the server of a URL that `serves` accepts. Thread-safe.
 
-    Args:
-        url: The URL of a folder, for which `serves` returns True.
-        limits: The time limits of the store.
+    Each connection is used by one thread at a time.
     """
 
     def __init__(self, url: str, limits: Limits) -> None:
@@ -69,8 +67,7 @@ class Receiver:
         """Receives a range of an object.
 
         Args:
-            name: The name of the object.
-            offset: The first byte.
+            name, offset: The name of the object, and the first byte.
             views: Writable memory that is filled one view after another; at least one byte in all.
             limit_s: Seconds for connecting and receiving the whole response.
             expect: The expected version.
@@ -80,9 +77,9 @@ class Receiver:
             which case the caller has to use another way.
 
         Raises:
-            FileNotFoundError: If the server says that there is no such object.
-            OtherVersion: If the object has another version than `expect`.
-            OSError: If another attempt may succeed.
+            FileNotFoundError: The server says that there is no such object.
+            OtherVersion: The object has another version than `expect`.
+            OSError: Another attempt may succeed.
         """
         until_s = time.monotonic() + limit_s
         length = sum(view.nbytes for view in views)

@@ -22,8 +22,8 @@ class Transfers:
 
     Attributes:
         retries: The number of requests that failed and were retried.
-        refetched: The number of pieces that were fetched again, because they arrived damaged or
-            were found damaged in a cache.
+        refetched: The number of pieces that arrived damaged, or were found damaged in a cache, and
+            were fetched again.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,7 @@ class OtherVersion(Permanent):
 
 
 class Failed(Exception):
-    """No attempt has succeeded.
-
-    Attributes:
-        cause: The error of the last attempt.
-        attempts: The number of attempts.
-        seconds: The total time, including pauses.
-    """
+    """No attempt has succeeded: the error of the last one, their number, and the total time."""
 
     def __init__(self, cause: Exception, attempts: int, seconds: float) -> None:
         super().__init__(cause, attempts, seconds)
@@ -103,13 +97,10 @@ def attempt(
         stop: If this event is set, there is no further attempt.
         note_retry: Called before each further attempt.
 
-    Returns:
-        What the request returns.
-
     Raises:
         FileNotFoundError, Permanent: As raised by the request, without a retry. A Doubtful is
             raised when it comes for the third time.
-        Failed: If the deadline has passed, or `stop` is set.
+        Failed: The deadline has passed, or `stop` is set.
     """
     start = time.monotonic()
     left_s = deadline_s

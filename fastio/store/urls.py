@@ -32,9 +32,7 @@ def scheme_of(url: str) -> str:
 def is_remote(path: object) -> bool:
     """Returns whether a path is a URL that the store serves: any scheme but file and local.
 
-    Args:
-        path: Anything that can be a source, such as a str, a Path or a dataset. Only a str can be
-            remote.
+    Of other objects, such as a Path or a dataset, none is.
     """
     if not isinstance(path, str):
         return False
@@ -63,12 +61,8 @@ def join(url: str, *names: str) -> str:
 def split(url: str) -> tuple[str, str]:
     """Splits a URL into the URL of a store and the name of an object; `join` is the inverse.
 
-    Args:
-        url: The URL of an object or a folder.
-
-    Returns:
-        The URL of the bucket or host, so that all objects of a bucket share one store; a chain is
-        split at its last "/" instead. And the name, not percent-encoded.
+    The store is that of the bucket or host, so that all objects of a bucket share one; a chain is
+    split at its last "/" instead. The name is not percent-encoded.
     """
     if "::" in url:
         head, part, tail = _first_with_path(url)

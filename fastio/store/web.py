@@ -30,11 +30,7 @@ _NO_HEAD = frozenset({400, 401, 403, 405, 501})
 
 
 def client_maker(make: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[WebSession]]:
-    """Wraps a function that creates a file system's client, so that clients follow these rules.
-
-    Args:
-        make: Creates an aiohttp session, as `get_client` of fsspec's HTTPFileSystem does.
-    """
+    """Wraps `get_client` of fsspec's HTTPFileSystem, so that clients follow these rules."""
 
     async def make_session(**options: Any) -> WebSession:
         own: dict[str, Any] = {name: options.pop(name, None) for name in _OWN}

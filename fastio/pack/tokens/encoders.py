@@ -27,11 +27,7 @@ _QUOTED = 40  # characters of a document in a message
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """How text becomes tokens; see the arguments of `fastio.pack`.
-
-    Raises:
-        PackError: An option needs a tokenizer, or the unit of documents is unknown.
-    """
+    """How text becomes tokens; see `fastio.pack`. PackError if options do not fit together."""
 
     tokenizer: Any = None
     separator: int | str | None = AUTO

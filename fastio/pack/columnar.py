@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError
 from fastio.pack.cells import bytes_array, record_array, token_array
-from fastio.pack.journal import Journal, Progress
+from fastio.pack.journal import Journal, ShardEnd
 from fastio.pack.packer import About, Filled
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.pack.tables import RowSource
@@ -87,7 +87,7 @@ class TableEncoder:
 
     def parts(self, journal: Journal, progress: bool) -> Iterator[Piece]:
         """See `packer.Encoder`."""
-        for done in (shard.progress for shard in journal.finished):
+        for done in (shard.end for shard in journal.finished):
             if done.source != self._stamp:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
@@ -198,7 +198,7 @@ class TableEncoder:
             rows = Ragged.joined([part[name] for part in self._held])
             arrays += _ragged_arrays(self.schema, name, rows)
         statistics = to_json(self._parts)
-        return Filled(arrays, Progress(self.position, self._stamp, last, statistics=statistics))
+        return Filled(arrays, ShardEnd(self.position, self._stamp, last, statistics=statistics))
 
     def _clear(self) -> None:
         self._held, self._held_bytes, self._parts = [], 0, []

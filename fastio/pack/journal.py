@@ -29,7 +29,7 @@ RESUME = ", then go on with resume (--resume)"
 
 
 @dataclass(frozen=True)
-class Progress:
+class ShardEnd:
     """How far a source is packed, at the end of a shard.
 
     Attributes:
@@ -49,10 +49,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """One line of the journal: a shard as the manifest will describe it, and the progress."""
+    """One line of the journal: a shard as the manifest will describe it, and its end."""
 
     entry: ShardEntry
-    progress: Progress
+    end: ShardEnd
 
 
 class Journal:
@@ -183,10 +183,10 @@ def _parse(value: Any) -> FinishedShard:
     codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
     payloads = {name: (offset, size) for name, (offset, size) in entry["file"]["payloads"].items()}
     file = ShardFile(**{**entry["file"], "payloads": payloads})
-    progress = Progress(**value["progress"])
+    end = ShardEnd(**value["end"])
     return FinishedShard(
         ShardEntry(entry["name"], entry["rows"], file, codecs, entry["tokens"]),
-        replace(progress, skipped=[(name, reason) for name, reason in progress.skipped]),
+        replace(end, skipped=[(name, reason) for name, reason in end.skipped]),
     )
 
 

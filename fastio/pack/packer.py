@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fastio import _native
 from fastio.pack.destination import Destination, shard_name
-from fastio.pack.journal import RESUME, FinishedShard, Journal, Progress, writing_to
+from fastio.pack.journal import RESUME, FinishedShard, Journal, ShardEnd, writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
@@ -39,12 +39,12 @@ class Filled:
 
     Attributes:
         arrays: The columns, in the order of `Schema.arrow_schema`.
-        progress: How far the source is packed at its end.
+        end: How far the source is packed at its end.
         codecs: For each image field, its rows by codec.
     """
 
     arrays: Sequence[pa.Array]
-    progress: Progress
+    end: ShardEnd
     codecs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -226,7 +226,7 @@ class Packer(Generic[P, E]):
             file = write_shard(path, batch, self._schema.image_fields)
             tokens = {field: len(batch.column(field).values) for field in self._schema.token_fields}
             entry = ShardEntry(name, batch.num_rows, file, filled.codecs, tokens)
-            self._destination.add(FinishedShard(entry, filled.progress))
+            self._destination.add(FinishedShard(entry, filled.end))
         self.entries.append(entry)
 
     def discard(self) -> None:

@@ -14,7 +14,7 @@ from fastio.pack.cells import Row, codec_counts, columns, encode_row, memory_byt
 from fastio.pack.codebooks import CodebookChoice, open_codebook, train_codebook
 from fastio.pack.images import ImageOptions
 from fastio.pack.items import UNREAD, Bad, Item, Source
-from fastio.pack.journal import Journal, Progress
+from fastio.pack.journal import Journal, ShardEnd
 from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import CODEC_BLOCKS
@@ -106,9 +106,9 @@ class SampleEncoder:
         if not finished:
             return source.items(0)
         for shard in finished:
-            self.skipped += shard.progress.skipped
+            self.skipped += shard.end.skipped
         self._skipped_before = len(self.skipped)
-        last = finished[-1].progress
+        last = finished[-1].end
         self.position = last.position
         items = source.items(0 if source.has_keys else last.position)
         if source.has_keys:
@@ -192,8 +192,8 @@ class SampleEncoder:
         rows, self._rows, self._row_bytes = self._rows, [], 0
         skipped = self.skipped[self._skipped_before :]
         self._skipped_before = len(self.skipped)
-        progress = Progress(self.position, self._stamps.hexdigest(), last, skipped)
-        return Filled(columns(self.schema, rows), progress, codec_counts(self.schema, rows))
+        end = ShardEnd(self.position, self._stamps.hexdigest(), last, skipped)
+        return Filled(columns(self.schema, rows), end, codec_counts(self.schema, rows))
 
     def _nothing_packed(self) -> PackError:
         name = self._source.name

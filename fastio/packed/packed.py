@@ -121,12 +121,7 @@ class Dataset(Rows):
         return self._stored.bytes_fetched
 
     def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Returns the cache folder and source of heads, whose pieces are numbered by shard; None
-        without a cache.
-
-        Raises:
-            CacheError: If the cache cannot be used.
-        """
+        """Returns the cache folder and source of heads, a piece per shard; None without a cache."""
         return self._stored.source()
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio import FastioError, ImageError, PackError, SchemaError
+from fastio import FastioError, ImageError, PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
-from tests.saved import Dataset, Features
+from tests.saved import Dataset, Features, save_to, table_dataset
 from tests.tars import write_tars
 
 KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
@@ -289,3 +291,20 @@ def test_names_that_are_no_utf8_are_read(tmp_path: Path) -> None:
             assert len(list(loader)) == 1, name
         done = CliRunner().invoke(main, ["doctor", str(folder / name), "--json"])
         assert done.exception is None or isinstance(done.exception, SystemExit), name
+
+
+@pytest.mark.parametrize("key", ["_data_files", "_indices_data_files"])
+@pytest.mark.parametrize("named", ["../x.arrow", "a/../../x.arrow", "{root}/x.arrow"])
+def test_a_saved_dataset_names_no_tables_outside_of_it(
+    key: str, named: str, tmp_path: Path
+) -> None:
+    folder = Path(save_to(table_dataset(9), tmp_path / "saved"))
+    shutil.copyfile(next(folder.glob("*.arrow")), tmp_path / "x.arrow")
+    (folder / "a").mkdir()
+    state = json.loads((folder / "state.json").read_text())
+    state[key] = [{"filename": named.format(root=tmp_path)}]
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(ShardCorrupt, match=r"state\.json names the file .*x\.arrow"):
+        fastio.open(folder)
+    with pytest.raises(ShardCorrupt, match=r"state\.json names the file .*x\.arrow"):
+        fastio.pack(folder, tmp_path / "out")

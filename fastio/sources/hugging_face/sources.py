@@ -181,7 +181,12 @@ def _json(path: str) -> dict[str, Any]:
 
 
 def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
-    """Returns the paths of the files that `state.json` lists under a key; none without it."""
+    """Returns the paths of the files that `state.json` lists under a key; none without it.
+
+    Raises:
+        ShardCorrupt: If it lists none rightly, or one that is not in the folder: data from somebody
+            else must not name other files of this machine, which a pack would then contain.
+    """
     listed = state.get(key) or []
     try:
         names = [str(item["filename"]) for item in listed]
@@ -189,6 +194,12 @@ def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
         raise ShardCorrupt(
             f"{os.path.join(folder, STATE)}: {key} is no list of files; save the dataset again"
         ) from error
+    for name in names:
+        if os.path.isabs(name) or not name or os.pardir in name.split(os.sep):
+            raise ShardCorrupt(
+                f"{os.path.join(folder, STATE)} names the file {name!r}, which is not in the "
+                "folder; save the dataset again"
+            )
     return [os.path.join(folder, name) for name in names]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastio.diagnose.bench import loop as module
-from fastio.diagnose.bench.device import Intervals, Nothing, subtract, total, within
+from fastio.diagnose.bench.device import Device, subtract, total, within
 from fastio.diagnose.bench.loop import (
     FILLING,
     SHOWN_STEPS,
@@ -52,7 +52,7 @@ class Counting:
             self.closed += 1
 
 
-class Taking(Intervals):
+class Taking(Device):
     """A device that notes what it took."""
 
     asynchronous = False
@@ -133,7 +133,7 @@ def test_batches_that_end_before_their_length_are_no_error() -> None:
 
 def test_transforms_of_earlier_runs_are_forgotten() -> None:
     transforming = [(0.0, 1.0)]
-    run = run_loop(Counting(3), Nothing(), Limit(3600), transforming=transforming)
+    run = run_loop(Counting(3), Device(), Limit(3600), transforming=transforming)
     assert run.transforming == []
 
 

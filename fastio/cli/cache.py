@@ -10,6 +10,8 @@ import typer
 
 from fastio.cli.common import (
     EXIT_FAILED,
+    AsJson,
+    Quiet,
     StorageOptions,
     clear_errors,
     complain,
@@ -31,14 +33,12 @@ cache = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cache.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Shared = Annotated[
     bool,
     typer.Option(
         "--shared", help="Use or create a cache that all members of the folder's group share."
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")]
 
 
 @cache.command()

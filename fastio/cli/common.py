@@ -29,6 +29,8 @@ StorageOptions = Annotated[
         "see command lines: put secrets in environment variables.",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")]
 
 
 @contextmanager

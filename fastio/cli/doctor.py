@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    AsJson,
     BadParameter,
     StorageOptions,
     check_there,
@@ -52,7 +53,7 @@ def doctor(
         float,
         typer.Option(min=1.0, help="Exit with status 3 if a change gains at least this factor."),
     ] = 1.2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find what training waits for, what to change, and the gain to expect, in under a minute."""
     use = Use(**given, storage_options=parse_storage_options(storage_options) or {})

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    AsJson,
     BadParameter,
+    Quiet,
     StorageOptions,
     clear_errors,
     counted,
@@ -45,10 +47,8 @@ def export(
     dataset: Annotated[str, typer.Argument(help=_TEXTS["dataset"])],
     dst: Annotated[Path, typer.Argument(help=_TEXTS["dst"])],
     storage_options: StorageOptions = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the images of a packed dataset to files, or the whole dataset to WebDataset tars."""
     options = parse_storage_options(storage_options)

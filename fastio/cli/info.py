@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    AsJson,
     StorageOptions,
     clear_errors,
     counted,
@@ -35,7 +36,7 @@ def info(
         ),
     ],
     storage_options: StorageOptions = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Describe a dataset: samples, fields, sizes and statistics."""
     options = parse_storage_options(storage_options)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    AsJson,
     BadParameter,
+    Quiet,
     StorageOptions,
     clear_errors,
     complain,
@@ -102,10 +104,8 @@ def pack(
         list[str] | None,
         typer.Option("--source-options", metavar="KEY=VALUE|JSON", help=_TEXTS["source_options"]),
     ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Pack images, tables or text into a dataset that loads fast."""
     options = parse_storage_options(storage_options)

@@ -82,13 +82,13 @@ def show(
         raise typer.Exit(EXIT_FAILED)
     steps = [_parse(text) for text in transform or []]
     with clear_errors():
-        from fastio.cli.contact_sheet import contact_sheet
+        from fastio.cli.contact_sheet import TILE, contact_sheet
         from fastio.sources import open as open_data
 
         with open_data(dst, storage_options=options) as dataset:
             field = _image_field(dataset)
             rows = _choose(len(dataset), count, seed)
-            images: Iterable[Any] = (_image(dataset, field, row) for row in rows)
+            images: Iterable[Any] = (dataset.image(field, row, at_least=TILE) for row in rows)
             if steps:
                 images = _transformed(dataset, field, rows, steps, seed, epoch)
             sheet = contact_sheet(images, _captions(dataset, rows))
@@ -199,13 +199,6 @@ def _image_field(dataset: AnyDataset) -> str:
     if not fields:
         raise SchemaError(f"{dataset.path} has no images to show")
     return fields[0]
-
-
-def _image(dataset: AnyDataset, field: str, row: int) -> Any:
-    """Returns one image, uint8 (H, W, C), large enough for the sheet."""
-    from fastio.cli.contact_sheet import TILE
-
-    return dataset.image(field, row, at_least=TILE)
 
 
 def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:

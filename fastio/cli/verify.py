@@ -10,6 +10,7 @@ import typer
 
 from fastio.cli.common import (
     EXIT_FAILED,
+    AsJson,
     StorageOptions,
     clear_errors,
     complain,
@@ -49,7 +50,7 @@ def verify(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print no progress bar; print damage only.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check all checksums of a dataset. The exit code is 1 if anything is damaged.
 

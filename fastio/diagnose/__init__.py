@@ -1,4 +1,4 @@
-"""What a machine, a dataset and a model make one wait for, what to change, what that would bring.
+"""Diagnosis of training: what limits the throughput, what to change, and the expected gain.
 
     probes, bench -> facts, measured -> costs -> rules -> findings -> report
 
@@ -17,10 +17,9 @@ or a file.
 from __future__ import annotations
 
 from fastio.diagnose.costs import Costs, costs, expected
-from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Storage
-from fastio.diagnose.findings import Culprit, Finding, by_gain
+from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
+from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import (
-    LEAST_STEPS,
     Busy,
     Measured,
     Memory,
@@ -37,7 +36,6 @@ from fastio.diagnose.measured import (
 from fastio.diagnose.options import Use
 from fastio.diagnose.rules import diagnose, diagnose_stats
 from fastio.diagnose.rules.runs import (
-    Change,
     changes,
     cold_split,
     epoch_after,
@@ -46,15 +44,11 @@ from fastio.diagnose.rules.runs import (
 )
 
 __all__ = [
-    "LEAST_STEPS",
     "Busy",
-    "Change",
     "Costs",
-    "Culprit",
     "DataFacts",
     "Facts",
     "Finding",
-    "Machine",
     "MachineFacts",
     "Measured",
     "Memory",
@@ -65,7 +59,6 @@ __all__ = [
     "Span",
     "Split",
     "Stage",
-    "Storage",
     "ThreadRate",
     "Training",
     "Use",

@@ -1,4 +1,4 @@
-"""What a sample costs in each stage, and what an epoch takes then.
+"""The cost model: seconds of a sample in each stage, and the epoch time that follows.
 
 The method is DS-Analyzer's (Mohan, Phanishayee, Raniwala, Chidambaram: "Analyzing and Mitigating
 Data Stalls in DNN Training", VLDB 2021): each stage is measured alone, and stages that run beside

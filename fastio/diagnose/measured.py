@@ -26,6 +26,7 @@ PhaseName = Literal[
     "baseline_together",
 ]
 Stage = Literal["fetch", "decode", "transform", "copy", "compute"]
+STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order of the data flow
 
 
 @dataclass(frozen=True)
@@ -160,17 +161,11 @@ class Split:
     @property
     def epoch_s(self) -> float:
         """The seconds of the epoch."""
-        return self.fetch_s + self.decode_s + self.transform_s + self.copy_s + self.compute_s
+        return sum(self.parts().values())
 
     def parts(self) -> dict[Stage, float]:
         """Returns the parts by stage, in the order of the data flow."""
-        return {
-            "fetch": self.fetch_s,
-            "decode": self.decode_s,
-            "transform": self.transform_s,
-            "copy": self.copy_s,
-            "compute": self.compute_s,
-        }
+        return {stage: getattr(self, f"{stage}_s") for stage in STAGES}
 
 
 @dataclass(frozen=True)

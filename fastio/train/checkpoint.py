@@ -1,4 +1,4 @@
-"""Checkpoints: files that are there whole or not at all, and random states.
+"""Checkpoints: files that are written atomically, full states of models, and random states.
 
 A checkpoint is what `torch.save` writes of a dictionary of tensors, numbers, strings and lists, so
 that `torch.load(path, weights_only=True)` reads it. Its key "model" is a plain state_dict.

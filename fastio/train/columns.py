@@ -1,4 +1,4 @@
-"""Which fields of a table are numbers and which are ids, and how large the numbers are."""
+"""Decides which fields of a table are numbers and which are ids; statistics of the numbers."""
 
 from __future__ import annotations
 

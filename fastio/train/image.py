@@ -7,15 +7,13 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fastio
 from fastio.train.labels import Labels, listed
-from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import IMAGE_MODELS
 from fastio.train.options import ImageSettings, Options
 from fastio.train.parallel import Place
-from fastio.train.task import Outcome, Task, counts
+from fastio.train.task import Outcome, Task, accuracy, classified
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
@@ -60,16 +58,20 @@ class ImageTask(Task):
         super().__init__(options)
         self.settings, self.field, self.labels = settings, field, labels
 
-    def train_loader(self, place: Place) -> fastio.Loader:
-        crop = [fastio.RandomResizedCrop(self.settings.size), fastio.RandomHorizontalFlip()]
-        settings = self._settings(self.options.data, place, crop)
-        return training_loader(self.options, place, **settings)
-
-    def val_loader(self, place: Place) -> fastio.Loader | None:
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
         size = self.settings.size
-        crop = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
-        settings = self._settings(self.options.val or self.options.data, place, crop)
-        return evaluation_loader(self.options, place, **settings)
+        crop: list[Any] = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
+        if train:
+            crop = [fastio.RandomResizedCrop(size), fastio.RandomHorizontalFlip()]
+        numbering = self.labels.numbering(data, place.device)
+        transforms: dict[str, Any] = {self.field: [*crop, fastio.Normalize(MEAN, STD)]}
+        if numbering is not None:
+            transforms[self.labels.field] = fastio.OnBatch(numbering)
+        return {
+            "fields": [self.field, self.labels.field],
+            "transforms": transforms,
+            "channels_last": self.options.channels_last,
+        }
 
     def model(self) -> nn.Module:
         name, classes = self.settings.model, len(self.labels.words)
@@ -82,30 +84,14 @@ class ImageTask(Task):
 
     def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
         images, labels = self._pair(batch)
-        scores = model(images)
         smoothing = self.options.label_smoothing if model.training else 0.0
-        losses = cross_entropy(scores, labels, reduction="none", label_smoothing=smoothing)
-        weights = counts(valid, len(labels), labels.device)
-        correct = (scores.argmax(1) == labels) * weights
-        return Outcome((losses * weights).sum(), {"correct": correct.sum()})
+        return classified(model(images), labels, valid, smoothing)
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
+        return accuracy(sums)
 
     def identity(self) -> dict[str, Any]:
         return {**asdict(self.settings), "classes": len(self.labels.words)}
-
-    def _settings(self, data: str, place: Place, crop: list[Any]) -> dict[str, Any]:
-        """Returns the arguments that both loaders have in common."""
-        numbering = self.labels.numbering(data, place.device)
-        transforms: dict[str, Any] = {self.field: [*crop, fastio.Normalize(MEAN, STD)]}
-        if numbering is not None:
-            transforms[self.labels.field] = fastio.OnBatch(numbering)
-        return {
-            "fields": [self.field, self.labels.field],
-            "transforms": transforms,
-            "channels_last": self.options.channels_last,
-        }
 
     def _pair(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Returns images float32 (N, 3, H, W) and class numbers int64 (N,)."""

@@ -1,4 +1,4 @@
-"""Labels of any kind as the numbers of classes."""
+"""Converts labels of any kind to class numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model with what makes it learn: optimizer, schedule, scaler of gradients.
+"""A model with its optimizer, learning rate schedule and gradient scaler.
 
-All trainings make their steps here: `fit`, the epochs that a bench times, and the steps in which a
-bench measures a model alone.
+All trainings make their steps here: `fit`, the epochs that a bench times, and the steps of a model
+that a bench measures alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loaders of a run: data to train on, and data, or a part of it, to evaluate on."""
+"""The loaders of a run for training and evaluation data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is told how a run goes on."""
+"""Receivers of the events of a run."""
 
 from __future__ import annotations
 

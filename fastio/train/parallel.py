@@ -1,4 +1,4 @@
-"""One process or several, one GPU or several: what differs between them.
+"""What depends on the number of processes and GPUs: device, process group, gradients, sums.
 
 torchrun starts the processes and tells each its place by RANK, LOCAL_RANK and WORLD_SIZE.
 The loaders are given that place: a global batch is `batch_size * world_size` consecutive samples of

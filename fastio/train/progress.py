@@ -1,4 +1,4 @@
-"""A run on the terminal: a line an epoch, and a bar below them."""
+"""Shows a run in the terminal: one line per epoch, and a progress bar below."""
 
 from __future__ import annotations
 

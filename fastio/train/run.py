@@ -1,4 +1,4 @@
-"""All parts of a run, and how they are saved and put back."""
+"""The state of a run: its parts, checks of them, saving and restoring."""
 
 from __future__ import annotations
 

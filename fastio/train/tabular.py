@@ -18,7 +18,7 @@ from torch.nn import functional
 import fastio
 from fastio.train.columns import Columns, moments
 from fastio.train.labels import Labels
-from fastio.train.loaders import evaluation_loader, opened, training_loader
+from fastio.train.loaders import opened
 from fastio.train.models import TABULAR_MODELS, Scaled
 from fastio.train.options import Options, TabularSettings
 from fastio.train.parallel import Place
@@ -66,15 +66,7 @@ class TabularTask(Task):
         super().__init__(options)
         self.settings, self.columns = settings, columns
 
-    def train_loader(self, place: Place) -> fastio.Loader:
-        return training_loader(self.options, place, **self.reading(self.options.data, place))
-
-    def val_loader(self, place: Place) -> fastio.Loader | None:
-        data = self.options.val or self.options.data
-        return evaluation_loader(self.options, place, **self.reading(data, place))
-
-    def reading(self, data: str, place: Place) -> dict[str, Any]:
-        """Returns the loader arguments for training and evaluation data."""
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
         fields = [self.settings.label, *self.columns.dense, *self.columns.sparse]
         return {"fields": fields, "opener": partial(opened, groups=self.settings.groups)}
 
@@ -142,9 +134,9 @@ class BinaryClassification(TabularTask):
             )
         self.labels = labels
 
-    def reading(self, data: str, place: Place) -> dict[str, Any]:
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
         numbering = None if self.labels is None else self.labels.numbering(data, place.device)
-        reading = super().reading(data, place)
+        reading = super().reading(data, place, train=train)
         if numbering is not None:
             reading["transforms"] = {self.settings.label: fastio.OnBatch(numbering)}
         return reading

@@ -1,4 +1,4 @@
-"""What the loop asks of whatever is trained: data, a model, a loss, a metric.
+"""The interface of a task to the training loop: data, model, loss and metric; and their sums.
 
 A task is written once for a kind of data (image.py, text.py, tabular.py); `fit` trains any.
 """
@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import fastio
+from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.options import Options
 from fastio.train.parallel import Place
 
@@ -56,13 +58,19 @@ class Task(ABC):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    @abstractmethod
     def train_loader(self, place: Place) -> fastio.Loader:
         """Returns shuffled batches on the place's device; see `loaders.training_loader`."""
+        reading = self.reading(self.options.data, place, train=True)
+        return training_loader(self.options, place, **reading)
 
-    @abstractmethod
     def val_loader(self, place: Place) -> fastio.Loader | None:
         """Returns evaluation batches, or None; see `loaders.evaluation_loader`."""
+        reading = self.reading(self.options.val or self.options.data, place)
+        return evaluation_loader(self.options, place, **reading)
+
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
+        """Returns the arguments of the loader of some data: transforms, fields, opener, ..."""
+        return {}
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -96,6 +104,21 @@ class Task(ABC):
 def counts(valid: int, rows: int, device: torch.device) -> Tensor:
     """Returns float32 (rows,): 1 for each valid sample, 0 for those after the first `valid`."""
     return (torch.arange(rows, device=device) < valid).float()
+
+
+def classified(scores: Tensor, labels: Tensor, valid: int, smoothing: float = 0.0) -> Outcome:
+    """Returns the summed cross-entropy of scores (N, classes) and int64 labels (N,), and how many
+    of the first `valid` samples have the highest score at their label.
+    """
+    losses = cross_entropy(scores, labels, reduction="none", label_smoothing=smoothing)
+    weights = counts(valid, len(labels), labels.device)
+    correct = (scores.argmax(1) == labels) * weights
+    return Outcome((losses * weights).sum(), {"correct": correct.sum()})
+
+
+def accuracy(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """Returns the metric of the sums of `classified`, 0.0 to 1.0."""
+    return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
 
 
 Sums = dict[str, Tensor]

@@ -7,7 +7,6 @@ of similar lengths; language models are given windows of one length.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,12 +17,11 @@ from torch.nn import functional
 
 import fastio
 from fastio.train.labels import Labels
-from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
 from fastio.train.models.pretrained import Pretrained
 from fastio.train.options import Options, TextSettings
 from fastio.train.parallel import Place
-from fastio.train.task import Outcome, Task
+from fastio.train.task import Outcome, Task, accuracy
 
 _POOL = 50  # batches whose documents are sorted by length together
 
@@ -82,17 +80,6 @@ class TextTask(Task):
             )
         self.vocabulary_size = vocabulary_size
 
-    def train_loader(self, place: Place) -> fastio.Loader:
-        return training_loader(self.options, place, **self.reading(self.options.data, place))
-
-    def val_loader(self, place: Place) -> fastio.Loader | None:
-        data = self.options.val or self.options.data
-        return evaluation_loader(self.options, place, **self.reading(data, place))
-
-    @abstractmethod
-    def reading(self, data: str, place: Place) -> dict[str, Any]:
-        """Returns the loader arguments for training and evaluation data."""
-
     @property
     def encoder_size(self) -> EncoderSize:
         """Returns the size of a new encoder, with positions for `length` tokens, at least 512."""
@@ -134,7 +121,7 @@ class TextClassification(TextTask):
         return Outcome(loss, {"correct": (logits.argmax(1) == labels).sum()})
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
+        return accuracy(sums)
 
     def size(self, batch: Any, valid: int) -> int:
         return valid * int(batch["input_ids"].shape[1])
@@ -142,7 +129,7 @@ class TextClassification(TextTask):
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "classes": len(self.labels.words)}
 
-    def reading(self, data: str, place: Place) -> dict[str, Any]:
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
         numbering = self.labels.numbering(data, place.device)
         opener = partial(
             fastio.TokenPad, max_length=self.settings.length, field=self.field, pool=_POOL
@@ -195,6 +182,6 @@ class LanguageModelling(TextTask):
     def size(self, batch: Any, valid: int) -> int:
         return valid * self.settings.length
 
-    def reading(self, data: str, place: Place) -> dict[str, Any]:
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
         length = self.settings.length
         return {"opener": partial(fastio.TokenWindows, length=length, field=self.field)}

@@ -1,4 +1,4 @@
-"""Curves of a run in TensorBoard and Visdom."""
+"""Writes the curves of a run to TensorBoard and Visdom."""
 
 from __future__ import annotations
 

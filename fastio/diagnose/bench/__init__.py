@@ -1,4 +1,4 @@
-"""Where an epoch's time goes: loader and model measured alone and together, cold and warm.
+"""Measures where the time of an epoch goes: loader and model alone and together, cold and warm.
 
     options -> subject (the data's loaders) -> bench (the runs) -> diagnose.Measured
 

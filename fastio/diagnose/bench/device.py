@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,20 +49,22 @@ def subtract(intervals: list[Interval], others: list[Interval]) -> list[Interval
 # --- Devices --------------------------------------------------------------------------------------
 
 
-class Device(Protocol):
-    """A consumer of batches, one step each.
+class Device:
+    """A consumer of batches, which records when it was busy. This base class waits for nothing.
 
     Attributes:
-        asynchronous: it computes beside the loop's thread.
-        computing: when it computed, a step each, of the steps that have ended.
-        copying: when batches were copied to it, where that is known step by step.
-        blocked: when the loop's thread waited for copies.
+        asynchronous: whether it computes in parallel with the loop's thread.
+        computing: intervals in which it computed, one per step that has ended.
+        copying: intervals in which batches were copied to it, where that is known per step.
+        blocked: intervals in which the loop's thread waited for copies.
     """
 
-    asynchronous: bool
-    computing: list[Interval]
-    copying: list[Interval]
-    blocked: list[Interval]
+    asynchronous = True
+
+    def __init__(self) -> None:
+        self.computing: list[Interval] = []
+        self.copying: list[Interval] = []
+        self.blocked: list[Interval] = []
 
     def step(self, batch: Any, samples: int) -> None:
         """Takes a batch; returns when the loop may fetch the next one."""
@@ -71,35 +73,11 @@ class Device(Protocol):
         """Returns when all steps have ended."""
 
     def reset(self) -> None:
-        """Clears the intervals."""
-
-
-class Intervals:
-    """The busy intervals of a device."""
-
-    def __init__(self) -> None:
-        self.computing: list[Interval] = []
-        self.copying: list[Interval] = []
-        self.blocked: list[Interval] = []
-
-    def reset(self) -> None:
         """Clears the intervals; lists that were returned before keep their values."""
         self.computing, self.copying, self.blocked = [], [], []
 
-    def wait(self) -> None:
-        """Returns at once: no work is pending between two steps."""
 
-
-class Nothing(Intervals):
-    """No device, to measure the loader alone."""
-
-    asynchronous = True
-
-    def step(self, batch: Any, samples: int) -> None:
-        """Drops the batch."""
-
-
-class EmulatedAccelerator(Intervals):
+class EmulatedAccelerator(Device):
     """Takes the time that an accelerator would take, without computing.
 
     As on a GPU, steps run one after the other beside the loop: a step begins when its batch is
@@ -112,8 +90,6 @@ class EmulatedAccelerator(Intervals):
         blocking: the loop waits for a copy, which waits for the step before, as `.to(device)`
             from pageable memory does. False: copies run ahead of their step.
     """
-
-    asynchronous = True
 
     def __init__(self, rate: float, bus: float | None = None, blocking: bool = False) -> None:
         super().__init__()
@@ -163,7 +139,7 @@ def tree_bytes(batch: Any) -> int:
 TrainStep = Callable[[Any], Any]  # takes a batch: forward, backward, update
 
 
-class CpuModel(Intervals):
+class CpuModel(Device):
     """A model that is computed on the loop's own cores."""
 
     asynchronous = False
@@ -178,7 +154,7 @@ class CpuModel(Intervals):
         self.computing.append((begin, time.perf_counter()))
 
 
-class CudaModel(Intervals):
+class CudaModel(Device):
     """A model on a CUDA device. The loop runs at most one step ahead of it.
 
     Args:
@@ -186,8 +162,6 @@ class CudaModel(Intervals):
         device: where batches and model are.
         blocking: batches come in host memory, and the loop copies them itself.
     """
-
-    asynchronous = True
 
     def __init__(self, train_step: TrainStep, device: torch.device, blocking: bool = False) -> None:
         super().__init__()

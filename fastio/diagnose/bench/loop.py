@@ -1,4 +1,4 @@
-"""The loop that all runs of a bench go through, and what is read off its intervals.
+"""The loop that all runs of a bench share, and the results that follow from its intervals.
 
 The loop marks when it waited for a batch, when a Python transform ran and when the device computed.
 Everything else (seconds, waiting, utilisation, the split of an epoch) follows from these intervals.
@@ -183,17 +183,13 @@ def phase_of(name: PhaseName, runs: list[Run]) -> Phase:
     computed = [part.au * part.seconds for part in parts if part.au is not None]
     seconds = sum(part.seconds for part in parts)
     busy = [part.busy for part in parts]
+    summed = ("samples", "wait_s", "steps", "bytes_read", "bytes_fetched", "cpu_s")
     return Phase(
         name,
-        samples=sum(part.samples for part in parts),
         seconds=seconds,
         busy=Busy(*(sum(values) for values in zip(*map(astuple, busy), strict=True))),
-        wait_s=sum(part.wait_s for part in parts),
-        steps=sum(part.steps for part in parts),
-        bytes_read=sum(part.bytes_read for part in parts),
-        bytes_fetched=sum(part.bytes_fetched for part in parts),
-        cpu_s=sum(part.cpu_s for part in parts),
         au=sum(computed) / seconds if computed and seconds else None,
+        **{total: sum(getattr(part, total) for part in parts) for total in summed},
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
 from fastio.diagnose.bench.compute import Compute
-from fastio.diagnose.bench.device import Device, Nothing, Resident, resident
+from fastio.diagnose.bench.device import Device, Resident, resident
 from fastio.diagnose.bench.loop import Limit, Run, phase_of, run_loop
 from fastio.diagnose.bench.subject import LoaderBatches, Subject
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
@@ -87,7 +87,7 @@ class Runs:
     def loader_cold(self) -> list[Run]:
         """Runs new loaders alone, with an empty page cache and an empty local cache."""
         self.progress("loader alone, cold")
-        runs = self._cold(Nothing, "cold")
+        runs = self._cold(Device, "cold")
         if self.steps is None:
             self.steps = max(len(run.samples) for run in runs)
         return runs
@@ -136,7 +136,7 @@ class Runs:
     def warm_up(self, batches: LoaderBatches) -> None:
         """Reads what the other passes will read."""
         self.progress("warming up")
-        run = run_loop(batches, Nothing(), self._limit("warm"))
+        run = run_loop(batches, Device(), self._limit("warm"))
         if self.steps is None:
             self.steps = len(run.samples)
 
@@ -165,7 +165,7 @@ class Runs:
         lends its cores to others for a while, is so for both.
         """
         runs: dict[str, list[Run]] = {"warm": [], "together": []}
-        devices = {"warm": Nothing(), "together": self.compute.new()}
+        devices = {"warm": Device(), "together": self.compute.new()}
         for share in (*devices, *reversed(devices)):
             self.progress("loader alone, warm" if share == "warm" else "together, warm")
             runs[share] += self._passes(batches, self._seconds(share) / 2, devices[share])
@@ -180,7 +180,7 @@ class Runs:
         runs: list[Run] = []
         while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
             limit = Limit(max(0.0, until - time.perf_counter()), self.steps)
-            runs.append(self._pass(batches, device or Nothing(), limit))
+            runs.append(self._pass(batches, device or Device(), limit))
         return runs
 
     # --- Other loaders ----------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Runs:
         runs: dict[int, list[Run]] = {count: [] for count in counts}
         for count in (*counts, *reversed(counts)):  # by turns, as in `warm`
             with self.subject.open(threads=count, plain=True) as batches:
-                run_loop(batches, Nothing(), Limit(seconds / 4, self.steps))
+                run_loop(batches, Device(), Limit(seconds / 4, self.steps))
                 runs[count] += self._passes(batches, seconds * 3 / 4)
         return tuple(
             ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
@@ -216,7 +216,7 @@ class Runs:
         if self.compute.device is not None:
             delivery = Delivery(self.compute.device, options.channels_last, normalize=there)
         made: tuple[tuple[PhaseName, Device], ...] = (
-            ("baseline_loader", Nothing()),
+            ("baseline_loader", Device()),
             # Where a model computes, the batches are delivered already.
             ("baseline_together", self.compute.new(resident=delivery is not None)),
         )
@@ -307,8 +307,8 @@ def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
     options = replace(subject.options, data=str(packed), baseline=None)
     part = replace(subject, options=options, batch_size=batch_size, cache=None)
     with part.open(plain=True) as batches:
-        run_loop(batches, Nothing(), Limit(seconds / 4))
-        runs = [run_loop(batches, Nothing(), Limit(seconds / 2), stats=batches.stats)]
+        run_loop(batches, Device(), Limit(seconds / 4))
+        runs = [run_loop(batches, Device(), Limit(seconds / 2), stats=batches.stats)]
         while sum(run.end_s - run.marks[0] for run in runs) < seconds and len(runs) < 20:
-            runs.append(run_loop(batches, Nothing(), Limit(seconds / 2), stats=batches.stats))
+            runs.append(run_loop(batches, Device(), Limit(seconds / 2), stats=batches.stats))
     return phase_of("loader_warm", runs).samples_per_s

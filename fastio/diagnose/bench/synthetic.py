@@ -1,4 +1,4 @@
-"""Photos of a stated size, for a preset that is measured without data of one's own."""
+"""Generated photos of a given file size, for a preset that is measured without data."""
 
 from __future__ import annotations
 

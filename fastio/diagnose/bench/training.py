@@ -1,6 +1,6 @@
-"""Epochs that are trained for their time and accuracy: of a bench beside DataLoader, of a ladder.
+"""Trainings that measure time and accuracy: with each loader of a bench, and of a ladder's rungs.
 
-fastio.train's loop trains them, on loaders that are given.
+They use the training loop of fastio.train with given loaders.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from fastio.tensors.trees import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
 from fastio.train.image import MEAN, STD
-from fastio.train.loaders import evaluation_loader
 from fastio.train.loop import time_epochs
 from fastio.train.parallel import Place
-from fastio.train.task import counts
+from fastio.train.task import accuracy, classified
 from fastio.transforms import CenterCrop, Normalize, Resize
 
 
@@ -72,11 +71,10 @@ class ImageTrial(Task):
         self._device = place.device
         return self._loader(place)
 
-    def val_loader(self, place: Place) -> Loader | None:
+    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
         edge = evaluation_edge(self._size)
         steps = [Resize(edge), CenterCrop(self._size), Normalize(MEAN, STD)]
-        layout = self.options.channels_last
-        return evaluation_loader(self.options, place, transforms=steps, channels_last=layout)
+        return {"transforms": steps, "channels_last": self.options.channels_last}
 
     def model(self) -> nn.Module:
         return self._model()
@@ -85,14 +83,10 @@ class ImageTrial(Task):
         images, labels = inputs_and_labels(to_device(batch, self._device))
         if labels is None:
             raise BenchError("accuracy needs samples (image, label) with integer labels")
-        scores = model(images)
-        losses = nn.functional.cross_entropy(scores.float(), labels, reduction="none")
-        weights = counts(valid, len(labels), labels.device)
-        correct = (scores.argmax(1) == labels) * weights
-        return Outcome((losses * weights).sum(), {"correct": correct.sum()})
+        return classified(model(images).float(), labels, valid)
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
+        return accuracy(sums)
 
 
 class TorchEpochs:

@@ -1,4 +1,4 @@
-"""What a dataset is, and which of its files stand for the rest."""
+"""Finds out what a dataset is, and chooses the files that are measured."""
 
 from __future__ import annotations
 

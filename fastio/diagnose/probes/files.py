@@ -1,4 +1,4 @@
-"""Where a dataset's files are, and how to read them cold."""
+"""Finds a dataset's files, and drops them from the page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes of the first CUDA device: copies to it, and what its settings are worth."""
+"""Probes of the first CUDA device: rates of copies, and speed-ups by settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes of images: what they are, how fast they are decoded, and would be if they were packed."""
+"""Probes of images: formats and sizes, decoding rates as they are and packed as a trial."""
 
 from __future__ import annotations
 

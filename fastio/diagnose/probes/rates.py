@@ -187,12 +187,9 @@ def _epochs(loader: Loader) -> Iterator[Any]:
             return
 
 
-def image_loader(
-    dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, **options: Any
-) -> Loader:
+def image_loader(dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int) -> Loader:
     """Returns an endless loader of crops of some of a dataset's images."""
-    again = _Again(rows)
-    return loader_of_rows(dataset, field, again, threads, crop, _BATCH, _AHEAD, **options)
+    return loader_of_rows(dataset, field, _Again(rows), threads, crop, _BATCH, _AHEAD)
 
 
 def loader_of_rows(
@@ -203,7 +200,6 @@ def loader_of_rows(
     crop: int,
     batch_size: int,
     ahead: int,
-    **options: Any,
 ) -> Loader:
     """Returns a loader of crops of images, in the order of `rows`."""
     from fastio.loader import Loader  # which imports torch
@@ -217,7 +213,6 @@ def loader_of_rows(
         num_workers=threads,
         prefetch_factor=ahead,
         on_error="replace",
-        **options,
     )
 
 

@@ -1,6 +1,6 @@
-"""Probes of a store: how long a request takes, how many bytes come a second.
+"""Probes of a store: latency of requests, and bytes per second.
 
-Each waits for the store for a few seconds at most, also where it gives a byte now and then.
+Each waits for the store for a few seconds at most, even if the store sends single bytes.
 """
 
 from __future__ import annotations
@@ -212,14 +212,7 @@ def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | N
             data.facts.path, storage_options=use.storage_options or None, cache=cache
         ) as data_there,
     ):
-        make = partial(
-            image_loader,
-            data_there,
-            field,
-            rows,
-            threads,
-            use.crop,
-        )
+        make = partial(image_loader, data_there, field, rows, threads, use.crop)
         loader_part(make(), 0.0, warm_samples=len(rows))
         part = loader_part(make(), SECONDS, warm_samples=len(rows))
     return None if part is None else part.samples / part.seconds

@@ -1,4 +1,4 @@
-"""Probes of tables and tokens: how they are laid out, and how fast rows come."""
+"""Probes of tables and tokens: their layout, and the rate of loading rows."""
 
 from __future__ import annotations
 

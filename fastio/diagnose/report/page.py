@@ -294,8 +294,6 @@ tr.first>*{border-top:2px solid var(--line)}
 .how p,.how ul{max-width:70ch}
 .how ul{padding-left:20px;margin-top:10px}
 .how li{margin-top:4px}
-footer{margin-top:56px;padding-top:14px;border-top:1px solid var(--line);font-size:13px;
-  color:var(--soft)}
 @media (max-width:600px){
 main{padding:24px 18px 48px}
 .scroll{margin:0 -18px;padding:0 18px}

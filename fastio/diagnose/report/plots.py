@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
-from fastio.diagnose.measured import Measured, Span, Stage, ThreadRate
+from fastio.diagnose.measured import STAGES, Measured, Span, Stage, ThreadRate
 from fastio.diagnose.report import words
 from fastio.diagnose.report.canvas import (
     ROOMY,
@@ -277,7 +277,6 @@ def _curve(canvas: Canvas, scale: _Scale, points: Sequence[ThreadRate]) -> None:
 
 # --- A few steps over time ------------------------------------------------------------------------
 
-_ORDER: tuple[Stage, ...] = ("fetch", "decode", "transform", "copy", "compute")
 _LEFT, _TOP, _LANE, _THICK, _RIGHT, _AXIS = 82.0, 24.0, 34.0, 22.0, 16.0, 34.0  # pixels
 _STEPS, _STEPS_NARROW = 10, 4
 
@@ -296,7 +295,7 @@ class _Shown:
 
     @property
     def lanes(self) -> list[Stage]:
-        return [stage for stage in _ORDER if any(span.stage == stage for span in self.spans)]
+        return [stage for stage in STAGES if any(span.stage == stage for span in self.spans)]
 
     @property
     def bottom(self) -> float:

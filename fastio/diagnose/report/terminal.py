@@ -1,4 +1,4 @@
-"""The report of a bench in the terminal, or in a log without colours."""
+"""Prints reports in the terminal, or in a log without colours."""
 
 from __future__ import annotations
 

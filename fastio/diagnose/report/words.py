@@ -1,4 +1,4 @@
-"""Numbers and names as people read them; the terminal, the plots and the page share these."""
+"""Formats numbers and names for readers; the terminal, the plots and the page share this."""
 
 from __future__ import annotations
 

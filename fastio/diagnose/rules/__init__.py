@@ -1,4 +1,4 @@
-"""From facts to findings: one file a family. A rule is a function of facts and use alone."""
+"""Rules that turn facts into findings, one file per family. A rule depends on nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a running loader's stats: what of its epochs was waited for."""
+"""Rules on the statistics of a loader that ran: what its epochs waited for."""
 
 from __future__ import annotations
 

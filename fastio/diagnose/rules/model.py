@@ -1,4 +1,4 @@
-"""Rules of what computes: torch's build, its settings on a GPU, copies, the allocator."""
+"""Rules on the model's side: torch's build and settings, copies to the GPU, the allocator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a bench to findings and predictions: what is waited for, what to do, what it would bring.
+"""Findings and predictions of a bench: the bottleneck, the remedy and the expected gain.
 
 A change is another `Costs`; its gain is the ratio of two epochs.
 """
@@ -243,22 +243,11 @@ def _copy(measured: Measured, now: Costs) -> Iterator[Change]:
         f"{now.copy_s * 1e6:,.0f} us a sample to the device; "
         f"the step takes {now.compute_s * 1e6:,.0f}",
     )
+    name, advice, after = "copies of no time", SMALLER_COPIES, replace(now, copy_s=0.0)
     if now.blocking_copies:
-        yield Change(
-            "copies ahead, on a stream",
-            "copy",
-            COPIES_AHEAD,
-            replace(now, blocking_copies=False),
-            evidence=evidence,
-        )
-    else:
-        yield Change(
-            "copies of no time",
-            "copy",
-            SMALLER_COPIES,
-            replace(now, copy_s=0.0),
-            evidence=evidence,
-        )
+        name, advice = "copies ahead, on a stream", COPIES_AHEAD
+        after = replace(now, blocking_copies=False)
+    yield Change(name, "copy", advice, after, evidence=evidence)
 
 
 def _compute(measured: Measured, now: Costs) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Rules of disk, network, memory for the data, and how it is cut into files."""
+"""Rules on disk, network, memory for the data, and the sizes of files."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastio.device import CopyStream, DevicePrefetcher
-    from fastio.feed.native import BatchInfo, Feed
+    from fastio.feed.base import BatchInfo, Feed
     from fastio.feed.tuning import ThreadTuner
     from fastio.sources.torch_dataset import WorkerSettings
 
@@ -211,7 +211,6 @@ class Loader(DataLoader[_Batch]):
         from fastio.device import resolve_device
         from fastio.feed.choose import Request, dataset_settings, make_feed
         from fastio.feed.seeds import process_ranks
-        from fastio.feed.workers import TorchFeed
         from fastio.sources.torch_dataset import dataset_kind
 
         auto_threads = num_workers == "auto"
@@ -281,8 +280,7 @@ class Loader(DataLoader[_Batch]):
             failed.callback(feed.close)
             if shuffle:
                 _check_some(feed)
-            if isinstance(feed, TorchFeed):
-                feed.warn()
+            feed.warn()
             self._following = NextEpoch(
                 feed,
                 Cursor(0, 0, None if seed is None else int(seed)),
@@ -400,15 +398,13 @@ class Loader(DataLoader[_Batch]):
     def _follow_changes(self) -> None:
         """Rebuilds the feed if attributes, or the transforms of the dataset, have changed."""
         from fastio.feed.choose import dataset_settings, make_feed
-        from fastio.feed.workers import TorchFeed
 
         workers, settings = self._worker_settings(), dataset_settings(self.dataset)
         if (workers, settings) == (self._workers, self._settings):
             return
         request = replace(self._request, workers=workers)
         before, feed = self._feed, make_feed(request)
-        if isinstance(feed, TorchFeed):
-            feed.warn()
+        feed.warn()
         self._following.feed, self._following.generator = feed, self.generator
         self._request, self._workers, self._settings = request, workers, settings
         self._stats += before.stats()

@@ -16,7 +16,7 @@ import torch
 
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream, resolve_device
 from fastio.stats import Stats
-from fastio.tensors.trees import Finish, Tail, image_tensors, pinned_allocator
+from fastio.tensors.trees import Finish, Tail, image_tensors, pinned_memory
 from fastio.transforms import Normalize
 
 CPU = torch.device("cpu")
@@ -279,8 +279,7 @@ def test_ahead_below_one_is_refused() -> None:
 def test_slots_are_not_overwritten_under_a_slow_consumer_s_copies() -> None:
     """Two slots, refilled the moment they are released, while the GPU lags far behind."""
     device = torch.device("cuda", torch.cuda.current_device())
-    allocate = pinned_allocator()
-    free = [allocate((SIZE,), "int32") for _ in range(2)]
+    free = [pinned_memory((SIZE,), "int32") for _ in range(2)]
 
     def batches() -> Iterator[HostBatch]:
         for number in range(COUNT):
@@ -329,7 +328,7 @@ def test_memory_of_a_dropped_batch_is_not_reused_under_the_consumer_s_kernels() 
 @needs_cuda
 def test_channels_last_and_bytes_survive_the_copy() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    slot = pinned_allocator()((4, 16, 16, 3), "uint8")
+    slot = pinned_memory((4, 16, 16, 3), "uint8")
     slot[:] = np.random.default_rng(0).integers(0, 256, slot.shape, dtype=np.uint8)
     images = image_tensors(slot, channels_last=True)
     data, _ = next(DevicePrefetcher(iter([HostBatch(images)]), device, stream=copy_stream(device)))
@@ -361,7 +360,7 @@ def test_pageable_tensors_arrive_too() -> None:
 
 @needs_cuda
 def test_the_allocator_gives_pinned_memory() -> None:
-    array = pinned_allocator()((3, 5), "float32")
+    array = pinned_memory((3, 5), "float32")
     assert torch.from_numpy(array).is_pinned()
     assert array.shape == (3, 5)
     assert array.flags.writeable

@@ -14,13 +14,15 @@ import xxhash
 
 from fastio.cache import Cache
 from fastio.device import Device, has_pinned_memory
-from fastio.engine import OnError
+from fastio.engine import EngineSettings, OnError
 from fastio.engine.ragged import Form, Forms
 from fastio.errors import SchemaError, TransformError
+from fastio.feed.base import Feed
+from fastio.feed.delivery import FeedSettings, ImageForm, SampleForm
+from fastio.feed.fields import FieldTransforms, as_list
 from fastio.feed.mixed import ConcatFeed, MixFeed
-from fastio.feed.native import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
-from fastio.feed.row_groups import TableFeed, TableSettings, table_memory
-from fastio.feed.samples import ImageForm, SampleForm
+from fastio.feed.native import NativeFeed
+from fastio.feed.row_groups import TableFeed, table_memory
 from fastio.feed.seeds import drawn_by
 from fastio.feed.tuning import first_threads, most_threads
 from fastio.feed.workers import TorchFeed
@@ -46,6 +48,7 @@ from fastio.sources.torch_dataset import (
 from fastio.stage import staged
 from fastio.stage.residency import is_beyond_memory, place_table
 from fastio.store import is_remote
+from fastio.tensors.trees import pinned_memory
 from fastio.transforms import compile, from_torchvision, sample_form
 from fastio.views.base import view_of
 from fastio.views.mixing import Mix
@@ -149,14 +152,15 @@ def make_feed(request: Request) -> Feed:
     if images is not None and not _given_for("image", request.transforms):
         samples = SampleForm(images)
     settings = replace(settings, samples=samples or SampleForm())
-    settings.ragged.check(opened.schema, request.fields, transforms.audio)
+    settings.engine.ragged.check(opened.schema, request.fields, transforms.audio)
     if opened.remote_part is None:
         sampling, packed = request.sampling, opened.packed
         if packed is not None and not packed.schema.image_fields:
             sampling, resident = place_table(packed, sampling, packed.resident)
             large = not resident and is_beyond_memory(packed)
             ahead = not resident and (not large or sampling.mode != "shuffle")
-            settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
+            engine = replace(settings.engine, resident=resident)
+            settings = replace(settings, engine=engine, read_ahead=ahead, let_go=large)
         return NativeFeed(opened, sampling, transforms, settings)
     sampling, stager = staged(opened, request.sampling, request.fields)
     return NativeFeed(opened, sampling, transforms, settings, stager)
@@ -215,7 +219,7 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
         sampling = replace(sampling, window=window, bounds=bounds)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
     settings = _native_settings(request)
-    settings.ragged.check(dataset.schema, request.fields)
+    settings.engine.ragged.check(dataset.schema, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings)
 
 
@@ -241,21 +245,17 @@ def _row_group_feed(
     memory = table_memory(dataset.memory)
     # Nulls are for collate_fn, which gets samples.
     keep_nulls = request.workers.collate_fn is not None
-    groups = dataset.row_groups(request.fields, memory // 2, how.threads, keep_nulls)
+    groups = dataset.row_groups(request.fields, memory // 2, how.engine.threads, keep_nulls)
     if groups is None:
         return None
     transforms = FieldTransforms.parse(request.transforms, groups.schema)
-    settings = TableSettings(
-        how.threads,
-        max(2, request.workers.prefetch_factor or 0),
-        None if dataset.memory is None else memory,
-        how.timeout_s,
-        how.collate_fn,
-        how.pinned,
-        how.ragged,
-        samples,
+    settings = replace(
+        how,
+        ahead=max(2, request.workers.prefetch_factor or 0),
+        memory=None if dataset.memory is None else memory,
+        samples=samples,
     )
-    how.ragged.check(groups.schema)
+    how.engine.ragged.check(groups.schema)
     if transforms.audio:
         raise TransformError(
             "AudioDecode is for packed datasets, folders and tars: pack the tables"
@@ -408,7 +408,7 @@ def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
     )
 
 
-def _native_settings(request: Request) -> NativeSettings:
+def _native_settings(request: Request) -> FeedSettings:
     workers = request.workers
     threads = most = workers.num_workers or available_cores()
     if request.auto_threads:
@@ -416,21 +416,23 @@ def _native_settings(request: Request) -> NativeSettings:
     # At least two rows per thread, even if batches are small.
     busy = -(-2 * most // (request.sampling.batch_size or 1))
     on_gpu = request.device is not None and request.device.type == "cuda"
+    on_cpu = request.device is None or request.device.type == "cpu"
     pinned: Literal["no", "slots", "fresh"] = "slots" if on_gpu else "no"
     if workers.pin_memory and not on_gpu and has_pinned_memory():
         pinned = "fresh"
-    return NativeSettings(
+    collate_fn = workers.collate_fn
+    engine = EngineSettings(
+        fields=request.fields,
         threads=threads,
-        ahead=max(2 if workers.prefetch_factor is None else workers.prefetch_factor, busy),
-        timeout_s=workers.timeout,
         on_error=request.on_error,
         channels_last=request.channels_last,
-        fields=request.fields,
-        collate_fn=workers.collate_fn,
-        on_cpu=request.device is None or request.device.type == "cpu",
-        pinned=pinned,
+        normalize_on_cpu=on_cpu or collate_fn is not None,
+        allocate=None if pinned == "no" else pinned_memory,
+        recycle=pinned != "fresh",
         ragged=_forms(request),
     )
+    ahead = max(2 if workers.prefetch_factor is None else workers.prefetch_factor, busy)
+    return FeedSettings(engine, ahead, workers.timeout, collate_fn, pinned)
 
 
 def _forms(request: Request) -> Forms:

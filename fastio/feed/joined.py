@@ -16,7 +16,9 @@ from fastio.engine import BatchStream
 from fastio.engine.batch import Batch
 from fastio.engine.ragged import Forms, is_ragged
 from fastio.errors import FastioError, LoaderTimeout, SampleError, StoreError
-from fastio.feed.native import BatchInfo, NativeFeed
+from fastio.feed.base import BatchInfo
+from fastio.feed.delivery import Delivery
+from fastio.feed.native import NativeFeed
 from fastio.order.plan import PlannedBatch
 from fastio.order.sampling import Ranks
 from fastio.order.state import Cursor
@@ -67,12 +69,14 @@ class JoinedBatches:
     ) -> None:
         self._epoch = epoch
         self._leaves = leaves
-        self._feed = feed = leaves[0].feed  # as which all others are, but for the dataset
+        feed = leaves[0].feed  # as which all others are, but for the dataset
         kinds = feed.dataset.schema.fields
         self._kinds = {name: kinds[name] for name in feed.fields}
         ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
         self._forms = {name: ragged.get(name, "list") for name in ragged_names}
         self._first_step = first_step
+        self._delivery = feed.delivery
+        self._collates = feed.settings.collate_fn is not None
         self._pinned = feed.settings.pinned != "no"
         self._fresh = feed.settings.pinned == "fresh"
         self._deal = _Deal(plan, most)
@@ -148,9 +152,9 @@ class JoinedBatches:
         rank_of[left] = np.arange(len(left))
         turns = [rank_of[at] for at in places]
         info = self._info(mixed, found, turns, left)
-        data = self._collated if self._feed.settings.collate_fn is not None else self._merged
+        data = self._collated if self._collates else self._merged
         host = data([(part, batch, at) for (part, batch), at in zip(found, turns, strict=True)])
-        if self._feed.settings.pinned == "slots":
+        if self._pinned and not self._fresh:
             for _, batch in found:
                 batch.release()
         return HostBatch(pin(host) if self._fresh else host, info)
@@ -181,31 +185,34 @@ class JoinedBatches:
 
     def _merged(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
         """Joins parts into one batch of tensors; each part comes with the places of its rows."""
-        trees = [self._leaves[part.source].feed.tensors(batch) for part, batch, _ in found]
-        if self._feed.settings.collate_fn is None:
-            trees = self._feed.of_one_length(trees, [batch for _, batch, _ in found])
+        trees = [self._of(part).tensors(batch.fields) for part, batch, _ in found]
+        if not self._collates:
+            trees = self._delivery.of_one_length(trees, [batch.fields for _, batch, _ in found])
         turns = [at for _, _, at in found]
         count = sum(map(len, turns))
         data = merged(list(zip(trees, turns, strict=True)), count, self._pinned)
-        data = self._feed.with_bounds(data, data)
+        data = self._delivery.with_bounds(data, data)
         # The sources give lists of views of their slots, which are copied here.
         return ragged_of_lists(data, self._forms, self._kinds) if self._forms else data
 
     def _collated(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
         """Returns the batch that collate_fn makes from the samples of all parts."""
         began_s = time.perf_counter()
-        steps, whole = self._feed.collate_steps, None
+        steps, whole = self._delivery.steps, None
         if steps is not None:  # functions of whole batches are among them
             whole = steps(self._merged(found))
         samples: list[Any] = [None] * sum(len(at) for _, _, at in found)
         for part, batch, at in found:
-            feed = self._leaves[part.source].feed
-            data = feed.tensors(batch) if whole is None else rows_of(whole, at)
-            for place, sample in zip(at.tolist(), feed.samples(data, batch), strict=True):
+            own = self._of(part)
+            data = own.tensors(batch.fields) if whole is None else rows_of(whole, at)
+            for place, sample in zip(at.tolist(), own.samples(data, batch.fields), strict=True):
                 samples[place] = sample
-        data = self._feed.collated(samples)
-        self._feed.transform_s += time.perf_counter() - began_s
+        data = self._delivery.collated(samples)
+        self._delivery.transform_s += time.perf_counter() - began_s
         return data
+
+    def _of(self, part: Part) -> Delivery:
+        return self._leaves[part.source].feed.delivery
 
 
 class _Deal:
@@ -359,15 +366,9 @@ class _Source:
             self._streams.pop(epoch).close()
             stream = None
         if stream is None:
-            feed = self._feed
-            stream = self._streams[epoch] = feed.engine().run(
-                self._deal.of(self._number, epoch),
-                seed=feed.draw_seed(self._cursor, self._ranks),
-                epoch=epoch,
-                ahead=feed.settings.ahead,
-                timeout_s=feed.settings.timeout_s,
-                staging=feed.staging(self._cursor, self._ranks, known_order=False),
-            )
+            parts = self._deal.of(self._number, epoch)
+            stream = self._feed.stream(parts, self._cursor, self._ranks, epoch, known_order=False)
+            self._streams[epoch] = stream
         return stream
 
 

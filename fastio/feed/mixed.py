@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import xxhash
 
 from fastio.engine.ragged import Forms
 from fastio.errors import SchemaError, TransformError
+from fastio.feed.base import Feed, Numbers
 from fastio.feed.joined import JoinedBatches, Leaf
 from fastio.feed.native import NativeFeed
 from fastio.order.order import Order, mixed_seed
@@ -22,7 +23,6 @@ from fastio.order.plan import BucketPlan, Buckets
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.stats import Stats
-from fastio.tensors.trees import Finish
 from fastio.transforms import Augmentation
 from fastio.views.mixing import Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
 
@@ -30,8 +30,8 @@ _PLANNED = 64  # batches that are planned ahead to find the next one of each sou
 _PLANNED_REMOTE = 4096  # likewise, if a source is remote and its blocks are fetched ahead
 
 
-class JoinedFeed:
-    """The base of feeds that join several sources; see `feed.Feed`.
+class JoinedFeed(Feed):
+    """The base of feeds that join several sources.
 
     Args:
         dataset: object that describes the sources.
@@ -45,9 +45,6 @@ class JoinedFeed:
         TransformError: values of a batch cannot be joined.
     """
 
-    path: Literal["native", "torch"] = "native"
-    reason = ""
-
     def __init__(
         self,
         dataset: Any,
@@ -56,33 +53,27 @@ class JoinedFeed:
         ragged: Forms,
         alike: Sequence[str],
     ) -> None:
-        self.dataset = dataset
-        self.sampling = sampling
+        first = leaves[0]
+        super().__init__(dataset, sampling, first.finish, first.settings.ahead)
         self.leaves = list(leaves)
         self._ragged = ragged
         _check_alike(self.leaves, alike)
 
     @property
-    def draws(self) -> bool:
+    def draws(self) -> bool:  # type: ignore[override]
         """Whether random numbers are drawn for each sample."""
         return any(leaf.draws for leaf in self.leaves)
 
     @property
-    def finish(self) -> Finish | None:
-        return self.leaves[0].finish
-
-    def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """Does nothing: the order has no parameters that may differ."""
-
-    @property
-    def ahead(self) -> int:
-        return self.leaves[0].settings.ahead
+    def local(self) -> bool:  # type: ignore[override]
+        """Whether all data is on this machine."""
+        return all(leaf.local for leaf in self.leaves)
 
     def set_threads(self, threads: int) -> int:
         return min(leaf.set_threads(threads) for leaf in self.leaves)
 
     def stats(self) -> Stats:
-        total = Stats(threads=self.leaves[0].settings.threads)
+        total = Stats(threads=self.leaves[0].settings.engine.threads)
         for leaf in self.leaves:
             total += leaf.stats()
         return total
@@ -116,37 +107,17 @@ class ConcatFeed(JoinedFeed):
         self.chain = Chain([len(leaf.dataset) for leaf in leaves], sampling)
 
     @property
-    def fingerprint(self) -> str:
-        parts, picked = [leaf.fingerprint for leaf in self.leaves], self.sampling.picked
-        data = f"concatenated {parts}".encode()
-        return xxhash.xxh3_64_hexdigest(data if picked is None else data + picked.tobytes())
-
-    @property
-    def random(self) -> bool:
-        return self.sampling.random or self.draws
-
-    @property
-    def follows_torch(self) -> bool:
-        here = all(leaf.dataset.remote_part is None for leaf in self.leaves)
-        return here and self.sampling.permutes(self.epoch_rows())
-
-    def steps(self, ranks: Ranks) -> int:
-        return self.sampling.steps(self.epoch_rows(), ranks)
+    def identity(self) -> str:
+        parts = [leaf.fingerprint for leaf in self.leaves]
+        return xxhash.xxh3_64_hexdigest(f"concatenated {parts}".encode())
 
     def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
         plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
         leaves = leaves_of(self.leaves, self.chain, cursor)
         first = self.sampling.first_step(cursor.position, ranks)
         batches = concatenated(self.chain, cursor.epoch, plan)
-        remote = any(leaf.dataset.remote_part is not None for leaf in self.leaves)
-        most = _PLANNED_REMOTE if remote else max(_PLANNED, 4 * self.ahead)
+        most = max(_PLANNED, 4 * self.ahead) if self.local else _PLANNED_REMOTE
         return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
-
-    def epoch_rows(self) -> int:
-        return len(self.chain)
-
-    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
-        return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
     def order_name(self, ranks: Ranks) -> str:
         name, bounds = self.sampling.named(ranks), self.sampling.bounds
@@ -154,21 +125,12 @@ class ConcatFeed(JoinedFeed):
             name if bounds is None else f"{name}:{xxhash.xxh3_64_hexdigest(repr(bounds).encode())}"
         )
 
-    def augmentation(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: npt.ArrayLike,
-        occurrences: npt.ArrayLike,
-        field: str | None,
+    def drawn(
+        self, cursor: Cursor, ranks: Ranks, rows: Numbers, occurrences: Numbers, field: str | None
     ) -> list[Augmentation]:
-        numbers = np.asarray(rows, np.int64).reshape(-1)
-        if self.sampling.picked is not None:
-            numbers = self.sampling.picked[numbers]
-        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
-        whole = Part(0, cursor.epoch, np.arange(len(numbers)), numbers, often)
+        whole = Part(0, cursor.epoch, np.arange(len(rows)), rows, occurrences)
         leaves = leaves_of(self.leaves, self.chain, cursor)
-        found: list[Augmentation | None] = [None] * len(numbers)
+        found: list[Augmentation | None] = [None] * len(rows)
         for part in self.chain.parts(whole):
             feed, own, _ = leaves[part.source]
             assert part.occurrences is not None
@@ -193,6 +155,7 @@ class MixFeed(JoinedFeed):
     """
 
     dataset: Mix
+    without_draws = "rows of a mix are those of its sources: ask a loader of one of them"
 
     def __init__(
         self, mix: Mix, feeds: Sequence[NativeFeed | ConcatFeed], sampling: Sampling, ragged: Forms
@@ -211,7 +174,7 @@ class MixFeed(JoinedFeed):
         self._buckets = _buckets(feeds)
 
     @property
-    def fingerprint(self) -> str:
+    def identity(self) -> str:
         parts = [feed.fingerprint for feed in self._feeds]
         how = f"{parts} {self.dataset.weights} {self.dataset.seed} {self.dataset.stop}"
         return xxhash.xxh3_64_hexdigest(how.encode())
@@ -220,10 +183,6 @@ class MixFeed(JoinedFeed):
     def random(self) -> bool:
         own = self.sampling.mode == "shuffle" or bool(self._buckets) or self.dataset.seed is None
         return own or self.draws
-
-    @property
-    def follows_torch(self) -> bool:
-        return False
 
     def steps(self, ranks: Ranks) -> int:
         return len(self._plan(Cursor(0, 0, 0), ranks))
@@ -254,16 +213,6 @@ class MixFeed(JoinedFeed):
             return f"mix:{self.sampling.mode}"
         global_batch = (self.sampling.batch_size or 1) * ranks.world_size
         return f"mix:{self.sampling.mode}:{self._buckets[0].pool}x{global_batch}"
-
-    def augmentation(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: npt.ArrayLike,
-        occurrences: npt.ArrayLike,
-        field: str | None,
-    ) -> list[Augmentation]:
-        raise TransformError("rows of a mix are those of its sources: ask a loader of one of them")
 
     def close(self) -> None:
         super().close()

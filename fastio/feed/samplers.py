@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
-from fastio.feed.native import Feed
+from fastio.feed.base import Feed
 from fastio.feed.seeds import (
     agreed_seed,
     draw_seed,

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from fastio.device import HostBatch
 from fastio.errors import LoaderClosed, PerformanceWarning, TransformError, warn
-from fastio.feed.native import BatchInfo, HostBatches, as_list
+from fastio.feed.base import BatchInfo, Feed, HostBatches
+from fastio.feed.fields import as_list
 from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
@@ -30,12 +31,11 @@ from fastio.sources.torch_dataset import (
     is_data_pipe,
     is_iterable_dataset,
 )
-from fastio.stats import Stats
 from fastio.tensors.trees import Finish, Step, Tail, first_tensor
-from fastio.transforms import Augmentation, compile, on_whole_batch
+from fastio.transforms import compile, on_whole_batch
 
 
-class TorchFeed:
+class TorchFeed(Feed):
     """Makes batches of a torch dataset.
 
     Args:
@@ -64,7 +64,6 @@ class TorchFeed:
     ) -> None:
         self.reason = slow.reason
         self._remedy = slow.remedy
-        self.dataset = dataset
         self._shuffle: bool | None = None
         self._iterable = is_iterable_dataset(dataset)
         if self._iterable:
@@ -76,9 +75,9 @@ class TorchFeed:
                 f"dataset must be a path, a fastio or a torch dataset, got {type(dataset).__name__}"
             )
         generator = None if self._iterable else settings.generator
-        self._sampling = drawn_by(generator, sampling)
+        super().__init__(dataset, drawn_by(generator, sampling), _finish(transforms, slow.reason))
+        self.without_draws = f"augmentations are known on the native path, and here {slow.reason}"
         self._settings = settings
-        self._finish = _finish(transforms, slow.reason)
         self._reader: TorchReader | None = None
         self.reader()  # DataLoader checks its arguments
 
@@ -95,25 +94,16 @@ class TorchFeed:
         )
 
     @property
-    def fingerprint(self) -> str:
+    def identity(self) -> str:
         return fingerprint(self.dataset)
 
     @property
-    def sampling(self) -> Sampling:
-        """The sampling, which decides the keys of each batch."""
-        return self._sampling
-
-    @property
     def random(self) -> bool:
-        return self._sampling.random and not self._iterable
+        return self.sampling.random and not self._iterable
 
     @property
     def follows_torch(self) -> bool:
-        return not self._iterable and self._sampling.permutes(len(self.dataset))
-
-    @property
-    def finish(self) -> Finish | None:
-        return self._finish
+        return not self._iterable and super().follows_torch
 
     def reader(self) -> TorchReader:
         """Returns the DataLoader of this process."""
@@ -121,9 +111,9 @@ class TorchFeed:
             self._reader = TorchReader(
                 self.dataset,
                 self._settings,
-                batched=self._sampling.batched,
-                batch_size=self._sampling.batch_size,
-                drop_last=self._sampling.drop_last,
+                batched=self.sampling.batched,
+                batch_size=self.sampling.batch_size,
+                drop_last=self.sampling.drop_last,
                 shuffle=self._shuffle,
             )
         return self._reader
@@ -131,58 +121,25 @@ class TorchFeed:
     def steps(self, ranks: Ranks) -> int:
         if self._iterable:
             return len(self.reader())
-        # A dataset needs a length only where no sampler tells which rows there are.
-        return self._sampling.steps(len(self.dataset) if self._sampling.ours else 0, ranks)
+        return super().steps(ranks)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         if self._iterable:
-            return _IteratedBatches(self.reader(), cursor, self._sampling.batched)
-        if self._sampling.ours:
+            return _IteratedBatches(self.reader(), cursor, self.sampling.batched)
+        if self.sampling.ours:
             drawn = self._settings.generator is None and not cursor.begun
             follows_torch = self.follows_torch if drawn else None
             batches = partial(
-                _planned, self._sampling, len(self.dataset), cursor, ranks, follows_torch
+                _planned, self.sampling, len(self.dataset), cursor, ranks, follows_torch
             )
         else:
-            batches = partial(_sampled, self._sampling, cursor, ranks)
-        ours = self._sampling.ours and self._settings.generator is None
+            batches = partial(_sampled, self.sampling, cursor, ranks)
+        ours = self.sampling.ours and self._settings.generator is None
         # DataLoader draws a base seed, which an epoch that goes on in the middle did before.
         with unchanged(None) if ours and cursor.begun else nullcontext():
             return _IndexedBatches(
-                self.reader(), batches, self._sampling.batched, self._settings.in_order
+                self.reader(), batches, self.sampling.batched, self._settings.in_order
             )
-
-    def epoch_rows(self) -> int:
-        return len(self.dataset)
-
-    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
-        return self._sampling.rows(len(self.dataset), cursor, ranks)
-
-    def augmentation(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: npt.ArrayLike,
-        occurrences: npt.ArrayLike,
-        field: str | None,
-    ) -> list[Augmentation]:
-        raise TransformError(f"augmentations are known on the native path, and here {self.reason}")
-
-    def order_name(self, ranks: Ranks) -> str:
-        return self._sampling.named(ranks)
-
-    def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """Does nothing: torch's orders have no parameters that may differ."""
-
-    @property
-    def ahead(self) -> int:
-        return 0
-
-    def set_threads(self, threads: int) -> int:
-        return 0
-
-    def stats(self) -> Stats:
-        return Stats(path="torch", reason=self.reason)
 
     def close(self) -> None:
         if self._reader is not None:

@@ -165,7 +165,7 @@ def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> A
         images: an array (N, H, W, C), or (N, C, H, W) when not channels_last; or a list of N
             arrays (H, W, C) or (C, H, W), whose sizes may differ.
         channels_last: how the arrays' memory is laid out, which the tensors share.
-        fresh: the array is memory of a `pinned_allocator` that is not used again: the tensor is
+        fresh: the array is memory of `pinned_memory` that is not used again: the tensor is
             the one that owns it, not the array, so that torch's allocator learns of every copy
             from it and waits for them before it reuses the memory.
 
@@ -207,21 +207,16 @@ def value_tensors(values: Any, *, fresh: bool = False) -> Any:
     return [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values]
 
 
-def pinned_allocator() -> Callable[[tuple[int, ...], str], np.ndarray[Any, Any]]:
-    """An allocator of slots that a GPU can copy from at full speed, beside the consumer's work.
+def pinned_memory(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    """Returns an uninitialised C-order array in page-locked memory. Requires CUDA.
 
-    Returns:
-        allocate(shape, dtype) -> an uninitialised C-order array in page-locked memory, which
-        lives as long as the array or a view of it does. Needs CUDA.
+    A GPU copies from it at full speed while the consumer works. The memory is freed when no array
+    or view refers to it.
     """
-
-    def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        memory = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
-        array: np.ndarray[Any, Any] = memory.view(dtype).reshape(shape)
-        return array
-
-    return allocate
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+    array: np.ndarray[Any, Any] = memory.view(dtype).reshape(shape)
+    return array
 
 
 # Last transforms

@@ -9,6 +9,6 @@ the threads, `ragged` handles variable-width fields, and `feed` is the interface
 
 from __future__ import annotations
 
-from fastio.feed.row_groups.feed import TableFeed, TableSettings, table_memory
+from fastio.feed.row_groups.feed import TableFeed, table_memory
 
-__all__ = ["TableFeed", "TableSettings", "table_memory"]
+__all__ = ["TableFeed", "table_memory"]

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastio.device import HostBatch
 from fastio.engine.batch import SlotPool
-from fastio.engine.ragged import Forms, RaggedBatch
-from fastio.errors import SchemaError, StateMismatch, TransformError
-from fastio.feed.native import BatchInfo, FieldTransforms, split_steps
+from fastio.errors import SchemaError, StateMismatch
+from fastio.feed.base import BatchInfo, Feed
+from fastio.feed.delivery import Delivery, FeedSettings
+from fastio.feed.fields import FieldTransforms
 from fastio.feed.row_groups.blocks import Blocks
 from fastio.feed.row_groups.cut import Share, windows
 from fastio.feed.row_groups.records import Records
 from fastio.feed.row_groups.run import Dealt, RunSettings, TableRun
-from fastio.feed.samples import SampleForm, field_samples
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.runtime.lifecycle import at_exit
@@ -29,9 +28,7 @@ from fastio.runtime.memory import available_memory, local_ranks
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources.table import KEPT_SUFFIX, RowGroup, TableDataset
 from fastio.stats import Stats
-from fastio.tensors.ragged import ragged_parts
-from fastio.tensors.trees import Finish, Step, Tail, pin, pinned_allocator, value_tensors
-from fastio.transforms import Augmentation
+from fastio.tensors.trees import pinned_memory
 
 _MOST_BYTES = 1 << 30  # the largest default of memory
 _LEAST_BYTES = 1 << 20
@@ -40,30 +37,6 @@ _CHUNK_BYTES = 2 << 20  # of small batches that are dealt together
 _DECODED = 2.5  # memory of a decoder relative to the rows: the rows and their encoded form
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
 _NAME = re.compile(r"row groups, windows of (\d+) bytes, rows of (\d+), (\d+) ranks?")
-
-
-@dataclass(frozen=True)
-class TableSettings:
-    """The settings of a feed of tables.
-
-    Attributes:
-        threads: The number of threads that decode.
-        ahead: The number of batches that are prepared ahead.
-        memory: The memory in bytes. If None, `table_memory` chooses it, and a restored state may
-            change the size of windows.
-        timeout_s: The longest wait for a batch in seconds; 0 for no limit.
-        collate_fn: Makes a batch of the list of its samples.
-        pinned, ragged, samples: As for `feed.NativeSettings`.
-    """
-
-    threads: int
-    ahead: int
-    memory: int | None = None
-    timeout_s: float = 0.0
-    collate_fn: Callable[[list[Any]], Any] | None = None
-    pinned: Literal["no", "slots", "fresh"] = "no"
-    ragged: Forms = field(default_factory=Forms)
-    samples: SampleForm = field(default_factory=SampleForm)
 
 
 def table_memory(memory: int | str | None) -> int:
@@ -92,7 +65,7 @@ class _Shared:
     pools: dict[str, SlotPool] = field(default_factory=dict)
 
 
-class TableFeed:
+class TableFeed(Feed):
     """Batches of table files, whose row groups are decoded by threads and shuffled by windows.
 
     Args:
@@ -106,15 +79,14 @@ class TableFeed:
         SchemaError: If a row group needs more memory than there is.
     """
 
-    path: Literal["native", "torch"] = "native"
-    reason = ""
+    without_draws = "augmentations are of images, and tables have none"
 
     def __init__(
         self,
         dataset: TableDataset,
         sampling: Sampling,
         transforms: FieldTransforms,
-        settings: TableSettings,
+        settings: FeedSettings,
     ) -> None:
         if not sampling.ours:
             raise ValueError(
@@ -126,15 +98,14 @@ class TableFeed:
                 "order='shuffle' needs any row at any time: shuffle=True shuffles tables as they "
                 "are by windows of row groups; pack them (fastio pack) for any order"
             )
-        self.dataset = dataset
-        self.sampling = sampling
         self.settings = settings
         self._memory = table_memory(settings.memory)
         self._window_bytes = self._memory * _WINDOW_SIXTEENTHS // 16
         self._records = Records(dataset.schema, dataset.fixed)
+        fields = tuple(dataset.schema.fields)
+        self._delivery = Delivery(dataset, fields, sampling, transforms, settings, {})
+        super().__init__(dataset, sampling, self._delivery.finish, settings.ahead)
         self._check_groups()
-        self._transformed = frozenset(transforms.fields)
-        self._collate_steps, self._finish = _place_steps(dataset, transforms, settings, sampling)
         self._shared = _Shared()
         self._stats = Stats()
         self._runs: weakref.WeakSet[TableBatches] = weakref.WeakSet()
@@ -144,25 +115,6 @@ class TableFeed:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _runs=weakref.WeakSet())
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the files and the filter."""
-        return self.dataset.fingerprint
-
-    @property
-    def random(self) -> bool:
-        """See `Feed`."""
-        return self.sampling.random
-
-    @property
-    def follows_torch(self) -> bool:
-        return False
-
-    @property
-    def finish(self) -> Finish | None:
-        """See `Feed`."""
-        return self._finish
 
     def order_name(self, ranks: Ranks) -> str:
         """Returns a description of what an epoch's order depends on besides the seed."""
@@ -227,10 +179,6 @@ class TableFeed:
         self._runs.add(batches)
         return batches
 
-    def epoch_rows(self) -> int:
-        """See `Feed`."""
-        return len(self.dataset)
-
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         """See `Feed`."""
         if self.sampling.mode != "sequential":
@@ -238,35 +186,14 @@ class TableFeed:
                 "the order of a shuffled table is only known while its row groups are read, so its "
                 "sampler cannot be iterated over: pack the tables (fastio pack)"
             )
-        return self.sampling.rows(len(self.dataset), cursor, ranks)
-
-    def augmentation(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: npt.ArrayLike,
-        occurrences: npt.ArrayLike,
-        field: str | None,
-    ) -> list[Augmentation]:
-        """Raises, because tables have no images.
-
-        Raises:
-            TransformError: Always.
-        """
-        raise TransformError("augmentations are of images, and tables have none")
-
-    @property
-    def ahead(self) -> int:
-        """See `Feed`."""
-        return self.settings.ahead
-
-    def set_threads(self, threads: int) -> int:
-        """Returns 0: the number is fixed, because memory is divided among the threads."""
-        return 0
+        return super().rows(cursor, ranks)
 
     def stats(self) -> Stats:
         """See `Feed`."""
-        return Stats(threads=self.settings.threads) + self._stats
+        return (
+            Stats(threads=self.settings.engine.threads, transform_s=self._delivery.transform_s)
+            + self._stats
+        )
 
     def close(self) -> None:
         """Ends all runs and releases the memory."""
@@ -292,7 +219,7 @@ class TableFeed:
         wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
         batches = max(1, wanted // (batch_size * self._row_bytes))
         chunk_rows = batch_size * batches
-        threads = self.settings.threads
+        threads = self.settings.engine.threads
         decoders, slice_rows = self._decoders(threads)
         per_window = max(1, self._window_bytes // max(self._group_bytes(), 1))
         return RunSettings(
@@ -305,7 +232,7 @@ class TableFeed:
             blocks=max(2, 2 * self._window_bytes // self._records.chunk_bytes(chunk_rows)),
             ahead=1 + -(-self.settings.ahead // batches),
             timeout_s=self.settings.timeout_s,
-            ragged=self.settings.ragged,
+            ragged=self.settings.engine.ragged,
         )
 
     def _decoders(self, threads: int) -> tuple[int, int | None]:
@@ -347,7 +274,7 @@ class TableFeed:
 
     def _pools(self) -> dict[str, SlotPool]:
         pools, pinned = self._shared.pools, self.settings.pinned == "slots"
-        allocate = pinned_allocator() if pinned else np.empty
+        allocate = pinned_memory if pinned else np.empty
         for name, kept in self._records.fields.items():
             if name not in pools:
                 pools[name] = SlotPool(kept.shape, kept.dtype, allocate, keep=8)
@@ -360,32 +287,12 @@ class TableFeed:
         batch = begin // (self.sampling.batch_size or 1)
         values: dict[str, Any] = {n: v[begin:end] for n, v in dealt.fields.items()}
         values |= dealt.ragged[batch] if dealt.ragged else {}
-        data = _tensors(self.dataset, values)
-        pinned = self.settings.pinned
-        if self.settings.collate_fn is None:
-            if pinned == "slots":
-                return HostBatch(data, info, partial(_released, dealt, end == len(dealt.rows)))
-            return HostBatch(pin(data) if pinned == "fresh" else data, info)
-        if self._collate_steps is not None:
-            data = self._collate_steps(data)
-        samples = self._samples(data, values)
-        collate = self.settings.collate_fn
-        data = collate(samples) if self.sampling.batched else collate(samples[0])
-        return HostBatch(pin(data) if pinned == "fresh" else data, info)
+        release = partial(_released, dealt, end == len(dealt.rows))
+        return self._delivery.host_batch(values, info, release, partial(self._samples, values))
 
-    def _samples(self, data: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
+    def _samples(self, values: Mapping[str, Any], data: Mapping[str, Any]) -> list[Any]:
         """Splits a batch into samples for collate_fn, as indexing the dataset gives them."""
-        columns = {
-            name: field_samples(
-                values[name],
-                data[name],
-                kind,
-                self.settings.samples,
-                transformed=name in self._transformed,
-                channels_last=True,
-            )
-            for name, kind in self.dataset.schema.fields.items()
-        }
+        columns = self._delivery.columns(data, values)
         for kept in [name for name in columns if name.endswith(KEPT_SUFFIX)]:
             valid, name = columns.pop(kept), kept.removesuffix(KEPT_SUFFIX)
             columns[name] = [
@@ -442,25 +349,3 @@ def _released(dealt: Dealt, last: bool) -> None:
     """Releases a chunk after the copy of its last batch; copies end in order."""
     if last:
         dealt.release()
-
-
-def _tensors(dataset: TableDataset, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a batch's fields as tensors. The sizes of ragged fields follow their fields."""
-    data: dict[str, Any] = {}
-    for name in dataset.schema.fields:
-        part = values[name]
-        ragged = isinstance(part, RaggedBatch)
-        data |= ragged_parts(name, part) if ragged else {name: value_tensors(part)}
-    return data
-
-
-def _place_steps(
-    dataset: TableDataset, transforms: FieldTransforms, settings: TableSettings, sampling: Sampling
-) -> tuple[Finish | None, Finish | None]:
-    """Returns the steps to run before collate_fn, and those to run on the device."""
-    steps: list[Step] = []
-    for name, compiled in transforms.fields.items():
-        steps += [(name, Tail(compiled.tail))] if compiled.tail else []
-        steps += [(name, function) for function in compiled.batch]
-    whole: list[Step] = [(None, function) for function in transforms.whole]
-    return split_steps(steps, whole, settings.collate_fn is not None, sampling)

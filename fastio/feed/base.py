@@ -1,0 +1,202 @@
+"""The base of all feeds. A feed makes the host batches of a loader's epochs.
+
+A kind of feed defines `run`, which returns the batches of one epoch, and what it does otherwise
+than the base: which rows an epoch has, how its order is named, what else must be closed. The base
+answers all other questions from the dataset and the sampling.
+
+What holds for every feed:
+- `run` may be called again before an earlier run has ended. A run ends when it is exhausted,
+  closed or garbage; `close` ends all runs.
+- An epoch is a function of (dataset, sampling, cursor, ranks). A feed keeps no position: the cursor
+  has it, and `BatchInfo.next_position` is the position after a batch. Hence a loader resumes
+  exactly at any batch.
+- After an error of one batch, the next call of `next` returns the following batch; after
+  `LoaderTimeout` or `StoreError` it tries the same batch again.
+- Expensive resources (threads, worker processes, slots) are created on first use in the process
+  that uses them, so that a loader can be pickled and forked.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from fastio.device import HostBatch
+from fastio.errors import SampleError, TransformError
+from fastio.order.sampling import Ranks, Sampling
+from fastio.order.state import Cursor
+from fastio.stats import Stats
+from fastio.tensors.trees import Finish
+from fastio.transforms import Augmentation
+
+Numbers = npt.NDArray[np.int64]
+
+
+class BatchInfo(NamedTuple):
+    """Information about a batch besides its data.
+
+    Attributes:
+        rows: int64 (n,), the global row of every sample; None if a torch dataset does not tell.
+        valid: number of samples that count; those after them repeat others, so that every rank
+            makes the same number of steps.
+        epoch: epoch, from 0.
+        step: number of the batch in its epoch, from 0.
+        next_position: position of the epoch after this batch; see `Cursor.position`.
+        errors: errors of samples that were skipped or replaced.
+        occurrences: int64 (n,), how often each row occurred earlier in the epoch, which its random
+            draws depend on; None if that has no effect: nothing is drawn, or no row occurs twice.
+        order_seed: seed of the epoch's order, if it was drawn when the first row was requested.
+    """
+
+    rows: npt.NDArray[np.int64] | None
+    valid: int
+    epoch: int
+    step: int
+    next_position: int
+    errors: tuple[SampleError, ...] = ()
+    occurrences: npt.NDArray[np.int64] | None = None
+    order_seed: int | None = None
+
+
+class HostBatches(Protocol):
+    """The batches of one run: an iterator of `HostBatch`, whose `info` is a `BatchInfo`."""
+
+    def __iter__(self) -> Iterator[HostBatch]: ...
+    def __next__(self) -> HostBatch: ...
+
+    def ready(self) -> bool:
+        """Returns whether next() would return or raise without waiting."""
+
+    def close(self) -> None:
+        """Ends the run and all work for it."""
+
+
+class Feed(ABC):
+    """Makes host batches, and reports their order, draws and statistics.
+
+    Args:
+        dataset: the dataset.
+        sampling: sampling, which decides the rows of each batch.
+        finish: steps that are applied to the data on its device; None if there are none.
+        ahead: number of batches that are ready or in work before they are requested.
+
+    Attributes:
+        path: the path of `Loader`.
+        reason: why the torch path is used; "" on the native path.
+        draws: whether random numbers are drawn for each sample.
+        local: whether all data is on this machine. Remote blocks are fetched ahead, also beyond the
+            epoch's end, so their order must be known early.
+        without_draws: message of the error that `augmentation` raises if there are none.
+    """
+
+    path: Literal["native", "torch"] = "native"
+    reason = ""
+    draws = False
+    local = True
+    without_draws = ""
+
+    def __init__(
+        self, dataset: Any, sampling: Sampling, finish: Finish | None = None, ahead: int = 0
+    ) -> None:
+        self.dataset = dataset
+        self.sampling = sampling
+        self.finish = finish
+        self.ahead = ahead
+
+    @abstractmethod
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
+        """Returns the batches from the cursor to the end of its epoch."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends threads and processes. May be called more than once."""
+
+    def warn(self) -> None:  # noqa: B027 - most kinds have none
+        """Issues the warnings that a loader with this feed must issue; none by default."""
+
+    @property
+    def identity(self) -> str:
+        """The fingerprint of all rows of the dataset."""
+        return str(self.dataset.fingerprint)
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that identifies the dataset and the picked rows in a loader's state."""
+        picked = self.sampling.picked
+        if picked is None:
+            return self.identity
+        return xxhash.xxh3_64_hexdigest(self.identity.encode() + picked.tobytes())
+
+    @property
+    def random(self) -> bool:
+        """Whether the order or the draws depend on the cursor's seed."""
+        return self.sampling.random or self.draws
+
+    @property
+    def follows_torch(self) -> bool:
+        """Whether an epoch can have RandomSampler's order, drawn by torch's default generator."""
+        possible = self.local and self.sampling.permute is not None
+        return possible and self.sampling.permutes(self.epoch_rows())
+
+    def epoch_rows(self) -> int:
+        """Returns the number of samples of a whole epoch over all ranks."""
+        picked = self.sampling.picked
+        return len(self.dataset) if picked is None else len(picked)
+
+    def steps(self, ranks: Ranks) -> int:
+        """Returns the number of batches of a whole epoch on one rank."""
+        # A dataset needs a length only where no sampler tells which rows there are.
+        return self.sampling.steps(self.epoch_rows() if self.sampling.ours else 0, ranks)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        """Returns one rank's rows from the cursor to the end of its epoch, in the feed's own order.
+
+        Raises:
+            TypeError: rows are not numbered, or have no order before they are read.
+        """
+        return self.sampling.rows(self.epoch_rows(), cursor, ranks)
+
+    def order_name(self, ranks: Ranks) -> str:
+        """Returns the name of the order in which positions of a loader's state count."""
+        return self.sampling.named(ranks)
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:  # noqa: B027 - most kinds have none
+        """Uses the order parameters of a loader's state; none differ by default."""
+
+    def augmentation(
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
+    ) -> list[Augmentation]:
+        """Returns what is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        if self.sampling.picked is not None:
+            numbers = self.sampling.picked[numbers]
+        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
+        return self.drawn(cursor, ranks, numbers, often, field)
+
+    def drawn(
+        self, cursor: Cursor, ranks: Ranks, rows: Numbers, occurrences: Numbers, field: str | None
+    ) -> list[Augmentation]:
+        """Returns what is drawn for rows of the dataset.
+
+        Raises:
+            TransformError: this kind of feed draws nothing that it can tell.
+        """
+        raise TransformError(self.without_draws)
+
+    def set_threads(self, threads: int) -> int:
+        """Changes the number of native threads; returns the new number, or 0 if it is fixed."""
+        return 0
+
+    def stats(self) -> Stats:
+        """Returns the counters of the threads; those of other stages are zero."""
+        return Stats(path=self.path, reason=self.reason)

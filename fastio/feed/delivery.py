@@ -1,0 +1,281 @@
+"""Makes the batches and samples that users get from the values that threads have written."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fastio.device import HostBatch
+from fastio.engine import EngineSettings
+from fastio.engine.ragged import RaggedBatch
+from fastio.feed.base import BatchInfo
+from fastio.feed.fields import FieldTransforms
+from fastio.order.sampling import Sampling
+from fastio.packed.pixels import pillow_image
+from fastio.schema import Field, Image
+from fastio.tensors.ragged import one_part, ragged_parts
+from fastio.tensors.trees import Finish, Step, Tail, image_tensors, pin, value_tensors
+from fastio.transforms import Compiled, Pointwise
+from fastio.views.base import view_of
+
+ImageForm = Literal["array", "pillow", "tensor", "tv_tensor"]
+_PYTHONS = (np.int64, np.float64, np.bool_)  # types that convert to Python without loss
+
+
+@dataclass(frozen=True)
+class SampleForm:
+    """The form of `dataset[i]`.
+
+    Attributes:
+        images: "array" for uint8 (H, W, C); "pillow" for PIL images; "tensor" for tensors (C, H,
+            W); "tv_tensor" for torchvision.tv_tensors.Image. None gives arrays, and tensors if the
+            loader has transforms for them.
+        python: whether numbers are Python's and arrays are lists, as in rows of the datasets
+            package. Otherwise arrays, and numbers of types that Python lacks (int32, float32, ...),
+            are NumPy's.
+    """
+
+    images: ImageForm | None = None
+    python: bool = False
+
+
+def field_samples(
+    raw: Any,
+    part: Any,
+    kind: Field,
+    form: SampleForm,
+    *,
+    transformed: bool,
+    channels_last: bool,
+) -> list[Any]:
+    """Returns one field of the samples of a batch.
+
+    Args:
+        raw: values of the field as the engine gives them: an array (n, ...), a list, or a
+            `RaggedBatch`.
+        part: the same values as tensors, after transforms.
+        kind: type of the field.
+        form: form of the samples.
+        transformed: whether the loader has transforms for the field.
+        channels_last: whether images in `raw` are (H, W, C); else they are (C, H, W).
+    """
+    if isinstance(kind, Image):
+        images = form.images or ("tensor" if transformed else "array")
+        if images in ("tensor", "tv_tensor"):
+            return [_tv_image(image) for image in part] if images == "tv_tensor" else list(part)
+        rows = list(raw) if channels_last else [row.transpose(1, 2, 0) for row in raw]
+        return [pillow_image(r) if images == "pillow" else np.ascontiguousarray(r) for r in rows]
+    if transformed:
+        return list(part)
+    if isinstance(raw, RaggedBatch):
+        raw = raw.rows()
+    if form.python:
+        if isinstance(raw, np.ndarray):
+            return list(raw.tolist())
+        return [row.tolist() if isinstance(row, np.ndarray) else row for row in raw]
+    if isinstance(raw, np.ndarray) and raw.ndim == 1 and raw.dtype in _PYTHONS:
+        return list(raw.tolist())
+    return list(raw)
+
+
+def _tv_image(image: Any) -> Any:
+    # torchvision is there where one of its transforms is.
+    return sys.modules["torchvision.tv_tensors"].Image(image)
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """Settings of a feed whose batches are made by native threads.
+
+    Attributes:
+        engine: settings of the engine; its transforms are those of the feed.
+        ahead: number of batches in work besides the one that is waited for.
+        timeout_s: maximum time to wait for a batch in seconds; 0 for no limit.
+        collate_fn: function that makes a batch from a list of samples.
+        pinned: "slots" allocates slots in pinned memory and reuses them after `release`; "fresh"
+            gives every batch pinned memory of its own; "no" pins nothing.
+        read_ahead: whether a table's rows are read into the page cache before batches need them.
+        let_go: whether rows that were read ahead are dropped from the page cache after use.
+        samples: form of the samples that collate_fn receives.
+        memory: memory for row groups in bytes. If None, `table_memory` chooses it, and a restored
+            state may change the size of windows.
+    """
+
+    engine: EngineSettings
+    ahead: int
+    timeout_s: float = 0.0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pinned: Literal["no", "slots", "fresh"] = "no"
+    read_ahead: bool = False
+    let_go: bool = False
+    samples: SampleForm = field(default_factory=SampleForm)
+    memory: int | None = None
+
+
+class Delivery:
+    """Makes host batches of the values of a batch, in the structure of the samples.
+
+    Args:
+        dataset: dataset of the feed.
+        fields: names of the fields, in order.
+        sampling: sampling, which says whether samples are batched.
+        transforms: transforms of the fields.
+        settings: settings of the feed.
+        tails: last steps of fields of which the engine applies some; those of `transforms` for
+            others.
+
+    Attributes:
+        steps: steps before collate_fn; None if there are none.
+        finish: steps on the device; None if there are none.
+        transform_s: time of collate_fn and the steps before it, in seconds.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        fields: Sequence[str],
+        sampling: Sampling,
+        transforms: FieldTransforms,
+        settings: FeedSettings,
+        tails: Mapping[str, tuple[Pointwise, ...]],
+    ) -> None:
+        self.fields = tuple(fields)
+        self._schema = dataset.schema
+        self._view = view_of(dataset)
+        self._batched = sampling.batched
+        self._transformed = frozenset(transforms.fields)
+        self._settings = settings
+        self.transform_s = 0.0
+        steps: list[Step] = []
+        for place, name in enumerate(self.fields):
+            keys: dict[str, int | str | None] = {"tuple": place, "dict": name, "single": None}
+            key, compiled = keys[self._schema.structure], transforms.fields.get(name, Compiled())
+            tail = tails.get(name, compiled.tail)
+            steps += [(key, Tail(tail))] if tail else []
+            steps += [(key, function) for function in compiled.batch]
+        whole: list[Step] = [(None, function) for function in transforms.whole]
+        if settings.collate_fn is None:
+            only: list[Step] = [] if sampling.batched else [(None, _only_sample)]
+            steps, whole = [], [*steps, *only, *whole]
+        self.steps = Finish(steps) if steps else None
+        self.finish = Finish(whole) if whole else None
+
+    def host_batch(
+        self,
+        values: Mapping[str, Any],
+        info: BatchInfo,
+        release: Callable[[], None],
+        samples: Callable[[Any], list[Any]] | None = None,
+    ) -> HostBatch:
+        """Returns a batch.
+
+        Args:
+            values: values of each field, as the threads have written them.
+            info: information about the batch.
+            release: function that returns the memory of the values. It is called after the batch
+                was copied if slots are pinned; otherwise views of the memory keep it.
+            samples: function that splits the tensors into samples; None for `samples`.
+        """
+        pinned = self._settings.pinned
+        data = self.tensors(values)
+        if self._settings.collate_fn is None:
+            (data,) = self.of_one_length([data], [values])
+            data = self.with_bounds(data, values)
+            if pinned == "slots":
+                return HostBatch(data, info, release)
+            return HostBatch(pin(data) if pinned == "fresh" else data, info)
+        began_s = time.perf_counter()
+        if self.steps is not None:
+            data = self.steps(data)
+        data = self.collated(self.samples(data, values) if samples is None else samples(data))
+        self.transform_s += time.perf_counter() - began_s
+        return HostBatch(pin(data) if pinned == "fresh" else data, info)
+
+    def tensors(self, values: Mapping[str, Any]) -> Any:
+        """Returns a batch as tensors in the structure of the samples, before any transform."""
+        parts = [self._tensors(name, values[name]) for name in self.fields]
+        if self._schema.structure == "dict":
+            return {name: value for found in parts for name, value in found.items()}
+        return self._structured([one_part(found) for found in parts])
+
+    def samples(self, data: Any, values: Mapping[str, Any]) -> list[Any]:
+        """Splits a batch into samples for collate_fn, in the form that `dataset[i]` has."""
+        columns = self.columns(data, values).values()
+        return [self._structured(sample) for sample in zip(*columns, strict=True)]
+
+    def columns(self, data: Any, values: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Splits a batch into the samples of each field."""
+        parts = tuple(data.values()) if isinstance(data, dict) else data
+        parts = list(parts) if isinstance(parts, tuple) else [parts]
+        return {
+            name: field_samples(
+                values[name],
+                part,
+                self._schema.fields[name],
+                self._settings.samples,
+                transformed=self._view is not None or name in self._transformed,
+                channels_last=self._settings.engine.channels_last,
+            )
+            for name, part in zip(self.fields, parts, strict=True)
+        }
+
+    def collated(self, samples: list[Any]) -> Any:
+        """Returns the batch that collate_fn makes from samples."""
+        collate = self._settings.collate_fn
+        assert collate is not None
+        return collate(samples) if self._batched else collate(samples[0])
+
+    def of_one_length(self, parts: Sequence[Any], values: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Pads the parts of a batch of documents to the longest of all parts.
+
+        Args:
+            parts: tensors in the structure of the samples.
+            values: the values from which each part was made.
+        """
+        return list(parts) if self._view is None else self._view.of_one_length(parts, values)
+
+    def with_bounds(self, data: Any, arrays: Mapping[str, Any]) -> Any:
+        """Adds the values that describe a batch of a view as a whole.
+
+        Args:
+            data: tensors in the structure of the samples.
+            arrays: the same values, by field, in memory that can be read now.
+        """
+        found = {} if self._view is None else self._view.of_batch(arrays)
+        if not found:
+            return data
+        kept = {name: part for name, part in data.items() if name not in found}
+        new = {
+            name: value_tensors(value) if isinstance(value, np.ndarray) else value
+            for name, value in found.items()
+            if value is not None
+        }
+        return {**kept, **new}
+
+    def _tensors(self, name: str, values: Any) -> dict[str, Any]:
+        """Returns a field as tensors, followed by its sizes if the form has them."""
+        if isinstance(values, RaggedBatch):
+            return ragged_parts(name, values)
+        fresh = self._settings.pinned == "fresh"
+        if not isinstance(self._schema.fields[name], Image):
+            return {name: value_tensors(values, fresh=fresh)}
+        last = self._settings.engine.channels_last
+        return {name: image_tensors(values, channels_last=last, fresh=fresh)}
+
+    def _structured(self, values: Sequence[Any]) -> Any:
+        """Returns one value of each field in the structure of the samples."""
+        if self._schema.structure == "dict":
+            return dict(zip(self.fields, values, strict=True))
+        return tuple(values) if self._schema.structure == "tuple" else values[0]
+
+
+def _only_sample(data: Any) -> Any:
+    """Returns the sample of a batch of one."""
+    if isinstance(data, dict):
+        return {name: part[0] for name, part in data.items()}
+    return tuple(part[0] for part in data) if isinstance(data, tuple) else data[0]

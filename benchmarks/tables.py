@@ -35,7 +35,7 @@ from common import console, machine_line, new_table, temporary_folder, write_jso
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastio
-from fastio.stage import residency
+from fastio.stage import shuffling
 
 BATCH = 16_384
 PIECE = 250_000  # rows that are made at a time
@@ -221,7 +221,7 @@ def cold_epoch(folder: Path, read_ahead: bool) -> None:
     """An epoch by windows, on a machine whose free memory is a third of the table."""
     nbytes = sum(path.stat().st_size for path in folder.glob("shard-*"))
     with (
-        mock.patch.object(residency, "available_memory", return_value=nbytes // 3),
+        mock.patch.object(shuffling, "available_memory", return_value=nbytes // 3),
         fastio.Loader(folder, BATCH, shuffle=True, num_workers=2) as loader,
     ):
         feed: Any = loader._feed

@@ -21,7 +21,7 @@ from fastio.cache.index import LOADING
 from fastio.cli import main
 from fastio.errors import CacheError, DatasetNotFound, StoreError
 from fastio.stage import warm
-from fastio.stage.pace import Pace
+from fastio.stage.warming import Pace
 from fastio.store import Store
 
 ROWS = 300

@@ -22,7 +22,7 @@ from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, Window, windows_o
 from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.packed import shards
-from fastio.stage import residency
+from fastio.stage import shuffling
 from tests.support import open_loader
 from tests.token_support import Padding, Windows
 
@@ -95,8 +95,8 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose free memory is a third of the table."""
-    monkeypatch.setattr(residency, "_BLOCK_BYTES", BLOCK_BYTES)
-    for module in (residency, shards):
+    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", BLOCK_BYTES)
+    for module in (shuffling, shards):
         monkeypatch.setattr(module, "available_memory", lambda: ROWS * ROW_BYTES // 3)
 
 
@@ -165,11 +165,11 @@ def test_an_epoch_goes_on_where_it_stopped(table: Path) -> None:
 def test_a_state_of_a_machine_with_other_windows_goes_on_in_them(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency, "_BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", BLOCK_BYTES)
     seen, state = [], None
     for part in (3, 5):
         room = ROWS * ROW_BYTES // part
-        monkeypatch.setattr(residency, "available_memory", lambda room=room: room)
+        monkeypatch.setattr(shuffling, "available_memory", lambda room=room: room)
         with Loader(table, 512, shuffle=True, seed=0) as loader:
             if state is not None:
                 loader.load_state_dict(state)
@@ -210,12 +210,12 @@ def test_tokens_beyond_memory_are_those_that_memory_would_hold(
     with fastio.Writer(tmp_path / "ds", schema, shard_size=64 << 10) as writer:
         for _ in range(3000):
             writer.write({"tokens": rng.integers(0, 60_000, rng.integers(0, 200), np.uint16)})
-    monkeypatch.setattr(residency, "_BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", 16 << 10)
     options: dict[str, Any] = {"view": view, "batch_size": 1}
     key = "input_ids" if isinstance(view, Padding) else "inputs"
     with open_loader(tmp_path / "ds", **options) as loader:
         expected = [batch[key][0].tolist() for batch in loader]
-    monkeypatch.setattr(residency, "available_memory", lambda: 300 << 10)
+    monkeypatch.setattr(shuffling, "available_memory", lambda: 300 << 10)
     shuffle = True if order == "auto" else None
     with open_loader(tmp_path / "ds", shuffle=shuffle, order=order, **options) as loader:
         found = {}

@@ -11,7 +11,7 @@ import fastio
 from fastio import Loader
 from fastio.order.sampling import Sampling
 from fastio.runtime import memory
-from fastio.stage import residency
+from fastio.stage import shuffling
 from tests.staging_support import pack_table
 
 SHUFFLED = Sampling(16, shuffle=True)
@@ -30,11 +30,11 @@ def place(
     resident: bool | None = None,
 ) -> tuple[Sampling, bool]:
     """On a machine whose free memory is so many times the table."""
-    monkeypatch.setattr(residency, "_WORTH_BYTES", 0)
-    monkeypatch.setattr(residency, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(shuffling, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", 1 << 10)
     room = int(table.manifest.nbytes * times)
-    monkeypatch.setattr(residency, "available_memory", lambda: room)
-    return residency.place_table(table, sampling, resident)
+    monkeypatch.setattr(shuffling, "available_memory", lambda: room)
+    return shuffling.place_table(table, sampling, resident)
 
 
 def test_a_shuffled_table_that_takes_less_than_half_is_resident(
@@ -63,8 +63,8 @@ def test_what_is_read_in_order_is_not_copied(
 def test_a_small_table_is_left_where_it_is(
     table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency, "available_memory", lambda: 1 << 40)
-    assert residency.place_table(table, SHUFFLED, None) == (SHUFFLED, False)
+    monkeypatch.setattr(shuffling, "available_memory", lambda: 1 << 40)
+    assert shuffling.place_table(table, SHUFFLED, None) == (SHUFFLED, False)
 
 
 def test_a_table_that_memory_cannot_hold_is_shuffled_by_windows(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fastio.stage import resident
-from fastio.stage.resident import Resident
+from fastio.stage import cached
+from fastio.stage.cached import Resident
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Folders that are listed from here on; every question is a look."""
-    monkeypatch.setattr(resident, "_LOOK_S", 0.0)
+    monkeypatch.setattr(cached, "_LOOK_S", 0.0)
     done: list[str] = []
     listdir = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: (done.append(path), listdir(path))[1])
@@ -80,7 +80,7 @@ def test_nothing_is_in_a_folder_that_is_gone(tmp_path: Path, looks: list[str]) -
 
 
 def test_it_does_not_look_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(cached, "_LOOK_S", 3600.0)
     found, paths = pieces(tmp_path / "0", 2)
     assert found.has(paths[0], 0)
     os.unlink(paths[1])

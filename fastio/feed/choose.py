@@ -46,7 +46,7 @@ from fastio.sources.torch_dataset import (
     image_folders,
 )
 from fastio.stage import staged
-from fastio.stage.residency import is_beyond_memory, place_table
+from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
 from fastio.store import is_remote
 from fastio.tensors.trees import pinned_memory
 from fastio.transforms import compile, from_torchvision, sample_form
@@ -213,10 +213,7 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
     sampling = drawn_by(request.workers.generator, request.sampling)
     groups = max(1, memory // max(1, dataset.group_bytes))
     dataset.keep(memory)
-    if sampling.ours and sampling.window is None:
-        bounds = tuple(dataset.group_bounds.tolist())
-        window = groups if groups < len(bounds) - 1 else None  # None: all fit, in any order
-        sampling = replace(sampling, window=window, bounds=bounds)
+    sampling = by_groups(sampling, dataset.group_bounds.tolist(), groups)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
     settings = _native_settings(request)
     settings.engine.ragged.check(dataset.schema, request.fields)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastio.stage.blocks import Blocks
-from fastio.stage.choice import Cut, cut
 from fastio.stage.forecast import Forecast
 from fastio.stage.lookahead import Lookahead
 from fastio.stage.setup import ahead_bytes, staged
+from fastio.stage.shuffling import Cut, cut
 from fastio.stage.stager import Stager
 from fastio.stage.warming import WarmReport, warm
 

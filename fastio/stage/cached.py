@@ -7,6 +7,7 @@ that all processes know what may be evicted.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,6 @@ from fastio.errors import CacheError
 from fastio.packed import HEADS
 from fastio.stage.blocks import Blocks
 from fastio.stage.forecast import Forecast, next_use
-from fastio.stage.resident import Resident
 
 _OTHERS_S = 0.5  # between two checks whether the process that fetches a block is alive
 _OTHERS_DEADLINE_S = 120.0  # after this wait, a block that others fetch is fetched here too
@@ -28,6 +28,9 @@ _TELL_S = 0.5
 _HITS_TELL_S = 5.0
 _WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
 _MOST_SHARDS = 8192  # orders of larger datasets are not recorded: eviction is by last use
+
+_LOOK_S = 0.05  # between two checks of a folder
+_TICK_NS = 100_000_000  # two changes within this time may have the same time of modification
 
 # The bytes of a block, and what is wrong with it at the source, as `Blocks.fetch` returns them.
 Fetched = tuple[list[Any], str | None]
@@ -269,3 +272,52 @@ class CachedBlocks:
         assert self._cache is not None
         self._without_until_s = time.monotonic() + _WITHOUT_CACHE_S
         self._cache.give_up(error)
+
+
+class Resident:
+    """The pieces that were seen in the cache and were not deleted since by any process.
+
+    A system call for each file would make this thread give up the GIL each time. Instead, the
+    folders, each of a thousand pieces, are checked at most every 50 ms. A piece may thus be gone
+    for that long before it is noticed, which readers must handle anyway. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, set[int]] = {}
+        self._looked_s: dict[str, float] = {}
+        self._changed_ns: dict[str, int] = {}
+
+    def add(self, path: str, number: int) -> None:
+        """Adds a piece whose file exists and is named by its number."""
+        self._numbers.setdefault(os.path.dirname(path), set()).add(number)
+
+    def discard(self, path: str, number: int) -> None:
+        """Removes a piece."""
+        self._numbers.get(os.path.dirname(path), set()).discard(number)
+
+    def has(self, path: str, number: int) -> bool:
+        """Returns whether a piece is in the cache, as of the last check."""
+        folder = os.path.dirname(path)
+        numbers = self._numbers.get(folder)
+        if not numbers or number not in numbers:
+            return False
+        if time.monotonic() - self._looked_s.get(folder, -1.0) >= _LOOK_S:
+            self._look(folder, numbers)
+        return number in numbers
+
+    def clear(self) -> None:
+        """Removes all pieces."""
+        self._numbers.clear()
+
+    def _look(self, folder: str, numbers: set[int]) -> None:
+        try:
+            changed_ns = os.stat(folder).st_mtime_ns
+            if changed_ns != self._changed_ns.get(folder):
+                now_ns = time.time_ns()
+                there = {int(name) for name in os.listdir(folder) if name.isdecimal()}
+                numbers &= there
+                settled = now_ns - changed_ns > _TICK_NS
+                self._changed_ns[folder] = changed_ns if settled else -1
+        except OSError:
+            numbers.clear()
+        self._looked_s[folder] = time.monotonic()

@@ -1,12 +1,9 @@
-"""Chooses how the blocks of a remote dataset are cut, shuffled and fetched ahead for a loader."""
+"""Makes the stager that fetches the blocks of a remote dataset for a loader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-
-import numpy as np
 
 from fastio.errors import CacheError
 from fastio.order.sampling import Sampling
@@ -14,13 +11,12 @@ from fastio.packed import Dataset
 from fastio.packed.rows import Rows
 from fastio.sources import Remote
 from fastio.stage.blocks import Blocks
-from fastio.stage.choice import Cut, cut
 from fastio.stage.shard_blocks import ShardBlocks
+from fastio.stage.shuffling import by_blocks, by_shards
 from fastio.stage.stager import Numbers, Stager
 from fastio.stage.tar_blocks import TarBlocks
 
 _LEAST_AHEAD = 64 << 20
-_WINDOW_SHARDS = 4  # of datasets without images
 _BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 
 
@@ -29,9 +25,8 @@ def staged(
 ) -> tuple[Sampling, Stager]:
     """Returns the sampling for a remote dataset, and a stager that fetches its blocks.
 
-    With order "auto", rows are shuffled by windows of blocks, so that all rows of a fetched block
-    are used. If the cache can hold the whole dataset, rows are shuffled over all of it from the
-    second epoch on. Datasets without images are staged by whole shards.
+    Datasets without images are staged by whole shards. `fastio.stage.shuffling` chooses the windows
+    in which rows are shuffled.
 
     Args:
         dataset: The dataset of the loader. It has a `remote_part`.
@@ -52,8 +47,7 @@ def staged(
 def _staged_by_shards(
     dataset: Dataset, bounds: Numbers, sampling: Sampling
 ) -> tuple[Sampling, Stager]:
-    if sampling.window is None and sampling.ours:
-        sampling = replace(sampling, window=_WINDOW_SHARDS, bounds=tuple(bounds.tolist()))
+    sampling = by_shards(sampling, bounds.tolist())
     return sampling, Stager(ShardBlocks(dataset, bounds), dataset.cache)
 
 
@@ -61,12 +55,7 @@ def _staged_by_blocks(
     dataset: Remote, sampling: Sampling, fields: Sequence[str] | None
 ) -> tuple[Sampling, Stager]:
     room = None if dataset.cache is None else dataset.cache.folder().room
-    chosen = _chosen_cut(dataset, sampling, room)
-    if sampling.window is None:
-        fits = room is not None and dataset.nbytes <= room
-        sampling = replace(sampling, block=chosen.block_rows, window=chosen.window, settle=fits)
-    assert sampling.block is not None
-    rows = sampling.block if sampling.mode in ("window", "settle") else chosen.block_rows
+    sampling, rows = by_blocks(dataset, sampling, room)
     names = dataset.schema.image_fields
     blocks = blocks_of(dataset, rows, fields is None or any(name in names for name in fields))
     stager = Stager(blocks, dataset.cache)
@@ -92,11 +81,3 @@ def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
     if sampling.mode in ("window", "settle"):
         wanted = max(wanted, 2 * (sampling.window or 1) * stager.blocks.mean_bytes)
     return wanted
-
-
-def _chosen_cut(dataset: Remote, sampling: Sampling, room: int | None) -> Cut:
-    fits = room is not None and dataset.nbytes <= room
-    scattered = not sampling.ours or sampling.order == "shuffle"
-    if sampling.picked is not None and sampling.mode == "sequential":
-        scattered = scattered or bool((np.diff(sampling.picked) < 0).any())
-    return cut(len(dataset), dataset.nbytes, room, by_rows=scattered and not fits)

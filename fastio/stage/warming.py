@@ -12,8 +12,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,12 +26,12 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.choice import cut
+from fastio.stage.blocks import Range
 from fastio.stage.forecast import Distances, Forecast, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
-from fastio.stage.pace import Pace
-from fastio.stage.receive import receive
 from fastio.stage.setup import blocks_of
+from fastio.stage.shuffling import cut
+from fastio.store import Store
 
 # The bytes of the blocks that one transaction claims or publishes.
 _TOGETHER_BYTES = 64 << 20
@@ -39,6 +39,10 @@ _REQUEST_BYTES = 4 << 20
 _PUBLISH_S = 0.25  # between two publications, so that readers see slowly fetched blocks soon
 _OTHERS_S = 0.2  # between two checks of blocks that others fetch
 _OTHERS_DEADLINE_S = 120.0  # the longest wait for others
+# Blocks that are verified and written in parallel: enough to keep a disk busy during hashing.
+_WRITERS = 3
+# The largest gap between two ranges, such as a tar header, that is cheaper than another request.
+_PASSED_OVER_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -388,3 +392,86 @@ class _Warming:
                 if not folder.exists(source, shard, size):
                     break  # no room
             self._note(shard, size, fetched=not there[shard])
+
+
+class Pace:
+    """Adapts the number of parallel requests: enough to keep the writers busy, and not many more.
+
+    Data that has to wait for a writer is no longer in the CPU cache when it is written. So the
+    limit is lowered by one for each result that has to wait, and raised by one for each that does
+    not.
+
+    Args:
+        most: The largest number of parallel requests.
+
+    Attributes:
+        limit: The current limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._least = min(most, 2)
+        self.limit = self._least
+        self._under_way = 0
+        self._free_writers = _WRITERS
+        # `notify` wakes one thread only: a needless wake-up costs as much as a small block.
+        lock = threading.Lock()
+        self._may_ask = threading.Condition(lock)
+        self._may_write = threading.Condition(lock)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Waits until another request is allowed, which then runs inside the block."""
+        with self._may_ask:
+            self._may_ask.wait_for(lambda: self._under_way < self.limit)
+            self._under_way += 1
+            if self._under_way < self.limit:
+                self._may_ask.notify()
+        try:
+            yield
+        finally:
+            with self._may_ask:
+                self._under_way -= 1
+                self._may_ask.notify()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Waits for a turn to write the data that has arrived."""
+        with self._may_write:
+            step = 1 if self._free_writers else -1
+            self.limit = min(self._most, max(self._least, self.limit + step))
+            self._may_ask.notify()
+            self._may_write.wait_for(lambda: self._free_writers > 0)
+            self._free_writers -= 1
+        try:
+            yield
+        finally:
+            with self._may_write:
+                self._free_writers += 1
+                self._may_write.notify()
+
+
+def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:
+    """Fetches ranges into the caller's memory; each view has the length of its range.
+
+    Raises:
+        StoreError, SourceNotFound: If they cannot be read.
+    """
+    ordered = sorted((each for each in wanted if each[0].length), key=lambda each: each[0][:3])
+    at = 0
+    while at < len(ordered):
+        name, begin, _, expect = ordered[at][0]
+        end, views = begin, list[memoryview]()
+        while at < len(ordered) and _goes_on(name, end, ordered[at][0]):
+            (_, offset, length, _), view = ordered[at]
+            if offset > end:
+                views.append(memoryview(bytearray(offset - end)))
+            views.append(view)
+            end = offset + length
+            at += 1
+        store.read_into(name, begin, views, expect=expect)
+
+
+def _goes_on(name: str, end: int, following: Range) -> bool:
+    """Returns whether a range begins at or shortly after byte `end` of the same object."""
+    return name == following.name and 0 <= following.offset - end <= _PASSED_OVER_BYTES

@@ -210,8 +210,8 @@ class DevicePrefetcher:
     def __next__(self) -> tuple[Tree, Any]:
         if self._stream is None:
             host = next(self._batches)
-            data = self._moved_and_finished(host)
-            return data, host.info
+            data = host.data if self._device is None else to_device(host.data, self._device)
+            return data if self._finish is None else self._finished_data(data), host.info
         self._give_back()
         if not self._finished and self._error is None:
             self._put_next(self._stream)
@@ -241,10 +241,6 @@ class DevicePrefetcher:
         close = getattr(batches, "close", None)
         if close is not None:
             close()
-
-    def _moved_and_finished(self, host: HostBatch) -> Tree:
-        data = host.data if self._device is None else to_device(host.data, self._device)
-        return self._finished_data(data)
 
     def _finished_data(self, data: Tree) -> Tree:
         if self._finish is None:

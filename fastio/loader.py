@@ -669,11 +669,9 @@ class Loader(DataLoader[_Batch]):
         threads = self._feed.set_threads(first_threads())
         return ThreadTuner(threads, most_threads(), self._feed.ahead) if threads else None
 
-    def _tune(self) -> None:
+    def _tune(self, tuner: ThreadTuner) -> None:
         """Changes the number of threads if the tuner has found a better one."""
-        tuner, stats = self._tuner, self._stats
-        if tuner is None:
-            return
+        stats = self._stats
         before = tuner.threads
         threads = tuner.delivered(stats.batches, stats.samples, stats.elapsed_s, stats.wait_s)
         if threads != before:
@@ -775,7 +773,8 @@ class LoaderIterator:
         try:
             data, info = next(self._batches)
         except StopIteration:
-            self._exhaust()
+            if self._draw is not None:
+                self._exhaust(self._draw)
             self._stand_at(self._cursor.at_epoch(self._cursor.epoch + 1), 0)
             self.close()
             raise
@@ -784,13 +783,16 @@ class LoaderIterator:
             stats.wait_s += self._left_s - began_s
         stats.batches += 1
         stats.samples += info.valid
-        loader._tune()
+        if loader._tuner is not None:
+            loader._tune(loader._tuner)
         # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
-        vars(loader).update(_batch=info, _drawn=self._cursor)
+        state = loader.__dict__
+        state["_batch"], state["_drawn"] = info, self._cursor
         if info.order_seed is not None and self._cursor.order_seed is None:
             self._cursor = replace(self._cursor, order_seed=info.order_seed)
         self._stand_at(self._cursor, info.next_position)
-        self._exhaust(info.next_position)
+        if self._draw is not None:
+            self._exhaust(self._draw, info.next_position)
         return data
 
     def close(self) -> None:
@@ -802,18 +804,18 @@ class LoaderIterator:
         if not is_finalizing():
             self.close()
 
-    def _exhaust(self, position: int | None = None) -> None:
+    def _exhaust(self, draw: Callable[[int], object], position: int | None = None) -> None:
         """Draws once more at the end of an epoch, as RandomSampler does without using the result.
 
         BatchSampler reaches that end with the last batch if the batch is not full, else after it.
 
         Args:
+            draw: draws an order of a number of rows.
             position: samples of the epoch delivered so far; None after the last batch.
         """
-        loader = self._loader
-        draw = self._draw
-        if draw is None or self._exhausted:
+        if self._exhausted:
             return
+        loader = self._loader
         rows = loader._feed.epoch_rows()
         partial = rows % (loader._feed.sampling.batch_size or 1) and not loader.drop_last
         if position is None or (position >= rows and partial):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fastio.order.order import AnyOrder, Order, PickedOrder
 
 _GOLDEN = 0x9E3779B97F4A7C15
+_ROWS_AT_ONCE = 1024  # of which a plan asks the order, if batches are smaller
 
 
 class PlannedBatch(NamedTuple):
@@ -143,7 +144,19 @@ class Plan:
         return PlannedBatch(step, self.order.at(positions), valid, end)
 
     def __iter__(self) -> Iterator[PlannedBatch]:
-        return map(self._batch, range(len(self)))
+        size = self.batch_size
+        at_once = _ROWS_AT_ONCE // size
+        # Asking the order takes longer than the rest of the work for a small batch.
+        full = (self.order.rows - self.start) // size if at_once and self.world_size == 1 else 0
+        for step in range(0, full, at_once or 1):
+            count = min(at_once, full - step)
+            begin = self.start + step * size
+            rows = self.order.span(begin, count * size)
+            for number in range(count):
+                first = number * size
+                last = first + size
+                yield PlannedBatch(step + number, rows[first:last], size, begin + last)
+        yield from map(self._batch, range(full, len(self)))
 
 
 class Lengths(Protocol):

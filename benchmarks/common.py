@@ -101,7 +101,7 @@ def source_photos(arguments: argparse.Namespace, work: Path) -> list[Path]:
     if arguments.held_out:
         files = files[1::2]
     if not files:
-        sys.exit(f"{folder} has no folders with images")
+        sys.exit(f"{folder} has no subfolders with images")
     return files
 
 

@@ -52,7 +52,9 @@ def resolve_device(device: Device | str | int | None) -> Device | None:
         return meant
     index, count = meant.index, torch.cuda.device_count()
     if index is not None and index >= count:
-        raise RuntimeError(f"device={device!r}: this machine has {count} of them, from cuda:0 on")
+        raise RuntimeError(
+            f"device={device!r}: this machine has {count} CUDA devices, numbered from cuda:0"
+        )
     # "cuda" alone is not equal to any with an index.
     return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 

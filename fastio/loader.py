@@ -218,9 +218,9 @@ class Loader(DataLoader[_Batch]):
             num_workers = _first_workers(num_workers)
         _check(num_workers, timeout, prefetch_factor, generator)
         if isinstance(fields, str):
-            raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
+            raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
         if (rank is None) != (world_size is None):
-            raise ValueError("rank and world_size are given together")
+            raise ValueError("rank and world_size must be given together")
         if distributed is not None and rank is not None:
             raise ValueError("distributed option is mutually exclusive with rank and world_size")
         sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
@@ -321,11 +321,13 @@ class Loader(DataLoader[_Batch]):
         unknown = options.keys() - signature(cls.__init__).parameters.keys()  # of a subclass, too
         for name in sorted(_OF_DATA & unknown):
             raise TypeError(
-                f"{name} is an option of the data: fastio.Loader(fastio.open(source, {name}=...))"
+                f"{name} is an option of fastio.open: fastio.Loader(fastio.open(source, "
+                f"{name}=...))"
             )
         if "threads" in unknown:
             raise TypeError(
-                "the number of threads is num_workers: fastio.Loader(source, num_workers='auto')"
+                "the number of threads is set by num_workers: fastio.Loader(source, "
+                "num_workers='auto')"
             )
         return super().__new__(cls)
 
@@ -447,7 +449,7 @@ class Loader(DataLoader[_Batch]):
             RuntimeError: no batch has been yielded yet.
         """
         if self._batch is None:
-            raise RuntimeError("no batch was yielded yet")
+            raise RuntimeError("no batch has been delivered yet")
         return self._batch
 
     def __repr__(self) -> str:
@@ -481,7 +483,7 @@ class Loader(DataLoader[_Batch]):
         from fastio.sources.torch_dataset import is_iterable_dataset
 
         if self._closed:
-            raise LoaderClosed("this loader was closed: make another one")
+            raise LoaderClosed("this loader was closed: create a new one")
         self._follow_changes()
         chosen = self.distributed is not None or self._given_ranks is not None
         if not chosen and self._feed.sampling.ours and not is_iterable_dataset(self.dataset):
@@ -603,8 +605,8 @@ class Loader(DataLoader[_Batch]):
         if self._draws_order != (cursor.generator is not None):
             had, has = ("without", "with") if self._draws_order else ("with", "without")
             raise StateMismatch(
-                f"the loader state was saved {had} a generator, and this loader is {has} one: give "
-                "generator= to both or to none"
+                f"the loader state was saved {had} a generator, but this loader was created "
+                f"{has} one: pass generator= to both or to neither"
             )
         self._at = self._next = cursor
         self._latest = None
@@ -637,8 +639,8 @@ class Loader(DataLoader[_Batch]):
         known = [one for one in (self._at, self._drawn) if one.decides(epoch)]
         if not known and self.path == "native":
             raise RuntimeError(
-                f"the seed of epoch {epoch} is not known, since it is drawn when its iterator is "
-                "made: give seed=, or ask in that epoch"
+                f"the seed of epoch {epoch} is not known: without seed=, it is drawn when the "
+                "iterator of the epoch is created"
             )
         cursor = replace((known or [self._at])[0], epoch=epoch)
         return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
@@ -839,7 +841,8 @@ def _open(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
     if not is_named(dataset):
         if cache is not None and not isinstance(dataset, Mix):
             raise ValueError(
-                "cache is only for a dataset given as a URL: pass it to fastio.open(url, cache=...)"
+                "cache= can be passed only together with a URL; for an open dataset, use "
+                "fastio.open(url, cache=...)"
             )
         return None
     found = find_data(dataset, Options(cache=cache))
@@ -891,13 +894,13 @@ def _check(
 ) -> None:
     if not isinstance(generator, (Generator, type(None))):
         raise TypeError(
-            f"generator should be a torch.Generator or None, got {generator!r}: "
-            "torch.Generator().manual_seed(number) makes one of a seed"
+            f"generator should be a torch.Generator or None, got {generator!r}: create one "
+            "with torch.Generator().manual_seed(seed)"
         )
     if num_workers < 0:
         raise ValueError(
-            f"num_workers option should be non-negative, got {num_workers}; 0 is all cores on the "
-            "native path, and no worker process on the torch path"
+            f"num_workers option should be non-negative, got {num_workers}; 0 means all cores "
+            "on the native path, and no worker process on the torch path"
         )
     if timeout < 0:
         raise ValueError(f"timeout option should be non-negative, got {timeout}")

@@ -175,12 +175,14 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if self.dtype not in TOKEN_DTYPES:
-            raise SchemaError(f"Tokens are {', '.join(TOKEN_DTYPES)}, not {self.dtype!r}")
+            raise SchemaError(
+                f"the dtype of Tokens must be one of {', '.join(TOKEN_DTYPES)}, not {self.dtype!r}"
+            )
         largest = np.iinfo(self.dtype).max
         if self.vocabulary_size is not None and not 0 < self.vocabulary_size <= largest + 1:
-            raise SchemaError(f"{self.dtype} has no room for {self.vocabulary_size} tokens")
+            raise SchemaError(f"{self.dtype} is too small for {self.vocabulary_size} tokens")
         if self.separator is not None and not 0 <= self.separator <= largest:
-            raise SchemaError(f"the separator {self.separator} is no {self.dtype}")
+            raise SchemaError(f"the separator {self.separator} is not a valid {self.dtype}")
 
 
 Field = Image | Array | Scalar | Text | Bytes | Tokens
@@ -248,7 +250,8 @@ class Schema:
             raise SchemaError("a schema needs at least one field")
         if self.structure == "single" and len(self.fields) != 1:
             raise SchemaError(
-                f"structure 'single' means one field, got {len(self.fields)}: {list(self.fields)}"
+                f"structure 'single' needs exactly one field, got {len(self.fields)}: "
+                f"{list(self.fields)}"
             )
         for name, kind in self.fields.items():
             _check_field(name, kind)
@@ -385,8 +388,9 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
         return [(name, _ARROW_TYPES[field.dtype])]
     if isinstance(field, Text) and field.listed:
         raise SchemaError(
-            f"field {name!r} is lists of strings, which are not packed: join them to one string "
-            "each, or leave the field out by naming those that are wanted (columns=, --columns)"
+            f"field {name!r} contains lists of strings, which cannot be packed: join each list "
+            "into one string, or leave the field out by choosing other columns (columns=, "
+            "--columns)"
         )
     if isinstance(field, Tokens):
         return [(name, pa.large_list(_item(_ARROW_TYPES[field.dtype])))]
@@ -431,14 +435,14 @@ def _item(kind: pa.DataType) -> pa.Field:
 
 def _check_dtype(dtype: str, possible: tuple[str, ...] = DTYPES) -> None:
     if dtype not in possible:
-        raise SchemaError(f"dtype {dtype!r} cannot be stored; possible are {', '.join(possible)}")
+        raise SchemaError(f"dtype {dtype!r} cannot be stored; supported are {', '.join(possible)}")
 
 
 def _check_field(name: object, field: object) -> None:
     if not isinstance(name, str) or not name or "." in name:
         raise SchemaError(
-            f"field name {name!r} is not possible: it must be a string, not empty and without a "
-            "dot (dots name the columns that belong to a field)"
+            f"field name {name!r} is not allowed: it must be a non-empty string without dots "
+            "(dots name the columns that belong to a field)"
         )
     if not isinstance(field, (Image, Array, Scalar, Text, Bytes, Tokens)):
         raise SchemaError(
@@ -449,8 +453,8 @@ def _check_field(name: object, field: object) -> None:
 def _check_vocabulary(name: str, kind: Field | None) -> None:
     if not isinstance(kind, Scalar) or np.dtype(kind.dtype).kind not in "iu":
         raise SchemaError(
-            f"the vocabulary {name!r} belongs to no integer Scalar field: "
-            f"{'there is no such field' if kind is None else f'{name!r} is {kind}'}"
+            f"the vocabulary {name!r} does not belong to an integer Scalar field: "
+            f"{('there is no such field' if kind is None else f'{name!r} is {kind}')}"
         )
 
 

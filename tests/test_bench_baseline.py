@@ -129,7 +129,7 @@ def test_classes_are_those_of_a_loader(folder: Path) -> None:
 
 
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="no folders with images"):
+    with pytest.raises(BenchError, match="no subfolders with images"):
         PillowFolder(str(tmp_path), 16, normalized=False)
-    with pytest.raises(BenchError, match="nothing is no folder"):
+    with pytest.raises(BenchError, match="nothing is not a folder"):
         PillowFolder(str(tmp_path / "nothing"), 16, normalized=False)

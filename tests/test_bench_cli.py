@@ -225,13 +225,13 @@ def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
     assert (
         "no model 'resnet18' of tables; there are dlrm, mlp" in run(data, "--model", "resnet18")[2]
     )
-    assert "epochs are of images" in run(data, "--model", "dlrm", "--epochs", 1)[2]
+    assert "epochs need images" in run(data, "--model", "dlrm", "--epochs", 1)[2]
 
 
 def test_images_too_small_for_a_model_are_said(folder: Path) -> None:
     code, _, errors = run(folder, "--model", "convnet", *QUICK)
     assert code == 1
-    assert "--size 16: ConvNet takes images of 32 pixels and more" in errors
+    assert "--size 16: ConvNet needs images of at least 32 pixels" in errors
 
 
 def test_images_to_evaluate_on_must_have_the_same_classes(folder: Path, tmp_path: Path) -> None:
@@ -261,25 +261,29 @@ def test_too_few_batches_of_dataloader_are_no_figure(
     [
         (["nothing/there"], 1, "nothing/there"),
         (["{folder}", "--preset", "abacus"], 1, "there is no preset"),
-        ([], 1, "name the data"),
+        ([], 1, "give the data"),
         (["{folder}", "--model", "convnet", "--bus", 1], 1, "bus is of an emulated accelerator"),
-        (["{folder}", "--model", "abacus", *QUICK], 1, "no model 'abacus'"),
-        (["{folder}", "--model", "dlrm", *QUICK], 1, "no model 'dlrm' of images"),
-        (["{folder}", "--ladder", "--compile"], 1, "a ladder has rungs for amp"),
+        (["{folder}", "--model", "abacus", *QUICK], 1, "no image model 'abacus'"),
+        (["{folder}", "--model", "dlrm", *QUICK], 1, "no image model 'dlrm'"),
+        (["{folder}", "--ladder", "--compile"], 1, "a ladder has its own steps for amp"),
         (
             ["{folder}", "--ladder", "--val", "nowhere", "--batch-size", 4],
             1,
-            "nowhere is no folder",
+            "nowhere is not",
         ),
         (["{folder}", "--model", "m:f", "--amp", "fp8"], 2, "fp8"),
-        (["{folder}", "--amp", "bf16"], 1, "amp is of a model"),
+        (["{folder}", "--amp", "bf16"], 1, "amp needs model"),
         (["{folder}", "--html", "{folder}"], 1, "is a folder"),
         (["{folder}", "--json", "{folder}/no/where.json"], 1, "cannot be written"),
-        (["{folder}", "--model", "resnet18", "--val", "{folder}"], 1, "give them as well"),
+        (["{folder}", "--model", "resnet18", "--val", "{folder}"], 1, "val needs epochs"),
         (["{folder}", "--model", "convnet", "--epochs", 1, "--val", "nowhere"], 1, "nowhere"),
         (["{folder}", "--model", "no:where", *QUICK], 1, "MODULE:FUNCTION"),
-        (["{folder}", "--model", "convnet", "--device", "gpu"], 1, "no device 'gpu'"),
-        (["{folder}", "--ladder", "--batch-size", 4, "--device", "gpu"], 1, "no device 'gpu'"),
+        (["{folder}", "--model", "convnet", "--device", "gpu"], 1, "device 'gpu' cannot be used"),
+        (
+            ["{folder}", "--ladder", "--batch-size", 4, "--device", "gpu"],
+            1,
+            "device 'gpu' cannot be used",
+        ),
         (["{folder}", "--model", "tests.test_bench_cli:no_model", *QUICK], 1, "a torch module"),
         (
             ["{folder}", "--model", "tests.test_bench_cli:lazy_model", "--channels-last", *QUICK],
@@ -287,7 +291,7 @@ def test_too_few_batches_of_dataloader_are_no_figure(
             "have no weights yet",
         ),
         (["{folder}", "--transform", "fastio:nothing"], 1, "MODULE:FUNCTION"),
-        (["{folder}", "--baseline", "nothing"], 1, "nothing is no folder"),
+        (["{folder}", "--baseline", "nothing"], 1, "nothing is not a folder"),
     ],
 )
 def test_what_is_not_possible_is_said(

@@ -116,7 +116,7 @@ def test_tokens_come_in_windows(tmp_path: Path) -> None:
 
 
 def test_a_dataset_of_torch_is_none_to_measure() -> None:
-    with pytest.raises(BenchError, match="name the folder"):
+    with pytest.raises(BenchError, match="give the folder"):
         Subject.of(Options(torch.utils.data.TensorDataset(torch.zeros(4, 2))))
 
 
@@ -128,14 +128,14 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "name the data"),
+        ({}, "give the data"),
         ({"data": "x", "preset": "abacus"}, "resnet50-h100"),
-        ({"data": "x", "model": "resnet18", "rate": 3.0}, "one of the two"),
+        ({"data": "x", "model": "resnet18", "rate": 3.0}, "one of them"),
         ({"data": "x", "model": "resnet18", "bus": 3.0}, "bus"),
         ({"data": "x", "rate": 0.0}, "rate must be above 0"),
         ({"data": "x", "batch_size": -1}, "batch_size"),
         ({"data": "x", "epochs": 2}, "model"),
-        ({"data": "x", "threads": -2}, "0 or more"),
+        ({"data": "x", "threads": -2}, "at least 0"),
     ],
 )
 def test_options_that_are_not_possible(options: dict[str, Any], message: str) -> None:

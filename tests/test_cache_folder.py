@@ -176,7 +176,7 @@ def test_an_empty_path_and_an_empty_folder_become_caches(tmp_path: Path) -> None
 
 def test_a_folder_with_anything_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("important")
-    with pytest.raises(CacheError, match=r"no cache of fastio's.*mine\.txt"):
+    with pytest.raises(CacheError, match=r"not a fastio cache.*mine\.txt"):
         CacheFolder(tmp_path, MIB)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

@@ -102,7 +102,7 @@ def test_pack_trains_a_codebook_or_takes_one(folder: Path, tmp_path: Path) -> No
     assert open_dataset(tmp_path / "b").manifest.codebook == trained
     code, _, err = run("pack", folder, tmp_path / "c", "--codebook", tmp_path / "nothing")
     assert code == 1
-    assert "nothing is no codebook" in err
+    assert "nothing is not a codebook" in err
 
 
 def test_training_shows_what_is_read_of_what(folder: Path, tmp_path: Path) -> None:

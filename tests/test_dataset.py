@@ -164,7 +164,7 @@ def test_gather_takes_rows_in_any_order_and_twice(dataset: Dataset) -> None:
 
 def test_an_image_is_had_without_its_sample(dataset: Dataset) -> None:
     np.testing.assert_array_equal(dataset.image("image", 17), dataset[17]["image"])
-    with pytest.raises(SchemaError, match="'label' is no image"):
+    with pytest.raises(SchemaError, match="'label' is not an image"):
         dataset.image("label", 0)
 
 

@@ -121,7 +121,7 @@ def test_a_folder_without_a_manifest_is_no_dataset(copy: Path) -> None:
 
 def test_a_half_written_dataset_is_to_be_resumed(copy: Path) -> None:
     (copy / MANIFEST_NAME).rename(copy / JOURNAL_NAME)
-    with pytest.raises(DatasetNotFound, match=r"half-written.*--resume"):
+    with pytest.raises(DatasetNotFound, match=r"incomplete.*--resume"):
         open_dataset(copy)
 
 

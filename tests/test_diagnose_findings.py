@@ -54,7 +54,7 @@ def test_slow_disk() -> None:
     finding = first(found)
     assert finding.culprit == "fetch"
     assert finding.gain == pytest.approx(4.0)
-    assert "50 MB/s came, 200 are wanted" in finding.evidence
+    assert "50 MB/s were read, 200 are needed" in finding.evidence
 
 
 def test_slow_network() -> None:

@@ -227,7 +227,7 @@ def test_a_probe_that_fails_breaks_no_other(
 def test_what_there_is_no_time_for_is_noted() -> None:
     attempts = Attempts(0.0)
     assert attempts("a probe", lambda: 1) is None
-    assert attempts.notes == ["a probe: left out, there was no time for it"]
+    assert attempts.notes == ["a probe: skipped, because no time was left"]
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_a_try_is_compared_with_the_same_images_as_they_are() -> None:
     facts = IN_FOLDER.replaced(images=replace(IMAGES, trials=(lighter,)))
     (found,) = [one for one in diagnose(facts, Use()) if "fastio pack" in one.advice]
     assert found.gain == 8000 / 4000
-    assert "8,000 images/s from 48 of them packed as a trial, 4,000 as they are" in found.evidence
+    assert "8,000 images/s from 48 of them in a trial pack, 4,000 as they are" in found.evidence
 
 
 def test_the_rate_of_as_many_threads_as_are_used_is_taken_where_it_was_measured() -> None:

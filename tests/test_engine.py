@@ -584,7 +584,7 @@ def test_a_transform_of_no_field_is_an_error(photos: FolderDataset) -> None:
 
 
 def test_a_transform_of_a_label_is_an_error(photos: FolderDataset) -> None:
-    with pytest.raises(TransformError, match="is no image"):
+    with pytest.raises(TransformError, match="is not an image field"):
         Engine(photos, EngineSettings(transforms={"label": T.Compiled()}))
 
 

@@ -204,7 +204,7 @@ def test_an_empty_folder_has_no_classes(tmp_path: Path) -> None:
 
 def test_images_without_class_folders_get_advice(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(jpeg())
-    with pytest.raises(SourceNotFound, match=r"1 images lie directly in it.*CSV or JSONL"):
+    with pytest.raises(SourceNotFound, match=r"1 images are directly in it.*CSV or JSONL"):
         FolderDataset(tmp_path)
 
 

@@ -126,7 +126,7 @@ def test_another_sample_rate_is_an_error_unless_it_is_converted(tmp_path: Path) 
     samples = [{"audio": encoded(tone, rate=2 * RATE)}]
     fastio.pack(samples, tmp_path / "p")
     with Loader(tmp_path / "p", 1, transforms=AudioDecode(sample_rate=RATE)) as loader:
-        message = r"32000 Hz, and 16000 Hz are wanted.*resample=True"
+        message = r"32000 Hz, expected 16000 Hz.*resample=True"
         with pytest.raises(AudioError, match=message):
             next(iter(loader))
     how = AudioDecode(length=RATE, sample_rate=RATE, resample=True, mono=True)

@@ -344,7 +344,7 @@ def test_mixes_have_the_forms_too(tmp_path: Path, form: Any) -> None:
 
 
 def test_forms_that_do_not_fit_are_refused(packed: Path) -> None:
-    with pytest.raises(SchemaError, match=r"'label'; those whose sizes vary"):
+    with pytest.raises(SchemaError, match=r"'label'; the fields of varying size"):
         Loader(packed, 4, ragged={"label": "flat"})
     with pytest.raises(ValueError, match="ragged must be one of"):
         Loader(packed, 4, ragged="jagged")  # type: ignore[arg-type]

@@ -261,15 +261,15 @@ def test_what_cannot_be_mixed_is_named(sources: dict[Path, float], tmp_path: Pat
     for bad in ({}, {first: 0.0}, {first: -1}, {first: float("nan")}):
         with pytest.raises(ValueError, match=r"weight|nothing to mix"):
             mix(bad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="at least 1/"):
         mix([(first, 1), (first, 1e-9)])
     for stop in ("never", 0, 2.5):
-        with pytest.raises(ValueError, match="stop is"):
+        with pytest.raises(ValueError, match="stop must be"):
             mix({first: 1}, stop=stop)  # type: ignore[arg-type]
     fastio.pack([{"y": 1.5}], tmp_path / "other")
-    with pytest.raises(SchemaError, match="samples that come together are alike"):
+    with pytest.raises(SchemaError, match="sources of one loader must be alike"):
         Loader(mix([(first, 1), (tmp_path / "other", 1)]))
-    with pytest.raises(ValueError, match="order of its own"):
+    with pytest.raises(ValueError, match="determines the order"):
         Loader(mix({first: 1}), sampler=[1, 2])
     with pytest.raises(TransformError, match="pack it"):
         Loader(mix([(torch.utils.data.TensorDataset(torch.ones(3)), 1)]))

@@ -294,7 +294,7 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
 def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:
     pack([1], tmp_path / "one")
     for source in (tmp_path / "one", open_dataset(tmp_path / "one")):
-        with pytest.raises(PackError, match="packed already"):
+        with pytest.raises(PackError, match="already packed"):
             pack(source, tmp_path / "two")
 
 

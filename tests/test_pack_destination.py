@@ -66,7 +66,7 @@ def test_folders_above_the_destination_are_made(tmp_path: Path) -> None:
 def test_half_a_dataset_is_to_be_resumed_or_overwritten(tmp_path: Path) -> None:
     with pytest.raises(SchemaError):
         pack([1, 2, "x"], tmp_path / "out", shard_size=8)
-    with pytest.raises(PackError, match=r"half-written.*--resume.*--overwrite"):
+    with pytest.raises(PackError, match=r"incomplete.*--resume.*--overwrite"):
         pack([1, 2, 3], tmp_path / "out", shard_size=8)
     pack([1, 2, 3], tmp_path / "out", shard_size=8, overwrite=True)
     assert list(open_dataset(tmp_path / "out")) == [1, 2, 3]
@@ -131,7 +131,7 @@ def test_a_full_disk_is_named_and_the_pack_can_go_on(
 
 @pytest.mark.parametrize("inside", ["", "out", "class0/deep/out"])
 def test_a_destination_inside_the_source_is_refused(folder: Path, inside: str) -> None:
-    with pytest.raises(PackError, match="lies in the source"):
+    with pytest.raises(PackError, match="is inside the source"):
         pack(folder, folder / inside)
 
 

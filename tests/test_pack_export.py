@@ -201,7 +201,9 @@ def test_some_rows_keep_their_numbers(
 def test_no_rows_are_an_error(folder: Path, tmp_path: Path) -> None:
     pack(folder, tmp_path / "packed")
     for rows, text in ((slice(15, None), "15:"), (slice(5, 3), "5:3"), (slice(9, 1, 2), "9:1:2")):
-        with pytest.raises(PackError, match=f"rows {text} are none; .*packed has rows 0 to 14$"):
+        with pytest.raises(
+            PackError, match=f"rows {text} select nothing; .*packed has rows 0 to 14$"
+        ):
             export(tmp_path / "packed", tmp_path / "out", rows=rows)
     assert not (tmp_path / "out").exists()
 

@@ -124,7 +124,7 @@ def test_filters_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
     pa.parquet.write_table(pa.table({"z": [1]}), folder / "9.parquet")
     with pytest.raises(SchemaError, match=r"9\.parquet: filters="):
         fastio.pack(folder, tmp_path / "out", filters=[("x", "==", 1)], columns=["z"])
-    with pytest.raises(PackError, match="filters are for tables"):
+    with pytest.raises(PackError, match="filters can"):
         fastio.pack([1, 2], tmp_path / "out", filters=[("x", "==", 1)])
     with pytest.raises(PackError, match="there is nothing to pack"):
         fastio.pack(folder / "0.parquet", tmp_path / "out", filters=[("x", "<", 0)])
@@ -184,7 +184,7 @@ def test_conditions_read_as_they_look(text: str, wanted: Any) -> None:
 
 @pytest.mark.parametrize("text", ["x", "x 3", ">= 3", "x >=", "in a", ""])
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="--filter must read like"):
+    with pytest.raises(typer.BadParameter, match="--filter must have the form"):
         parse_condition(text)
 
 

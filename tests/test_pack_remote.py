@@ -215,7 +215,7 @@ def test_a_pack_that_dies_at_any_request_can_be_resumed(
             delete_all()
             continue
         if there:
-            with pytest.raises((PackError, DatasetExists), match=r"half-written|a dataset"):
+            with pytest.raises((PackError, DatasetExists), match=r"incomplete|a dataset"):
                 pack(folder)
         written = resumed(folder, monkeypatch)
         assert contents(URL) == expected

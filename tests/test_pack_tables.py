@@ -276,10 +276,10 @@ def test_statistics_leave_out_nulls_and_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"codec": "jpeg"}, "codec is not for tables"),
-        ({"quality": 90}, "quality is not for tables"),
-        ({"max_side": 90}, "max_side is not for tables"),
-        ({"on_error": "skip"}, "on_error is not for tables"),
+        ({"codec": "jpeg"}, "codec cannot be used with tables"),
+        ({"quality": 90}, "quality cannot be used with tables"),
+        ({"max_side": 90}, "max_side cannot be used with tables"),
+        ({"on_error": "skip"}, "on_error cannot be used with tables"),
     ],
 )
 def test_options_about_images_are_refused(tmp_path: Path, options: Any, part: str) -> None:

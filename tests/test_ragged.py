@@ -104,7 +104,7 @@ def test_rows_can_be_left_out_and_repeated(form: Any) -> None:
 def test_what_cannot_be_nested_says_why() -> None:
     with pytest.raises(SchemaError, match=r"\(2, 3\) and \(2, 4\) \(number 1 .*axis 0 only"):
         places("nested", same_axes([(2, 3), (2, 4)]))
-    with pytest.raises(SchemaError, match="axes cannot make one batch"):
+    with pytest.raises(SchemaError, match="axes cannot be combined"):
         places("padded", same_axes([(2, 3), (2,)]))
     with pytest.raises(SchemaError, match="without axes"):
         places("flat", same_axes([(), ()]))
@@ -122,7 +122,7 @@ def test_forms_are_checked_against_the_fields() -> None:
     )
     Forms.of("padded").check(schema)
     Forms.of({"tokens": "flat", "mel": "nested"}).check(schema)
-    with pytest.raises(SchemaError, match=r"'fixed'; those whose sizes vary are: tokens, mel"):
+    with pytest.raises(SchemaError, match=r"'fixed'; the fields of varying size are: tokens, mel"):
         Forms.of({"fixed": "flat"}).check(schema)
     with pytest.raises(SchemaError, match=r"'volume' has the shape .* exactly one open axis"):
         Forms.of("nested").check(schema)

@@ -121,7 +121,7 @@ def test_only_packed_datasets_are_exported_and_only_they_are_not_packed(
 ) -> None:
     if name == "packed":
         fastio.export(data / name, tmp_path / "files")
-        with pytest.raises(fastio.PackError, match="is packed already"):
+        with pytest.raises(fastio.PackError, match="is already packed"):
             fastio.pack(data / name, tmp_path / "packed")
         return
     with pytest.raises(fastio.PackError, match="is not a packed dataset") as error:
@@ -176,7 +176,7 @@ def test_a_list_of_urls_of_tables_is_tables(web: str) -> None:
 
 
 def test_a_list_of_urls_of_tars_is_told_to_be_a_pattern(web: str) -> None:
-    with pytest.raises(OptionError, match="by one pattern"):
+    with pytest.raises(OptionError, match="as one pattern"):
         fastio.open([f"{web}/tars/train-000.tar"])
 
 
@@ -273,7 +273,7 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
     else:
         with pytest.raises(OptionError, match=f"^{option} is an option of ") as error:
             fastio.open(data / name, **{option: value})
-        told, _, rest = str(error.value).partition(", and not of ")
+        told, _, rest = str(error.value).partition(", not for ")
         assert all((kind.name in told) == (kind.key in takers) for kind in KINDS)
         assert rest.startswith(next(kind.name for kind in KINDS if kind.key == name))
         assert isinstance(error.value, ValueError)
@@ -282,7 +282,7 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
 def test_an_open_dataset_takes_no_options(data: Path) -> None:
     with fastio.open(data / "tables") as dataset:
         assert fastio.open(dataset) is dataset
-        with pytest.raises(OptionError, match="is open already: pass columns"):
+        with pytest.raises(OptionError, match="is already open: pass columns"):
             fastio.open(dataset, columns=["x"])
 
 

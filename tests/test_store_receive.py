@@ -170,7 +170,10 @@ def test_what_is_missing_is_named(url: str) -> None:
 
 
 def test_a_range_beyond_the_end_is_named(url: str) -> None:
-    with open_store(url) as store, pytest.raises(StoreError, match="of an object of 3000000 bytes"):
+    with (
+        open_store(url) as store,
+        pytest.raises(StoreError, match="but the object has 3000000 bytes"),
+    ):
         store.read_into("x#1 %.bin", 2_999_990, views(20))
 
 

@@ -344,7 +344,7 @@ def test_a_null_is_an_error_that_says_what_to_do() -> None:
         ({"groups": {"g": ()}}, "'g' has no columns"),
         ({"columns": ("a", "a")}, "twice"),
         ({"groups": {"t": ("a", "b")}, "columns": ("b", "t")}, ""),
-        ({"groups": {"b": ("a",)}}, "two fields would be called 'b'"),
+        ({"groups": {"b": ("a",)}}, "two fields would have the name 'b'"),
         ({"nulls": {"a": "word"}}, "'word'"),
     ],
 )

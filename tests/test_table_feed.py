@@ -371,7 +371,7 @@ def test_a_state_of_another_cut_is_refused(parquet: str) -> None:
     for other in ({"memory": "2MiB"}, {"fields": ["number"]}, {"rank": 0, "world_size": 2}):
         with (
             loader(parquet, shuffle=True, **other) as batches,
-            pytest.raises(StateMismatch, match=r"another cut of the tables.*pack"),
+            pytest.raises(StateMismatch, match=r"divided differently.*pack"),
         ):
             batches.load_state_dict(state)
     with loader(parquet, shuffle=True, memory=None) as batches:
@@ -560,12 +560,12 @@ def test_transforms_collate_fn_and_single_samples(parquet: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sampler": [1, 2]}, "no sampler"),
-        ({"order": "shuffle"}, "any row at any time"),
+        ({"sampler": [1, 2]}, "a sampler cannot be used"),
+        ({"order": "shuffle"}, "order='shuffle' cannot be used"),
         ({"on_error": "skip"}, "row groups"),
         ({"memory": "1KiB"}, "at least 1 MiB"),
         ({"columns": "number"}, "list of names"),
-        ({"cache": "there"}, "cache is an option of a packed dataset and tars"),
+        ({"cache": "there"}, "cache is an option for a packed dataset and tars"),
     ],
 )
 def test_what_tables_cannot_do_is_said(parquet: str, options: Any, message: str) -> None:
@@ -574,9 +574,9 @@ def test_what_tables_cannot_do_is_said(parquet: str, options: Any, message: str)
 
 
 def test_options_of_tables_need_tables(parquet: str) -> None:
-    with pytest.raises(TypeError, match=r"columns is an option of the data: .*fastio\.open\("):
+    with pytest.raises(TypeError, match=r"columns is an option of fastio.open: .*fastio\.open\("):
         Loader(parquet, columns=["number"])  # type: ignore[call-arg]
     with pytest.raises(DatasetNotFound, match=r"neither one of tars nor one of table files"):
         open_loader(list(range(5)), columns=["x"])
-    with pytest.raises(ValueError, match=r"cache is an option of a packed dataset and tars"):
+    with pytest.raises(ValueError, match=r"cache is an option for a packed dataset and tars"):
         Loader("https://example.org/t.parquet", cache="there")

@@ -218,7 +218,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,x\n1,2\n")
-    with pytest.raises(SchemaError, match=r"a\.csv: several columns are called 'x'"):
+    with pytest.raises(SchemaError, match=r"a\.csv: several columns have the name 'x'"):
         open_files([str(tmp_path / "a.csv")], TableOptions())
 
 

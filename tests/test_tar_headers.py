@@ -147,17 +147,17 @@ def pax_sparse(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged(lambda data: b""), "is no tar: it is empty"),
-        (damaged(lambda data: b"no tar at all"), "is no tar"),
-        (damaged(lambda data: b"no tar at all" * 100), "is no tar"),
+        (damaged(lambda data: b""), "is not a tar: it is empty"),
+        (damaged(lambda data: b"no tar at all"), "is not a tar"),
+        (damaged(lambda data: b"no tar at all" * 100), "is not a tar"),
         (damaged(gzip.compress), r"is compressed \(gzip\).*decompress"),
         (damaged(lambda data: data[:2000]), "is truncated: .* ends at byte"),
         (damaged(lambda data: data[:700]), "is truncated: .* ends at byte"),
         (
             damaged(lambda data: data[:512] + b"x" + data[512:]),
-            "damaged: there is no tar header at",
+            "damaged: there is not a tar header at",
         ),
-        (damaged(lambda data: data[:100] + b"?" + data[101:]), "is no tar"),
+        (damaged(lambda data: data[:100] + b"?" + data[101:]), "is not a tar"),
         (sparse, "hole.bin is a sparse file"),
         (pax_sparse, "hole.bin is a sparse file"),
     ],

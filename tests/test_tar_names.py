@@ -45,7 +45,7 @@ def test_any_text_means_some_names(pattern: str) -> None:
 
 def test_a_pattern_of_too_many_names_is_refused() -> None:
     for pattern in ("{0..99999999}", "{0..9999}{0..9999}"):
-        with pytest.raises(SourceNotFound, match="means more than"):
+        with pytest.raises(SourceNotFound, match="expands to more than"):
             expand_braces(pattern)
 
 

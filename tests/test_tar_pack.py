@@ -130,5 +130,5 @@ def test_a_codebook_is_trained_on_the_images_of_tars(tars: Path, tmp_path: Path)
 
 
 def test_a_dataset_is_not_packed_to_the_folder_of_its_tars(tars: Path) -> None:
-    with pytest.raises(PackError, match="lies in the source"):
+    with pytest.raises(PackError, match="is inside the source"):
         fastio.pack(tars, tars / "packed")

@@ -124,7 +124,7 @@ def test_a_file_that_is_twice_in_a_sample_is_an_error_as_in_webdataset(
     path = write_tar(tmp_path / "x.tar", [("a.cls", b"1"), ("a.jpg", b"2"), (again, b"3")])
     with pytest.raises(ValueError, match="duplicate"):
         webdataset_samples(str(path))
-    with pytest.raises(ShardCorrupt, match=rf"x.tar: {again} is there twice in the sample 'a'"):
+    with pytest.raises(ShardCorrupt, match=rf"x.tar: {again} occurs twice in the sample 'a'"):
         TarDataset(path)
 
 

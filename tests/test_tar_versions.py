@@ -219,6 +219,6 @@ def test_a_header_that_is_damaged_at_rest_is_named(
     damaged = bytearray(OLD[NAMES[0]])
     damaged[3] ^= 1
     server.objects = {NAMES[0]: bytes(damaged)}
-    with pytest.raises(ShardCorrupt, match=rf"{NAMES[0]} is no tar"):
+    with pytest.raises(ShardCorrupt, match=rf"{NAMES[0]} is not a tar"):
         RemoteTars(f"{server.url}/{NAMES[0]}")
     assert sum(asked.method == "GET" for asked in server.asked) == 2

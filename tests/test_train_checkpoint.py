@@ -199,7 +199,7 @@ def test_a_truncated_file_is_refused(kept: Path, data: Path, share: float) -> No
 def test_a_file_of_something_else_is_refused(kept: Path, data: Path) -> None:
     torch.save({"state_dict": {}}, kept / "last.pt")
     given = options(data, kept)
-    with pytest.raises(fastio.CheckpointError, match="no checkpoint of fastio train"):
+    with pytest.raises(fastio.CheckpointError, match="not a checkpoint of fastio train"):
         fit(TinyTask(given), given)
 
 

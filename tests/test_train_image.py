@@ -121,7 +121,7 @@ def test_an_unknown_model_names_those_there_are(folder: Path) -> None:
 
 def test_data_without_images_is_refused(tmp_path: Path) -> None:
     fastio.pack([{"x": 1.0, "label": 1}], tmp_path / "numbers")
-    with pytest.raises(fastio.TrainError, match="no images, but x, label"):
+    with pytest.raises(fastio.TrainError, match="no images; its fields are x, label"):
         image_task(options(tmp_path / "numbers"))
 
 

@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"val_split": 1.0}, "val_split must be at least 0 and below 1"),
         ({"val": "x", "val_split": 0.5}, "cannot be combined"),
-        ({"compile": True, "parallel": "dp"}, "compile does not work with parallel=dp"),
+        ({"compile": True, "parallel": "dp"}, "compile cannot be combined with parallel=dp"),
         ({"resume": True}, "checkpoint_dir"),
         ({"checkpoint_every": 5}, "checkpoint_dir"),
     ],
@@ -204,7 +204,7 @@ def test_class_tokens_positions_and_scales_do_not_decay() -> None:
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "meta", "mps"])
 def test_a_device_that_is_none_is_named(device: str) -> None:
     with (
-        pytest.raises(fastio.TrainError, match=f"device={device}.*give cpu"),
+        pytest.raises(fastio.TrainError, match=f"device={device}.*use cpu"),
         processes(Options("data", device=device)),
     ):
         pass

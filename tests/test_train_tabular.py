@@ -262,7 +262,7 @@ def test_columns_are_found_by_their_types(folder: Path) -> None:
         (TabularSettings(label="click"), "no field 'click', but dense"),
         (replace(CHOSEN, dense=["age"]), "no field 'age'"),
         (replace(CHOSEN, dense=[], model="dlrm"), "0 columns of numbers"),
-        (replace(CHOSEN, dense=[], sparse=[]), "no field beside 'label'"),
+        (replace(CHOSEN, dense=[], sparse=[]), "no field other than 'label'"),
         (replace(CHOSEN, label="price"), "neither 0 nor 1"),
     ],
 )
@@ -308,5 +308,5 @@ def test_files_as_they_are_have_no_val_split(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["objective", "model", "dense_transform"])
 def test_settings_name_what_is_possible(name: str) -> None:
-    with pytest.raises(fastio.TrainError, match=f"{name} is one of "):
+    with pytest.raises(fastio.TrainError, match=f"{name} must be one of "):
         TabularSettings(**{name: "other"})  # type: ignore[arg-type]

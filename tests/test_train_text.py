@@ -200,7 +200,7 @@ def test_labels_count_by_their_words(tmp_path: Path) -> None:
     numbers = stars.numbering(second, PLACE.device)
     assert numbers is not None
     assert numbers(torch.tensor([5, 1], dtype=torch.int8)).tolist() == [2, 0]
-    with pytest.raises(fastio.TrainError, match="'yes' somewhere, a class that the data to train"):
+    with pytest.raises(fastio.TrainError, match="'yes', which is not a class of the training"):
         Labels.of(second, "label").numbering(first, PLACE.device)
 
 
@@ -262,7 +262,7 @@ def test_model_of_transformers_is_fine_tuned(folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("vocabulary_size", "length", "message"),
-    [(100, 64, "pack the text with the model's own tokenizer"), (257, 65, "up to 64 tokens")],
+    [(100, 64, "pack the text with the tokenizer of the model"), (257, 65, "up to 64 tokens")],
 )
 def test_model_of_transformers_must_fit(
     folder: Path, tmp_path: Path, vocabulary_size: int, length: int, message: str

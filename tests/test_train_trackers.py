@@ -142,7 +142,7 @@ def test_a_visdom_url_may_be_short(
 
 def test_a_visdom_server_that_does_not_answer_is_named(visdom: type[FakeVisdom]) -> None:
     visdom.answers = False
-    with pytest.raises(fastio.TrainError, match="no visdom server answers at http://nowhere:1"):
+    with pytest.raises(fastio.TrainError, match="no Visdom server answers at http://nowhere:1"):
         Visdom("http://nowhere:1")
 
 

@@ -204,7 +204,7 @@ def test_what_data_loader_refuses_is_refused_at_once(options: dict[str, Any]) ->
     ids=str,
 )
 def test_an_order_for_a_dataset_that_iterates_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="its own order"):
+    with pytest.raises(ValueError, match="determines the order itself"):
         Loader(Numbers(), **options)
 
 

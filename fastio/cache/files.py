@@ -263,8 +263,8 @@ def _check(key: str, number: int) -> None:
     fits = isinstance(key, str) and KEY.fullmatch(key)
     if not fits or not isinstance(number, int) or not 0 <= number <= MOST:
         raise CacheError(
-            f"the cache's index names the piece {number!r} of {key!r}, which is not possible: the "
-            "index is damaged; delete the cache folder"
+            f"the cache's index names the piece {number!r} of {key!r}, which is impossible: "
+            "the index is damaged. Delete the cache folder"
         )
 
 
@@ -300,8 +300,8 @@ def take_folder(path: Path, access: Access) -> HeldFolder:
     others = [name for name in others if not name.startswith(f".{MARKER}")]
     if others:
         raise CacheError(
-            f"{path} is no cache of fastio's, and not empty ({others[0]!r}): give an empty folder "
-            "or one that does not exist yet"
+            f"{path} is not a fastio cache, and is not empty ({others[0]!r}). Give an empty "
+            "folder, or one that does not exist yet"
         )
     temporary = f".{MARKER}.{secrets.token_hex(6)}"
     descriptor = folder.create(temporary)

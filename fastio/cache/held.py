@@ -208,7 +208,7 @@ class HeldFolder:
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Opens a regular file and returns its descriptor; FileNotFoundError if it is none."""
         if not stat.S_ISREG(self.stat(name).st_mode):
-            raise FileNotFoundError(errno.ENOENT, "no regular file", str(self.path / name))
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", str(self.path / name))
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(name, flags, dir_fd=self._descriptor)
 

@@ -146,8 +146,8 @@ class Index:
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
         elif version != VERSION:
             raise CacheError(
-                f"{self.path} is of version {version}, this fastio's caches are of version "
-                f"{VERSION}: choose another folder, or delete that one"
+                f"{self.path} has version {version}, and this fastio reads version {VERSION}: "
+                "choose another folder, or delete this one"
             )
         self._check()
         self._inode = os.stat(self.path).st_ino

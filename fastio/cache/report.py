@@ -132,7 +132,7 @@ class _Piece:
 def check_is_cache(path: Path) -> None:
     """Raises CacheError unless a folder is a cache. Opening it would turn it into one."""
     if not (path / MARKER).is_file():
-        state = "is no cache of fastio's" if path.exists() else "does not exist"
+        state = "is not a fastio cache" if path.exists() else "does not exist"
         raise CacheError(f"{path} {state}: it has no file {MARKER}")
 
 

@@ -110,7 +110,7 @@ def _check_written(option: str, path: str | Path | None) -> None:
         return
     target = Path(path)
     if target.is_dir():
-        raise BenchError(f"{option} {path} is a folder: name a file in it")
+        raise BenchError(f"{option} {path} is a folder: give the path of a file")
     if is_stream(target):
         return
     try:

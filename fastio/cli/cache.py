@@ -177,7 +177,7 @@ def verify(
         for piece in found.damaged:
             complain(f"{piece.path} of {piece.url}: {piece.problem}: deleted")
         for path in found.strays:
-            complain(f"{path} is in no index: deleted")
+            complain(f"{path} is not in the index: deleted")
         if not (quiet or as_json):
             bad = f"; {counted(len(found.damaged), 'piece')} damaged" if found.damaged else ""
             say(f"{folder}: {_pieces(found.pieces, found.bytes)} checked{bad}")
@@ -198,7 +198,7 @@ def _opened(folder: Path, shared: bool) -> Cache:
 
 def _status_lines(found: CacheStatus) -> list[str]:
     claims = f", {counted(found.claims, 'piece')} being fetched" if found.claims else ""
-    rate = "nothing asked for yet" if found.hit_rate is None else f"{found.hit_rate:.1%}"
+    rate = "nothing requested yet" if found.hit_rate is None else f"{found.hit_rate:.1%}"
     lines = [
         _line("cache", found.path),
         _line("holds", f"{_pieces(found.pieces, found.bytes)}{claims}"),

@@ -85,7 +85,9 @@ def parse_pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     for text in given or ():
         name, mark, value = text.partition("=")
         if not mark or not name.strip() or not value or name.strip() in found:
-            raise BadParameter(f"{option} must read like NAME=..., once a name; got {text!r}")
+            raise BadParameter(
+                f"{option} must have the form NAME=..., with each name given once; got {text!r}"
+            )
         found[name.strip()] = value
     return found
 

@@ -39,8 +39,8 @@ def parse_condition(text: str) -> Condition:
     found = _LISTED.fullmatch(text)
     if found is None:
         raise BadParameter(
-            f"--filter must read like 'COLUMN OP VALUE' with one of ==, !=, <, <=, >, >=, in, not "
-            f"in; got {text!r}"
+            "--filter must have the form 'COLUMN OP VALUE', where OP is one of ==, !=, <, <=, "
+            f">, >=, in, not in; got {text!r}"
         )
     return found[1], " ".join(found[2].split()), _values(found[3])
 

@@ -30,7 +30,7 @@ _ROWS = re.compile(r"(\d*):(\d*)")
 def _parse_rows(text: str) -> slice:
     match = _ROWS.fullmatch(text)
     if match is None:
-        raise BadParameter(f"--rows must read like 100:200, 100: or :200, got {text!r}")
+        raise BadParameter(f"--rows must have the form 100:200, 100: or :200, got {text!r}")
     first, last = (int(part) if part else None for part in match.groups())
     return slice(first, last)
 

@@ -60,7 +60,7 @@ def _lines(description: dict[str, Any]) -> list[str]:
     lines = [
         line("dataset", description["path"]),
         line("kind", _kind(description)),
-        line("samples", "known when all is read" if rows is None else f"{rows:,}"),
+        line("samples", "known after all rows are read" if rows is None else f"{rows:,}"),
     ]
     for files in ("shards", "tars", "files"):
         if files in description:
@@ -243,6 +243,6 @@ def _encoding(names: list[str]) -> str:
 
 def _field_words(kind: dict[str, Any] | None) -> str:
     if kind is None:
-        return "none can hold it"
+        return "not supported"
     details = [str(kind[name]) for name in ("dtype", "shape") if kind.get(name) is not None]
     return " ".join([kind["type"].capitalize(), *details])

@@ -139,8 +139,8 @@ def _source(src: list[str], text: bool) -> str | list[str]:
         return src[0]
     if not text and find(src) is None:
         raise BadParameter(
-            f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): several are possible for "
-            "tars, for tables, and for text with --tokenizer"
+            f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): only tars, tables, and "
+            "text with --tokenizer can have more than one"
         )
     return src
 

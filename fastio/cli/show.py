@@ -74,7 +74,7 @@ def show(
             _print_tokens(dst, options, count, seed, tokenizer)
         return
     if tokenizer is not None:
-        raise BadParameter("--tokenizer is only for tokens, which are printed: leave out --out")
+        raise BadParameter("--tokenizer prints tokens as text and cannot be combined with --out")
     if out.suffix.lower() not in _FORMATS:
         raise BadParameter(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     if not out.parent.is_dir():
@@ -115,7 +115,8 @@ def _print_tokens(
     with open_data(dst, storage_options=storage_options) as dataset:
         if dataset.schema.image_fields:
             raise BadParameter(
-                "images are written to a file: give its name, for example --out sheet.png"
+                "--out is needed to show images: it names the file to write, for example --out "
+                "sheet.png"
             )
         if not dataset.schema.token_fields:
             raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
@@ -147,7 +148,7 @@ def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         named = {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
         raise BadParameter(
-            f"--transform must read like 'RandomResizedCrop(224)', got {text!r}"
+            f"--transform must have the form 'RandomResizedCrop(224)', got {text!r}"
         ) from None
     return call.func.id, arguments, named
 

@@ -341,8 +341,8 @@ class Measured:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
             raise MeasuredInvalid(
-                f"not the JSON of a bench of format {FORMAT} (found {found!r}): run "
-                "`fastio bench --json FILE` of this version"
+                f"not the JSON of a bench of format {FORMAT} (found {found!r}): run `fastio "
+                "bench --json FILE` again with this version"
             )
         return from_json(cls, values, "bench")
 

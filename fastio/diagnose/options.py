@@ -139,28 +139,30 @@ class Options:
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
             raise BenchError(
-                f"there is no preset {self.preset!r}; there are {', '.join(sorted(PRESETS))}"
+                f"there is no preset {self.preset!r}. Known presets: {', '.join(sorted(PRESETS))}"
             )
         if self.model is not None and (self.rate is not None or self.preset is not None):
-            raise BenchError("a model computes or an accelerator is emulated: give one of the two")
+            raise BenchError(
+                "model and an emulated accelerator cannot be combined: give one of them"
+            )
         if self.model is not None and self.bus is not None:
             raise BenchError("bus is of an emulated accelerator: leave it out with a model")
         if self.amp not in (None, "bf16", "fp16"):
-            raise BenchError(f"amp is bf16 or fp16, not {self.amp!r}")
+            raise BenchError(f"amp must be 'bf16' or 'fp16', not {self.amp!r}")
         if self.model is None:
             for name in ("amp", "compile", "channels_last"):
                 if getattr(self, name):
-                    raise BenchError(f"{name} is of a model that computes: give model= as well")
+                    raise BenchError(f"{name} needs model: give model= as well")
         for name in ("batch_size", "length", "rate", "bus", "seconds", "steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise BenchError(f"{name} must be above 0, got {value}")
         if self.data is None and self.preset is None:
-            raise BenchError("name the data, or a preset that data is made for")
+            raise BenchError("give the data, or a preset for which data can be made")
         if self.epochs and self.model is None:
-            raise BenchError("epochs are trained with a model: give model= as well")
+            raise BenchError("epochs needs model: give model= as well")
         if self.epochs < 0 or self.threads < 0:
-            raise BenchError("epochs and threads are 0 or more")
+            raise BenchError("epochs and threads must be at least 0")
 
     @property
     def model_by_name(self) -> bool:

@@ -72,7 +72,7 @@ class Forms:
         for name in self.named:
             if name not in ragged and name not in audio:
                 raise SchemaError(
-                    f"ragged names the field {name!r}; those whose sizes vary are: "
+                    f"ragged names the field {name!r}; the fields of varying size are: "
                     f"{', '.join(ragged) or 'none'}"
                 )
         for name, kind in ragged.items():
@@ -99,8 +99,8 @@ def open_axis(kind: Field) -> int | None:
 def _check_one_open(name: str, kind: Field) -> None:
     if open_axis(kind) is None and isinstance(kind, Array) and kind.shape is not None:
         raise SchemaError(
-            f"field {name!r} has the shape {kind.shape}: nested and flat need exactly one open "
-            f"axis; take ragged={{{name!r}: 'padded'}} or 'list'"
+            f"field {name!r} has the shape {kind.shape}: 'nested' and 'flat' need exactly one "
+            f"open axis; use ragged={{{name!r}: 'padded'}} or 'list'"
         )
 
 
@@ -202,7 +202,8 @@ def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) ->
         return _one_after_the_other(shapes)
     if isinstance(shapes, list):
         raise SchemaError(
-            f"rows of {sorted(set(map(len, shapes)))} axes cannot make one batch: ragged='list'"
+            f"rows with {sorted(set(map(len, shapes)))} axes cannot be combined into one "
+            "tensor: use ragged='list'"
         )
     if form == "padded":
         return _padded(shapes)
@@ -223,15 +224,15 @@ def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) ->
 
 def _check_others_equal(shapes: Int64s, axis: int) -> None:
     if not shapes.shape[1]:
-        raise SchemaError("rows without axes cannot be nested or flat: ragged='list'")
+        raise SchemaError("rows without axes cannot be nested or flat: use ragged='list'")
     others = np.delete(shapes, axis, axis=1)
     differ = (others != others[:1]).any(axis=1)
     if differ.any():
         at = int(np.argmax(differ))
         raise SchemaError(
             f"rows of the shapes {tuple(shapes[0].tolist())} and {tuple(shapes[at].tolist())} "
-            f"(number {at} of the batch) cannot be nested or flat, which need rows that differ in "
-            f"axis {axis} only: ragged='padded' or 'list'"
+            f"(number {at} of the batch) cannot be nested or flat: their rows may differ in "
+            f"axis {axis} only. Use ragged='padded' or 'list'"
         )
 
 

@@ -199,7 +199,9 @@ class BatchStream:
 
     def _check_process(self) -> None:
         if not self._owner.is_here:
-            raise LoaderClosed("the stream belongs to the parent process: run() again in a child")
+            raise LoaderClosed(
+                "the stream belongs to the parent process: call run() again in the child"
+            )
 
     def _fill(self, wanted: int) -> None:
         while (plan := self._plan) is not None and len(self._pending) < wanted:
@@ -213,7 +215,7 @@ class BatchStream:
             self._pending.append(pending)
             if self._closed:  # by another thread, which may not have seen this batch
                 self._give_up()
-                raise LoaderClosed("closed while a batch was waited for")
+                raise LoaderClosed("closed while waiting for a batch")
 
     def _take(self, pending: Pending) -> None:
         """Removes the first batch from the queue, unless another thread has closed the stream."""
@@ -224,7 +226,7 @@ class BatchStream:
         except IndexError:
             closed = True
         if closed:
-            raise LoaderClosed("closed while a batch was waited for")
+            raise LoaderClosed("closed while waiting for a batch")
 
     def _wait(self, pending: Pending) -> None:
         deadline = time.monotonic() + self._timeout_s if self._timeout_s > 0 else None

@@ -229,7 +229,8 @@ def _row_group_feed(
         return None
     if request.on_error != "raise" and tables:
         raise ValueError(
-            f"on_error={request.on_error!r} is of single samples, and tables are read by row groups"
+            f"on_error={request.on_error!r} applies to single samples, and these tables are "
+            "read by row groups"
         )
     any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
     if request.workers.collate_fn is not None and dataset.memory is None and samples.python:
@@ -255,7 +256,7 @@ def _row_group_feed(
     how.engine.ragged.check(groups.schema)
     if transforms.audio:
         raise TransformError(
-            "AudioDecode is for packed datasets, folders and tars: pack the tables"
+            "AudioDecode supports packed datasets, folders and tars: pack the tables"
         )
     return TableFeed(groups, sampling, transforms, settings)
 
@@ -337,8 +338,8 @@ def _mix_feed(mix: Mix, request: Request) -> MixFeed:
             failed.callback(feed.close)
             if not isinstance(feed, (NativeFeed, ConcatFeed)):
                 raise TransformError(
-                    f"a mix is of datasets whose rows fastio reads itself, and {_one_line(source)} "
-                    "is none: pack it"
+                    f"a mix needs datasets that fastio reads natively, and {_one_line(source)} "
+                    "is not one: pack it"
                 )
             feeds.append(feed)
         mixed = MixFeed(mix, feeds, request.sampling, _joined_forms(feeds[0], request))

@@ -51,7 +51,7 @@ class FieldTransforms:
                 continue
             if name not in schema.fields:
                 raise TransformError(
-                    f"transforms name the field {name!r}; there are {', '.join(schema.fields)}"
+                    f"transforms name the field {name!r}; the fields are {', '.join(schema.fields)}"
                 )
             first, *rest = as_list(given) or [None]
             if isinstance(first, AudioDecode):
@@ -59,7 +59,7 @@ class FieldTransforms:
             fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given), name)
             for step in (*fields[name].geometry, *fields[name].tail):
                 if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
-                    raise TransformError(f"{step} needs an image, and {name!r} is none")
+                    raise TransformError(f"{step} needs an image field, and {name!r} is not one")
         return cls(fields, whole, audio)
 
 
@@ -82,8 +82,8 @@ def _only_field(schema: Schema, given: Sequence[Any]) -> str:
     names = [name for name, kind in schema.fields.items() if isinstance(kind, Bytes)]
     if len(names) != 1:
         raise TransformError(
-            f"AudioDecode alone is for the only field of bytes, and there are {len(names)}: give a "
-            "dict, transforms={field: AudioDecode(...)}"
+            "AudioDecode without a field name needs exactly one field of bytes, and there are "
+            f"{len(names)}: use transforms={{field: AudioDecode(...)}}"
         )
     return names[0]
 
@@ -96,8 +96,8 @@ def only_image(schema: Schema) -> str:
     """
     if len(schema.image_fields) != 1:
         raise TransformError(
-            f"a list of transforms is for the only image field, and there are "
-            f"{len(schema.image_fields)}: give a dict, transforms={{field: [...]}}, for the fields "
-            f"{', '.join(schema.fields)}"
+            "a list of transforms needs exactly one image field, and there are "
+            f"{len(schema.image_fields)}: use transforms={{field: [...]}} with one of the "
+            f"fields {', '.join(schema.fields)}"
         )
     return schema.image_fields[0]

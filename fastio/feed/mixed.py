@@ -155,13 +155,16 @@ class MixFeed(JoinedFeed):
     """
 
     dataset: Mix
-    without_draws = "rows of a mix are those of its sources: ask a loader of one of them"
+    without_draws = "a mix has no row numbers of its own: use a loader of one of its sources"
 
     def __init__(
         self, mix: Mix, feeds: Sequence[NativeFeed | ConcatFeed], sampling: Sampling, ragged: Forms
     ) -> None:
         if not sampling.ours or sampling.order not in ("auto", "shuffle", "sequential"):
-            raise ValueError("a mix has an order of its own: no sampler, and no order='window'")
+            raise ValueError(
+                "a mix cannot be combined with a sampler or with order='window': "
+                "it determines the order itself"
+            )
         self._feeds = list(feeds)
         leaves = [leaf for feed in feeds for leaf in _leaves(feed)]
         super().__init__(mix, leaves, sampling, ragged, ("structure", "classes", "fields"))
@@ -204,8 +207,7 @@ class MixFeed(JoinedFeed):
 
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         raise TypeError(
-            "a mix has no row numbers of its own, only those of its sources: its "
-            "sampler cannot be iterated over"
+            "the sampler of a mix cannot be iterated over: a mix has no row numbers of its own"
         )
 
     def order_name(self, ranks: Ranks) -> str:
@@ -292,13 +294,13 @@ def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
     first = leaves[0]
     for leaf in leaves:
         if any(how.length is None for how in leaf.transforms.audio.values()):
-            raise TransformError("a mix needs clips of one length: give AudioDecode(length=...)")
+            raise TransformError("a mix needs clips of one length: use AudioDecode(length=...)")
         for what in alike:
             expected, found = (_described(each, what) for each in (first, leaf))
             if expected != found:
                 raise SchemaError(
-                    f"samples that come together are alike: {first.dataset.path} has the {what} "
-                    f"{expected}, {leaf.dataset.path} has {found}"
+                    f"the sources of one loader must be alike: {first.dataset.path} has the "
+                    f"{what} {expected}, but {leaf.dataset.path} has {found}"
                 )
 
 

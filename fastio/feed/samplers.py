@@ -76,8 +76,8 @@ class NextEpoch:
         drawn = self.cursor.seed is not None or self.cursor.begun or self.generator is not None
         if not drawn and self.ranks.world_size > 1 and self.feed.random:
             raise TypeError(
-                "ranks that share an epoch agree on a seed when the first iterator is made: give "
-                "seed=, which tells the order before"
+                "without seed=, ranks that share an epoch agree on a seed when the first "
+                "iterator is created, and the order is not known before: pass seed="
             )
         with unchanged(self.generator):
             cursor = self.drawn(replace(self.cursor, position=0), ahead=True)

@@ -112,7 +112,7 @@ def restore(generator: torch.Generator, state: str) -> None:
         found = np.ascontiguousarray(words.reshape(2, -1).T)
         generator.set_state(torch.from_numpy(found.reshape(-1).view(np.uint8)))
     except (zlib.error, RuntimeError, TypeError, ValueError) as error:
-        raise StateMismatch(f"not the state of a generator of this torch: {error}") from error
+        raise StateMismatch(f"not a generator state of this torch version: {error}") from error
 
 
 # Ranks
@@ -134,8 +134,8 @@ def process_ranks() -> Ranks:
         return Ranks(*map(int, found))
     except ValueError as error:
         raise ValueError(
-            f"the environment's RANK and WORLD_SIZE, {found[0]!r} and {found[1]!r}, are not "
-            "those of a process: unset them, or give rank= and world_size="
+            f"the environment's RANK and WORLD_SIZE, {found[0]!r} and {found[1]!r}, are not a "
+            "valid rank and world size: unset them, or pass rank= and world_size="
         ) from error
 
 
@@ -197,8 +197,8 @@ def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int
         if time.monotonic() >= ends_s:
             raise LoaderTimeout(
                 f"rank {group.rank} waited {limit_s:g} s for the seed of rank 0, which did not "
-                f"begin to iterate over this loader ({name}): iterate on rank 0 too, or give all "
-                "ranks the same seed=, with which none waits for another"
+                f"start to iterate over this loader ({name}): iterate on rank 0 too, or pass "
+                "the same seed= on all ranks, so that no rank waits for another"
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.5)
@@ -228,8 +228,8 @@ def warn_unsharded() -> None:
 @cache
 def _warn_once(count: int) -> None:
     warn(
-        f"this process is one of {count}, and this loader gives all of the data to each of them, "
-        "as a DataLoader without a sampler does: pass distributed=True to Loader to give each "
-        "process its part, or distributed=False if each is to get all of it",
+        f"this process is one of {count}, and this loader gives all of the data to each of "
+        "them, as a DataLoader without a sampler does: pass distributed=True to Loader to "
+        "give each process its part, or distributed=False if each should get all of it",
         ShardingWarning,
     )

@@ -162,7 +162,10 @@ def _check_iterable(sampling: Sampling) -> None:
                 f"{name}={value}: a dataset that iterates has its own order"
             )
     if sampling.mode != "sequential":
-        raise ValueError(f"a dataset that iterates has its own order: not {sampling.mode!r}")
+        raise ValueError(
+            f"order={sampling.mode!r} cannot be used with an iterable dataset, "
+            "which determines the order itself"
+        )
 
 
 def _finish(transforms: Any, reason: str) -> Finish | None:
@@ -175,8 +178,8 @@ def _finish(transforms: Any, reason: str) -> Finish | None:
         compiled = compile(as_list(given), None if key is None else str(key))
         if compiled.geometry:
             raise TransformError(
-                f"{compiled.geometry[0]} needs the native path, and here {reason}: do it in the "
-                "dataset, whose samples go through worker processes"
+                f"{compiled.geometry[0]} needs the native path, but {reason}: apply it in the "
+                "dataset, whose samples are loaded by worker processes"
             )
         functions: list[Callable[[Any], Any]] = [*compiled.batch]
         if compiled.tail:
@@ -190,7 +193,8 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
     """Applies a function to the input of the model: the first part of a batch."""
     if isinstance(data, Mapping):
         raise TransformError(
-            f"the batches are mappings: say which part, transforms={{key: [...]}}, of {list(data)}"
+            f"the batches are dicts: name the key, transforms={{key: [...]}}; the keys are "
+            f"{list(data)}"
         )
     return Finish([(0, function)])(data) if isinstance(data, (tuple, list)) else function(data)
 
@@ -282,7 +286,7 @@ class _IndexedBatches:
             raise
         except Exception as error:
             if self._closed:
-                raise LoaderClosed("closed while a batch was waited for") from error
+                raise LoaderClosed("closed while waiting for a batch") from error
             if self._drawn:
                 self._drawn.popleft()
             raise
@@ -317,7 +321,7 @@ class _IteratedBatches:
             raise
         except Exception as error:
             if self._closed:
-                raise LoaderClosed("closed while a batch was waited for") from error
+                raise LoaderClosed("closed while waiting for a batch") from error
             raise
         step = self._position
         self._position += 1

@@ -85,8 +85,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             loader.distributed = True
         if loader.device is not None and not _same_device(loader.device, accelerator.device):
             raise ValueError(
-                f"the loader delivers to {loader.device}, and this process's device is "
-                f"{accelerator.device}: make it with device=accelerator.device"
+                f"the loader delivers to {loader.device}, but the device of this process is "
+                f"{accelerator.device}: create the loader with device=accelerator.device"
             )
         _check_sharding(accelerator, loader)
         # What accelerate's functions look for.
@@ -100,8 +100,9 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.collate_fn = _only
         if accelerator.num_processes > 2 and not loader.drop_last and _pads_each_rank(loader):
             warnings.warn(
-                "gather_for_metrics can drop only the last process's padding, and of table files "
-                "as they are several processes have some: give drop_last=True, or pack them",
+                "gather_for_metrics removes padding only from the last process, but with table "
+                "files in place several processes have padding: use drop_last=True, or pack "
+                "the tables",
                 stacklevel=3,
             )
 
@@ -210,8 +211,8 @@ class TrainerLoaders:
     def _prepared(self, loader: Loader, kind: str, batch_size: int) -> PreparedLoader:
         if loader.batch_size != batch_size:
             raise ValueError(
-                f"the loader's batch_size is {loader.batch_size}, and the Trainer counts with "
-                f"args.{kind}_batch_size, {batch_size}: give both the same"
+                f"the loader's batch_size is {loader.batch_size}, but args.{kind}_batch_size "
+                f"of the Trainer is {batch_size}: both must be equal"
             )
         loader.set_epoch(0)
         return PreparedLoader(self.accelerator, loader)
@@ -271,11 +272,13 @@ def _same_device(one: torch.device, other: torch.device) -> bool:
 
 def _check_kind(loader: Any) -> None:
     if isinstance(loader, PreparedLoader):
-        raise TypeError("the loader is prepared already: use what the first call returned")
+        raise TypeError(
+            "the loader was already prepared: use the object that the first call returned"
+        )
     if not isinstance(loader, Loader):
         raise TypeError(
-            f"prepare takes a fastio.Loader, got {type(loader).__name__}: others are for "
-            "accelerator.prepare"
+            f"prepare takes a fastio.Loader, got {type(loader).__name__}: pass other objects "
+            "to accelerator.prepare"
         )
 
 
@@ -287,16 +290,16 @@ def _check_sharding(accelerator: Accelerator, loader: Loader) -> None:
         said, rank, world_size = how
         if processes % world_size or (world_size == processes and rank != process):
             raise ValueError(
-                f"the loader is sharded already, by {said}, as rank {rank} of {world_size}, and "
-                f"this is process {process} of {processes}: leave that out, and prepare gives each "
-                "process its part"
+                f"the loader was created with {said}, as rank {rank} of {world_size}, but this "
+                f"is process {process} of {processes}: leave these arguments out; prepare "
+                "gives each process its part"
             )
     elif processes > 1 and loader.distributed is not False and not _takes_parts(loader):
         warnings.warn(
-            f"each of the {processes} processes gets all samples of this loader: its sampler, or "
-            "its dataset that iterates, decides what it gives, and fastio follows it. Give each "
-            "process a part there (a DistributedSampler, a dataset split by node), or no sampler; "
-            "distributed=False says that all is wanted",
+            f"each of the {processes} processes gets all samples of this loader, which follows "
+            "its sampler or its iterable dataset. Divide the data there (a "
+            "DistributedSampler, a dataset split by node), or use no sampler; pass "
+            "distributed=False if every process should get everything",
             ShardingWarning,
             stacklevel=4,
         )

@@ -94,10 +94,11 @@ class TrainEpochs:
         step = self.loader.batch.step
         if self._has_length() and self.loader.batch_size is not None and step != done:
             warnings.warn(
-                f"the checkpoint was taken with another batch size or number of processes: the "
-                f"Trainer counts {done} of {len(self)} batches of this epoch as done, and it is "
-                f"{step}. Samples are not repeated, but those of this epoch that it does not come "
-                "to are left out: go on from checkpoints of the end of an epoch",
+                "the checkpoint was saved with another batch size or number of processes: the "
+                f"Trainer counts {done} of {len(self)} batches of this epoch as done, but the "
+                f"loader is at batch {step}. No sample is repeated, but samples of this epoch "
+                "that the Trainer does not reach are left out: resume from checkpoints saved "
+                "at the end of an epoch",
                 stacklevel=2,
             )
 
@@ -251,7 +252,7 @@ def _train_loader(trainer: Any) -> Loader:
     loader = getattr(trainer.train_dataloader, "loader", trainer.train_dataloader)
     if not isinstance(loader, Loader):
         raise TypeError(
-            f"StatsMonitor is for training on one fastio.Loader, and the Trainer has "
+            "StatsMonitor needs a Trainer that trains on one fastio.Loader, and this one has "
             f"{type(loader).__name__}"
         )
     return loader

@@ -118,9 +118,9 @@ class Sampling:
         if self.order == "auto":
             return
         if not self.ours:
-            raise ValueError(f"order={self.order!r} excludes a sampler, which is an order itself")
+            raise ValueError(f"order={self.order!r} cannot be combined with a sampler")
         if self.shuffle is not None and self.shuffle == (self.order == "sequential"):
-            raise ValueError(f"order={self.order!r} contradicts shuffle={self.shuffle}")
+            raise ValueError(f"order={self.order!r} cannot be combined with shuffle={self.shuffle}")
 
     @property
     def batched(self) -> bool:

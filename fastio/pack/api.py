@@ -232,7 +232,7 @@ def pack(
     )
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     if source_options is not None and not from_url:
-        raise PackError("source_options are for a URL, and the source is none")
+        raise PackError("source_options can only be used with a URL as the source")
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
@@ -291,13 +291,13 @@ def sample_options(
     if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
     if codec != "blocks" and codebook not in (None, DEFAULT):
-        raise PackError(f"codebooks are for the codec 'blocks', and the codec is {codec!r}")
+        raise PackError(f"codebooks can only be used with codec='blocks', got codec= {codec!r}")
     if max_side is not None and max_side < 1:
         raise PackError(f"max_side must be at least 1, got {max_side}")
     if quality is not None and not 1 <= quality <= 100:
         raise PackError(f"quality must be from 1 to 100, got {quality}")
     if quality is not None and codec == "raw":
-        raise PackError("quality is that of JPEGs, and the codec 'raw' stores pixels")
+        raise PackError("quality cannot be used with codec='raw', which stores pixels")
     if max_pixels is not None and max_pixels < 1:
         raise PackError(f"max_pixels must be at least 1, got {max_pixels}")
     if on_error not in ("raise", "skip"):
@@ -325,7 +325,8 @@ def open_destination(
         return RemoteDestination(str(dst), storage_options, staging)
     if storage_options is not None or staging is not None:
         raise PackError(
-            f"storage_options and staging are for a URL, and {os.fspath(dst)} is on this machine"
+            "storage_options and staging can only be used with a URL as the destination, and "
+            f"{os.fspath(dst)} is a local path"
         )
     return LocalDestination(Path(dst))
 
@@ -341,8 +342,8 @@ def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
         source = _resolved(path)
         if source == destination or source in destination.parents:
             raise PackError(
-                f"the destination {os.fspath(dst)} lies in the source {os.fspath(path)} and would "
-                "become a part of it; choose a folder elsewhere"
+                f"the destination {os.fspath(dst)} is inside the source {os.fspath(path)} and "
+                "would become part of it: choose another folder"
             )
 
 

@@ -137,7 +137,7 @@ def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, tuple[int, ..
 
 def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
     if value is None:
-        raise SchemaError("the value is missing (None); fastio stores no nulls")
+        raise SchemaError("the value is None, and fastio does not store nulls")
     if isinstance(field, Image):
         return _encode_image(field, value, images)
     if isinstance(field, Scalar):
@@ -210,7 +210,9 @@ def _encode_array(field: Array, value: Any) -> Any:
     if array is None:
         raise SchemaError(f"expected an array or tensor, got {type(value).__name__}")
     if array.dtype.name != field.dtype:
-        raise SchemaError(f"its dtype is {array.dtype.name}, the field's is {field.dtype}")
+        raise SchemaError(
+            f"its dtype is {array.dtype.name}, but the field has the dtype {field.dtype}"
+        )
     data = np.ascontiguousarray(array, dtype=field.dtype).tobytes()
     if not field.fits(array.shape):
         raise SchemaError(
@@ -241,7 +243,8 @@ def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
         below = field.vocabulary_size
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < below:
         raise SchemaError(
-            f"tokens from {int(array.min())} to {int(array.max())}, and there are 0 to {below - 1}"
+            f"tokens from {int(array.min())} to {int(array.max())}, but the vocabulary has 0 "
+            f"to {below - 1}"
         )
     return np.ascontiguousarray(array, field.dtype)
 

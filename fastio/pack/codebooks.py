@@ -59,7 +59,7 @@ def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise PackError(
-            f"{path} is no codebook: {reason}; give 'default', 'train', or a file that "
+            f"{path} is not a codebook: {reason}. Use 'default', 'train', or a file that "
             "tools/train_codebook wrote"
         ) from error
     return CodebookChoice("file", data)
@@ -93,8 +93,8 @@ def train_codebook(source: Source, images: ImageOptions, progress: bool = False)
             return _native.train_codebook(jpegs, seed=_SEED)
     except ValueError as error:
         raise PackError(
-            f"there is nothing to train a codebook on: a sample of {source.name} has no sound "
-            "JPEG file that the block codec can hold; use the default codebook"
+            f"a codebook cannot be trained: a sample of {source.name} contains no intact JPEG "
+            "file that the block codec supports; use the default codebook"
         ) from error
 
 

@@ -106,9 +106,9 @@ def hugging_face_source(
     """
     if has_transform(src):
         raise PackError(
-            "the dataset makes its samples by a function (set_transform), which is not packed: "
-            "ds.with_format(None) is the dataset without it, and ds.map(function) one with its "
-            "results"
+            "the dataset computes its samples with a function (set_transform), which cannot be "
+            "packed: pack ds.with_format(None), without the function, or ds.map(function), "
+            "with its results"
         )
     table = HuggingFaceTable(src, options, roots)
     is_path = isinstance(src, (str, os.PathLike))
@@ -118,7 +118,7 @@ def hugging_face_source(
         source = table_source(found, options, name, stamp=table.stamp)
         return replace(source, schema=with_classes(source.schema, table.classes))
     if filters is not None:
-        raise PackError("filters are for tables, and the dataset has images: use its own filter()")
+        raise PackError("filters cannot be used with a dataset that has images: use ds.filter()")
     dataset = HuggingFaceDataset(table, options)
 
     def stamp(field: str, row: int) -> tuple[str, int]:

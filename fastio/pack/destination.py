@@ -20,7 +20,7 @@ _OWN_NAME = re.compile(
     rf"(?:shard-[0-9]{{6,}}\.arrow|{re.escape(MANIFEST_NAME)})(?:{TEMPORARY_ENDING})?"
     rf"|{re.escape(JOURNAL_NAME)}"
 )
-_EXCLUDE = "resume and overwrite exclude each other: choose one"
+_EXCLUDE = "resume and overwrite cannot be combined: choose one"
 
 
 def shard_name(number: int) -> str:
@@ -79,7 +79,7 @@ class LocalDestination:
         if resume and overwrite:
             raise PackError(_EXCLUDE)
         if folder.exists() and not folder.is_dir():
-            raise PackError(f"{folder} is a file, and no folder to pack to")
+            raise PackError(f"{folder} is a file: give a folder to pack to")
         folder.mkdir(parents=True, exist_ok=True)
         own = own_files(folder)
         if overwrite:
@@ -138,22 +138,22 @@ def check_may_pack(name: str, own: Collection[str], resume: bool, overwrite: boo
         return
     has_journal = JOURNAL_NAME in own
     if MANIFEST_NAME in own and not (resume and has_journal):
-        state = "a whole dataset, there is nothing to resume" if resume else "a dataset already"
+        state = "a complete dataset; there is nothing to resume" if resume else "a dataset already"
         raise DatasetExists(
-            f"{name} holds {state}; choose another destination, or replace it with overwrite "
-            "(--overwrite)"
+            f"{name} contains {state}; choose another destination, or replace it with "
+            "overwrite (--overwrite)"
         )
     if own and not has_journal:
         some = sorted(own)[:3]
         raise PackError(
-            f"{name} holds parts of a dataset ({', '.join(some)}{', ...' * (len(own) > 3)}) but no "
-            "journal to resume from; choose another destination, or replace them with overwrite "
-            "(--overwrite)"
+            f"{name} contains parts of a dataset ({', '.join(some)}{', ...' * (len(own) > 3)}) "
+            "but no journal to resume from; choose another destination, or replace them with "
+            "overwrite (--overwrite)"
         )
     if has_journal and not resume:
         raise PackError(
-            f"{name} holds a half-written dataset; finish it with resume (--resume), or start "
-            "again with overwrite (--overwrite)"
+            f"{name} contains an incomplete dataset; finish it with resume (--resume), or "
+            "start again with overwrite (--overwrite)"
         )
 
 

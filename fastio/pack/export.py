@@ -120,7 +120,7 @@ def export(
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:
             raise PackError(
-                f"rows {_written_slice(rows)} are none; {opened.path} has rows 0 to "
+                f"rows {_written_slice(rows)} select nothing; {opened.path} has rows 0 to "
                 f"{len(opened) - 1}"
             )
         pool = workers or available_cores()
@@ -166,8 +166,8 @@ class _Exporter:
         self.listed = set(self._others) != {self._class_field} - {None}
         if self.listed and _PATH_KEY in self._others:
             raise PackError(
-                f"{dataset.path} has a field {_PATH_KEY!r}, which is what the images' paths are "
-                f"called in {LIST_NAME}: it cannot be exported"
+                f"{dataset.path} has a field {_PATH_KEY!r}, which is also the name of the "
+                f"column of image paths in {LIST_NAME}: it cannot be exported"
             )
 
     def write(self, row: int, hold: Callable[[int], None]) -> _Written:
@@ -245,7 +245,7 @@ def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:
     if inside in (folder.resolve(), *folder.resolve().parents):
         raise PackError(f"{folder} is the dataset itself or lies in it; choose another folder")
     if folder.exists() and not folder.is_dir():
-        raise PackError(f"{folder} is a file, and no folder to write to")
+        raise PackError(f"{folder} is a file: give a folder to write to")
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     if not overwrite and next(folder.iterdir(), None) is not None:

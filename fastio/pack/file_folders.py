@@ -41,7 +41,9 @@ def open_file_folder(
     if kind in (None, 0):
         return None
     if schema is not None:
-        raise PackError(f"the fields of {path} are found out from its files: give no schema")
+        raise PackError(
+            f"schema cannot be used with {path}: its fields are determined by its files"
+        )
     return audio_source(AudioFolder(path)) if kind == 1 else _array_source(path, max_unzipped_bytes)
 
 
@@ -110,7 +112,7 @@ def _arrays_of(
 ) -> Source:
     endings = {os.path.splitext(name)[1].lower() for name in paths}
     if len(endings) > 1:
-        raise SchemaError(f"{path} has .npy and .npz files: pack them one after the other")
+        raise SchemaError(f"{path} has both .npy and .npz files: pack them separately")
     named = endings == {".npz"}
     fields = _survey(paths)
     if classes is not None:
@@ -205,7 +207,9 @@ def _field(name: str, headers: Sequence[tuple[str, _Header]]) -> Field:
                 "convert them to one type"
             )
     if first.dtype not in ARRAY_DTYPES:
-        raise SchemaError(f"the array {name!r} of {where} is {first.dtype}, which is not stored")
+        raise SchemaError(
+            f"the array {name!r} of {where} is {first.dtype}, which fastio does not store"
+        )
     shapes = [header.shape for _, header in headers]
     if len({len(shape) for shape in shapes}) > 1:
         return Array(first.dtype)

@@ -92,9 +92,9 @@ def _infer_field(value: Any, number: int) -> Field:
     if array is None or array.dtype.name not in possible:
         kind = type(value).__name__ if array is None else f"array of {array.dtype}"
         raise SchemaError(
-            f"value {number} of the first sample is {_article(kind)}, which cannot be stored: "
-            "possible are PIL images, arrays and tensors of numbers, numbers, str and bytes; "
-            "give lists as arrays, and take nested dicts and tuples apart"
+            f"value {number} of the first sample is {_article(kind)}, which cannot be stored. "
+            "Supported are PIL images, arrays and tensors of numbers, numbers, str and bytes; "
+            "convert lists to arrays, and flatten nested dicts and tuples"
         )
     if not array.ndim:
         return Scalar(array.dtype.name)

@@ -173,8 +173,8 @@ def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
             for key in different
         )
         raise PackError(
-            f"cannot resume, this pack is not the one that was begun: {details}. Use the same "
-            "options and source, or start again with overwrite"
+            "cannot resume, the options or the source differ from the interrupted pack: "
+            f"{details}. Use the same options and source, or start again with overwrite"
         )
 
 

@@ -127,7 +127,7 @@ def _converter(
     if isinstance(field, Text):
         return lambda record: _text(record[name])
     if not isinstance(field, Scalar):
-        raise SchemaError(f"field {name!r}: a list can give Image, Scalar and Text only")
+        raise SchemaError(f"field {name!r}: a list supports only Image, Scalar and Text")
     if schema.classes and name in CLASS_COLUMNS and columns[name].is_words:
         numbers = {word: number for number, word in enumerate(schema.classes)}
         return lambda record: _class_number(numbers, record[name])
@@ -157,7 +157,7 @@ class _Column:
     def observe(self, value: Any, where: str) -> None:
         """Takes one value into account."""
         if value is None:
-            raise SchemaError(f"{where}: {self._name!r} is null; fastio stores no nulls")
+            raise SchemaError(f"{where}: {self._name!r} is null, and fastio does not store nulls")
         kind = self._kind_of(value)
         if kind == "empty" and not self._first_empty:
             self._first_empty = where
@@ -185,7 +185,8 @@ class _Column:
         if self._first_empty:
             raise SchemaError(
                 f"{self._first_empty}: {self._name!r} is empty, while the column holds {dtype} "
-                "elsewhere; fastio stores no nulls: fill it in, or leave the line out"
+                "elsewhere; fastio does not store nulls: fill the cell in, or leave the line "
+                "out"
             )
         return Scalar(dtype)
 

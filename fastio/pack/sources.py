@@ -86,11 +86,11 @@ def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
 
 def _open_text(src: Any, wanted: Wanted) -> RowSource:
     if wanted.filters is not None:
-        raise PackError("filters are for tables, and with a tokenizer they are text")
+        raise PackError("filters can be used with tables, but not with a tokenizer")
     if wanted.schema is not None:
         raise SchemaError(
-            "the fields of text are its tokens and the columns that are kept: say which with "
-            "columns, and their types with dtypes, instead of a schema"
+            "schema cannot be used with text: choose columns with columns, and their types "
+            "with dtypes"
         )
     return open_documents(src, wanted.tokens, wanted.columns)
 
@@ -111,8 +111,8 @@ def _kind_of(src: Any, wanted: Wanted) -> tuple[Kind | None, Any]:
 def _without_schema(found: RowSource, wanted: Wanted) -> RowSource:
     if wanted.schema is not None:
         raise SchemaError(
-            "a table's fields are found out from its columns: say with columns, groups, dtypes "
-            "and nulls what they are to be, instead of a schema"
+            "schema cannot be used with tables, whose columns determine the fields: use "
+            "columns, groups, dtypes and nulls"
         )
     return found
 
@@ -122,13 +122,12 @@ def _check_wanted(src: Any, kind: Kind | None, of_columns: bool, wanted: Wanted)
     given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
     if of_columns and kind not in (TABLES, HUGGING_FACE):
         raise PackError(
-            "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
-            f"JSONL), and {given} is none"
+            "columns, groups, dtypes, nulls and filters can only be used with tables "
+            f"(Parquet, Arrow, CSV, JSONL), and {given} is not one"
         )
     if wanted.roots is not None and kind is not HUGGING_FACE:
         raise PackError(
-            "roots is only for a list of images or a directory of save_to_disk, and the source is "
-            "neither; leave it out"
+            "roots can only be used with a list of images or a save_to_disk directory: leave it out"
         )
     if wanted.max_unzipped_bytes is not None and isinstance(src, Rows):
         raise PackError("the tars are already open: pass max_unzipped_bytes to fastio.open instead")
@@ -152,8 +151,8 @@ def _open_tables(src: Any, parts: Any, wanted: Wanted) -> Source | RowSource:
 def _open_hugging_face(src: Any, parts: Any, wanted: Wanted) -> Source | RowSource:
     if wanted.schema is not None:
         raise SchemaError(
-            "the dataset's own features say what its fields are: say with columns, groups, dtypes "
-            "and nulls what they are to be, instead of a schema"
+            "schema cannot be used with a Hugging Face dataset, whose features determine the "
+            "fields: use columns, groups, dtypes and nulls"
         )
     return hugging_face_source(src, wanted.columns, wanted.filters, wanted.roots)
 
@@ -169,7 +168,7 @@ def _open_tars(src: Any, parts: Any, wanted: Wanted) -> Source:
 
 
 def _refuse_packed(src: Any, parts: Any, wanted: Wanted) -> Source:
-    raise PackError(f"{getattr(src, 'path', src)} is packed already")
+    raise PackError(f"{getattr(src, 'path', src)} is already packed")
 
 
 def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
@@ -178,7 +177,7 @@ def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
         return _open_path(os.fspath(src), wanted)
     if isinstance(src, (bytes, Mapping)):
         raise PackError(
-            f"a {type(src).__name__} is not a source of samples: give an iterable or dataset of "
+            f"a {type(src).__name__} cannot be packed: give an iterable or a dataset of "
             "tuples, dicts or single values"
         )
     folder = _files_of_image_folder(src)
@@ -197,8 +196,9 @@ def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
 def _open_path(path: str, wanted: Wanted) -> Source:
     if os.path.isfile(path):
         raise SourceNotFound(
-            f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
-            ".parquet, .arrow); text is packed with a tokenizer (--tokenizer)"
+            f"{path} is a file of a type that fastio does not pack "
+            f"({', '.join(LIST_SUFFIXES)}, .tar, .parquet, .arrow); text is packed with a "
+            "tokenizer (--tokenizer)"
         )
     files = open_file_folder(path, wanted.schema, wanted.max_unzipped_bytes)
     return files or folder_source(FolderDataset(path), wanted.schema)

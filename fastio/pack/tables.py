@@ -143,8 +143,8 @@ def open_memory(src: Any, options: TableOptions, filters: Any = None) -> RowSour
     for column in table.schema if isinstance(table, StreamTable) else ():
         if pa.types.is_dictionary(column.type):
             raise SchemaError(
-                f"{name}: column {column.name!r} is dictionary-encoded, and all its words are to "
-                "be known first: give a Table (reader.read_all()), or files"
+                f"{name}: column {column.name!r} is dictionary-encoded, and its dictionary has "
+                "to be known first: give a Table (reader.read_all()), or files"
             )
     wanted = Filter.of(filters, table.schema, name)
     return table_source(Opened((), [table], wanted), options, name)
@@ -171,4 +171,4 @@ def refuse_image_options(name: str, **options: Any) -> None:
     """Raises PackError if an option for images or single samples is given for a table."""
     for option, value in options.items():
         if value is not None:
-            raise PackError(f"{option} is not for tables, and {name} is one")
+            raise PackError(f"{option} cannot be used with tables, and {name} is one")

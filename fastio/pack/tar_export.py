@@ -62,7 +62,7 @@ class TarExporter:
             {name: kind for name, kind in wanted.items() if name != KEY_FIELD}
         )
         if not self._extensions:
-            raise PackError(f"{dataset.path} has no fields to export but {KEY_FIELD}")
+            raise PackError(f"{dataset.path} has no fields to export other than {KEY_FIELD}")
         self._others = [name for name, kind in wanted.items() if not isinstance(kind, Image)]
         self._digits = digits_of(len(dataset))
 

@@ -177,7 +177,7 @@ class RemoteDestination:
             yield
         except (StoreError, SourceNotFound) as error:
             raise PackError(
-                f"{error}; what is uploaded stays: finish it with resume (--resume)"
+                f"{error}; the uploaded files are kept: continue with resume (--resume)"
             ) from error
 
     # --- What is there ----------------------------------------------------------------------------

@@ -70,8 +70,8 @@ class Writer:
         self._written = 0
         if codebook == TRAIN:
             raise PackError(
-                "a Writer has no samples to train a codebook on: use the default one, or one from "
-                "a file that tools/train_codebook wrote"
+                "a Writer cannot train a codebook: use the default one, or one from a file "
+                "that tools/train_codebook wrote"
             )
         options = sample_options(
             codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels

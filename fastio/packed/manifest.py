@@ -328,12 +328,12 @@ def _why_no_dataset(folder: str) -> str:
         return f"{folder} is a file; a packed dataset is the folder that `fastio pack` writes"
     if is_half_written(folder):
         return (
-            f"{folder} holds a half-written dataset: finish it with `fastio pack SOURCE {folder} "
-            "--resume`"
+            f"{folder} contains an incomplete dataset: finish it with `fastio pack SOURCE "
+            f"{folder} --resume`"
         )
     return (
-        f"{folder} is not a packed dataset, it has no {MANIFEST_NAME}: make one with `fastio pack "
-        "SOURCE DESTINATION`"
+        f"{folder} is not a packed dataset, it has no {MANIFEST_NAME}: create one with `fastio "
+        "pack SOURCE DESTINATION`"
     )
 
 

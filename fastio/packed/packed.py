@@ -107,7 +107,7 @@ class Dataset(Rows):
     @property
     def _stored(self) -> StoredShards:
         if not isinstance(self._shards, StoredShards):
-            raise ValueError(f"{self.path} is a folder, and not in a store")
+            raise ValueError(f"{self.path} is a local folder, not in a store")
         return self._shards
 
     @property
@@ -355,7 +355,7 @@ class Dataset(Rows):
     ) -> StoredImage:
         """Returns one image as it is stored, neither decoded nor verified; see `image`."""
         if not isinstance(self._field(field), Image):
-            raise SchemaError(f"field {field!r} is no image: use gather")
+            raise SchemaError(f"field {field!r} is not an image field: use gather")
         shards, rows = self.locate(np.array([row], dtype=np.int64))
         reader, local = self.shard(int(shards[0])), int(rows[0])
         parts = (

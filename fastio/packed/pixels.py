@@ -68,7 +68,9 @@ def decode_image(
         ValueError: the data cannot be decoded; the message is a reason, without a name.
     """
     if codec >= len(CODEC_NAMES):
-        raise ValueError(f"it is stored by the codec {codec}, which this fastio does not know")
+        raise ValueError(
+            f"it is stored with the codec {codec}, which this version of fastio does not know"
+        )
     stored = np.frombuffer(data, dtype=np.uint8)
     channels = 3 if mode == "RGB" else 1
     if codec == CODEC_BLOCKS:
@@ -210,8 +212,8 @@ def check_depth(image: PillowImage.Image) -> None:
     if deep or image.mode not in _EIGHT_BIT_MODES:
         raise _RefusedError(
             f"it has more than 8 bits a channel (Pillow mode {image.mode!r}, raw mode "
-            f"{', '.join(tiles) or 'unknown'}), which 8-bit pixels cannot hold without loss; "
-            "convert it yourself, or pack its values as an Array"
+            f"{', '.join(tiles) or 'unknown'}), which 8-bit pixels cannot represent without "
+            "loss: convert it, or pack its values as an Array"
         )
 
 

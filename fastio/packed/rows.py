@@ -178,7 +178,7 @@ class Rows(ABC):
 
         Of a remote dataset these are places in the store.
         """
-        raise SchemaError(f"{self.path}: field {field!r} is no image")
+        raise SchemaError(f"{self.path}: field {field!r} is not an image field")
 
     def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
         """Returns one upright image, uint8 (H, W, C), decoded in this thread.
@@ -192,7 +192,7 @@ class Rows(ABC):
             SchemaError: there is no such field, or it is no image.
             ImageError: the image cannot be read or decoded.
         """
-        raise SchemaError(f"{self.path}: field {field!r} is no image")
+        raise SchemaError(f"{self.path}: field {field!r} is not an image field")
 
     def image_size(self, field: str, row: int) -> tuple[int, int]:
         """Returns the (height, width) of an image after it is turned upright."""

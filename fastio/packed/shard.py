@@ -333,7 +333,9 @@ class ShardReader:
         data = memoryview(array.buffers()[2] or b"")
         rows = np.asarray(local_rows, dtype=np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(array)):
-            raise IndexError(f"{self.path} has {len(array)} rows, asked for {rows.tolist()}")
+            raise IndexError(
+                f"{self.path} has {len(array)} rows, but {rows.tolist()} were requested"
+            )
         spans = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
         if not pa.types.is_large_string(array.type):
             return [bytes(data[begin:end]) for begin, end in spans]

@@ -293,7 +293,7 @@ def _fetch_manifest(store: Store) -> Manifest:
             manifest = Manifest(store.url, file.path)
         except SourceNotFound as error:
             raise DatasetNotFound(
-                f"{store.url} has no {MANIFEST_NAME}: it is no packed dataset, or one that was not "
+                f"{store.url} has no {MANIFEST_NAME}: it is not a packed dataset, or was not "
                 f"copied completely ({error})"
             ) from error
         except ManifestInvalid as error:  # it may have been damaged on the way

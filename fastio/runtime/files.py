@@ -29,7 +29,7 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _STREAMS = ("/dev/stdout", "/dev/stderr")
 _STREAM_FOLDERS = ("/dev/fd/", "/proc/")
 _MOST_VISITS = 1000  # of one folder through different links
-_CYCLE = "a link leads to a folder that it lies in, which makes a cycle: delete the link"
+_CYCLE = "a link leads to a folder that contains it, which makes a cycle: delete the link"
 _TOO_MANY = f"more than {_MOST_VISITS:,} links lead to it: delete the links"
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",

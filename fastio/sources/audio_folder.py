@@ -67,7 +67,7 @@ class AudioFolder(FolderDataset):
         if field == "label" and field in self.schema.fields:
             return super().gather(field, rows)
         if field != "audio":
-            raise SchemaError(f"{field!r} is no field of {self.path}, which has audio and label")
+            raise SchemaError(f"{self.path} has no field {field!r}; it has audio and label")
         return [self._read(row) for row in np.asarray(rows, np.int64).tolist()]
 
     def sound_file(self, field: str, row: int) -> str:

@@ -219,7 +219,7 @@ class FolderDataset(Rows):
     def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
         """Returns one image, uint8 (H, W, 3), upright or as stored; see `Rows.image`."""
         if not isinstance(self._field(field), Image):
-            raise SchemaError(f"field {field!r} is no image: use gather")
+            raise SchemaError(f"field {field!r} is not an image field: use gather")
         path = self.paths[row]
         with of_sample(self, row, ImageError):
             data = read_file(path)
@@ -252,8 +252,8 @@ def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
             entries = [(entry.name, entry.is_dir()) for entry in found]
     except NotADirectoryError as error:
         raise SourceNotFound(
-            f"{root} is a file; a folder with a folder of images for each class is needed, or a "
-            "dataset that `fastio pack` made"
+            f"{root} is a file: give a folder with one subfolder of images per class, or a "
+            "packed dataset"
         ) from error
     except FileNotFoundError as error:
         raise SourceNotFound(f"{root} does not exist") from error
@@ -262,7 +262,7 @@ def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
     classes = sorted(name for name, is_folder in entries if is_folder)
     if not classes:
         images = sum(name.lower().endswith(extensions) for name, _ in entries)
-        hint = f"{images} images lie directly in it: move" if images else "Move"
+        hint = f"{images} images are directly in it: move" if images else "Move"
         raise SourceNotFound(
             f"Couldn't find any class folder in {root}. {hint} images to one folder for each "
             "class, or list them in a CSV or JSONL file with a column `path` and pack that"

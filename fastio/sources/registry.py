@@ -182,7 +182,7 @@ def open(
         FormatVersionUnsupported: a newer fastio packed it.
     """
     if isinstance(fields, str):
-        raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
+        raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
     options = Options(
         storage_options,
         cache,
@@ -202,7 +202,8 @@ def open(
     if isinstance(source, Rows):
         if options.given:
             raise OptionError(
-                f"{source!r} is open already: pass {', '.join(options.given)} where it is opened"
+                f"{source!r} is already open: pass {', '.join(options.given)} to the call that "
+                "opens it"
             )
         return source
     dataset = open_found(find_data(source, options))
@@ -286,7 +287,7 @@ def _check_options(found: Found) -> None:
     for option in found.options.given:
         if option not in found.kind.options | COMMON:
             raise OptionError(
-                f"{option} is an option of {takers(option)}, and not of {found.kind.name}: leave "
+                f"{option} is an option for {takers(option)}, not for {found.kind.name}: leave "
                 f"it out for {found.name}"
             )
         if option in ("storage_options", "cache") and not found.remote:

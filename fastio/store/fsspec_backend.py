@@ -98,12 +98,12 @@ class FsspecBackend:
         asked = f"bytes {offset} to {offset + length}"
         if came > length:
             raise Doubtful(
-                f"{asked} were requested, but {came} bytes came: the server ignores ranges"
+                f"{asked} were requested, but {came} bytes were received: the server ignores ranges"
             )
         size = self.stat(name, limit_s).size or 0
         if offset + length > size:
-            raise Permanent(f"{asked} were asked for, of an object of {size} bytes")
-        raise OSError(f"{came} bytes came instead of {length}")
+            raise Permanent(f"{asked} were requested, but the object has {size} bytes")
+        raise OSError(f"{came} bytes were received instead of {length}")
 
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
         """Writes a whole object."""

@@ -119,7 +119,7 @@ class ObstoreBackend:
                 _complain(offset, expected, start, end, size)
             data = memoryview(answer.bytes())
         if data.nbytes != expected:
-            raise OSError(f"{data.nbytes} bytes came instead of {expected}")
+            raise OSError(f"{data.nbytes} bytes were received instead of {expected}")
         return data, Marks.of_info(answer.meta)
 
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
@@ -206,8 +206,8 @@ def _connect(family: str, url: str, settings: Settings, client: Any, retry: Any)
 def _complain(offset: int, expected: int, start: int, end: int, size: int) -> None:
     asked = f"bytes {offset} to {offset + expected}"
     if offset + expected > size:
-        raise Permanent(f"{asked} were asked for, of an object of {size} bytes")
-    raise OSError(f"{asked} were asked for, and {start} to {end} of {size} were sent")
+        raise Permanent(f"{asked} were requested, but the object has {size} bytes")
+    raise OSError(f"{asked} were requested, but {start} to {end} of {size} were received")
 
 
 class _Translated:

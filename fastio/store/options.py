@@ -224,5 +224,5 @@ def _web_for_fsspec(options: dict[str, Any]) -> dict[str, Any]:
     if client.pop("allow_invalid_certificates", False):
         options["ssl"] = False
     if client:
-        raise ValueError(f"client_options[{next(iter(client))!r}], which is obstore's")
+        raise ValueError(f"client_options[{next(iter(client))!r}], an option of obstore")
     return options

@@ -145,7 +145,9 @@ def _followed(method: str, url: yarl.URL, location: str) -> yarl.URL:
     """Returns the URL that a redirect leads to."""
     target = url.join(yarl.URL(location))
     if method not in ("GET", "HEAD"):
-        raise Permanent(f"the server redirects a {method} to {target}: write there instead")
+        raise Permanent(
+            f"the server redirects a {method} request to {target}: use that URL instead"
+        )
     if target.scheme not in ("http", "https") or (url.scheme, target.scheme) == ("https", "http"):
         raise Permanent(f"the server redirects from {url.scheme} to {target.scheme}: not followed")
     return target
@@ -240,7 +242,7 @@ def _expected(
     if answer.status == 200:
         # RFC 9110, 14.2: a server may ignore Range, and then sends the whole object.
         if is_part and (offset or count is None or count != length):
-            raise Doubtful(f"{asked}, but the whole object came: the server ignores ranges")
+            raise Doubtful(f"{asked}, but the whole object was received: the server ignores ranges")
         if count is None and not answer.headers.get("Transfer-Encoding"):
             raise Permanent(
                 "the response has no length, so that a truncated body would not be detected"
@@ -251,7 +253,9 @@ def _expected(
             f"{asked}, but the response has HTTP status {answer.status} {answer.reason}"
         )
     if answer.headers.get("Content-Type", "").lower().startswith("multipart/"):
-        raise Permanent(f"{asked}, but several ranges came ({answer.headers['Content-Type']})")
+        raise Permanent(
+            f"{asked}, but several ranges were received ({answer.headers['Content-Type']})"
+        )
     said = _RANGE.fullmatch(text.strip())
     if said is None:
         raise OSError(
@@ -262,7 +266,7 @@ def _expected(
     if total is not None and wanted is not None and wanted > total:
         raise Permanent(f"{asked}, but the object has {total} bytes")
     if first != offset or (wanted is not None and end != wanted):
-        raise OSError(f"{asked}, but {first} to {end} were sent")
+        raise OSError(f"{asked}, but {first} to {end} were received")
     if count is not None and count != end - first:
         raise OSError(f"bytes {first} to {end} were announced, with a length of {count}")
     return end - first, Marks.of_headers(answer.headers, total)
@@ -282,7 +286,7 @@ async def _body(answer: Any, count: int | None) -> bytes:
         if count is not None and came > count:
             break
     if count is not None and came != count:
-        raise OSError(f"{came} bytes came instead of {count}")
+        raise OSError(f"{came} bytes were received instead of {count}")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

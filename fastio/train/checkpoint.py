@@ -101,8 +101,8 @@ def check_folder(folder: Path, last: str, resume: bool) -> None:
         ) from error
     if there and not resume:
         raise fastio.TrainError(
-            f"{folder / last} is there, of a run before: go on with it by --resume, or choose "
-            "another --checkpoint-dir, or delete it"
+            f"{folder / last} was written by an earlier run: continue that run with --resume, "
+            "choose another --checkpoint-dir, or delete the file"
         )
 
 
@@ -130,7 +130,9 @@ def load(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise fastio.CheckpointError(f"{path} is damaged: {damaged} in it has another checksum")
+            raise fastio.CheckpointError(
+                f"{path} is damaged: the checksum of {damaged} does not match"
+            )
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
@@ -138,11 +140,11 @@ def load(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # zipfile, pickle and torch each have errors of their own
         raise fastio.CheckpointError(
-            f"{path} is damaged or no checkpoint: {error}; go on from a copy of it, or from "
-            "another one of its folder"
+            f"{path} is damaged or not a checkpoint: {error}. Continue from a copy, or from "
+            "another checkpoint in its folder"
         ) from error
     if not isinstance(content, dict) or "version" not in content:
-        raise fastio.CheckpointError(f"{path} is no checkpoint of fastio train")
+        raise fastio.CheckpointError(f"{path} is not a checkpoint of fastio train")
     if content["version"] != VERSION:
         raise fastio.CheckpointError(
             f"{path} has version {content['version']}, and this fastio reads version {VERSION}"
@@ -163,7 +165,7 @@ def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path)
     ]
     if differing:
         raise fastio.CheckpointError(
-            f"{path} is of another run: {'; '.join(differing)}. Go on with the same options, or "
+            f"{path} belongs to another run: {'; '.join(differing)}. Use the same options, or "
             "choose another --checkpoint-dir"
         )
 

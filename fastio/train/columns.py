@@ -61,9 +61,11 @@ class Columns:
             sparse = [name for name in left if name not in dense]
         for name in (label, *(dense or ()), *(sparse or ())):
             if name not in fields:
-                raise fastio.TrainError(f"there is no field {name!r}, but {listed(fields, name)}")
+                raise fastio.TrainError(
+                    f"there is no field {name!r}; the fields are {listed(fields, name)}"
+                )
         if not dense and not sparse:
-            raise fastio.TrainError(f"there is no field beside {label!r} to learn from")
+            raise fastio.TrainError(f"there is no field other than {label!r} to learn from")
         return cls(
             {name: _width(name, fields[name]) for name in dense or ()},
             {name: _width(name, fields[name]) for name in sparse or ()},
@@ -139,8 +141,9 @@ def _width(name: str, kind: Any) -> int:
         if width is not None and not kind.dtype.startswith("complex"):
             return width
     raise fastio.TrainError(
-        f"the field {name!r} is {kind!r}, which is no number or group of numbers: name the fields "
-        "to learn from (dense, sparse), or pack what is wanted (--columns)"
+        f"the field {name!r} is {kind!r}, which is neither a number nor a group of numbers: "
+        "choose the input fields with dense and sparse, or pack only the columns that are "
+        "needed (--columns)"
     )
 
 

@@ -31,7 +31,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Image
     images = [name for name, kind in fields.items() if isinstance(kind, fastio.Image)]
     if not images:
         raise fastio.TrainError(
-            f"{options.data} has no images, but {listed(fields) or 'no fields'}"
+            f"{options.data} has no images; its fields are {listed(fields) or 'none'}"
         )
     label = settings.label or next((n for n in ("label", "class", "cls") if n in fields), "label")
     return ImageTask(options, settings, images[0], Labels.of(options.data, label))
@@ -113,13 +113,13 @@ def _torchvision_model(name: str, classes: int) -> nn.Module:
         from torchvision import models
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
         raise fastio.TrainError(
-            f"model={name} is none of {known}, and torchvision, which may have it, cannot be "
-            f"imported: {error}"
+            f"model={name} is not one of {known}, and torchvision, which may have it, cannot "
+            f"be imported: {error}"
         ) from error
     # Those of the package itself classify images; its subpackages have other kinds.
     if name not in models.list_models(module=models):
         raise fastio.TrainError(
-            f"model={name} is none of {known}, and none of torchvision's: it has "
+            f"model={name} is neither one of {known} nor a torchvision model; torchvision has "
             f"{listed(models.list_models(module=models), name)}"
         )
     # Of two models, which also give the scores of auxiliary classifiers unless told not to.
@@ -128,6 +128,6 @@ def _torchvision_model(name: str, classes: int) -> nn.Module:
         model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **more)
     except (ValueError, TypeError) as error:
         raise fastio.TrainError(
-            f"model={name} is none of {known}, and torchvision gives none: {error}"
+            f"model={name} is not one of {known}, and torchvision could not create it: {error}"
         ) from error
     return model

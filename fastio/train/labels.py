@@ -45,7 +45,8 @@ class Labels:
         words = vocabulary or _values(data, field)
         if len(words) < 2:
             raise fastio.TrainError(
-                f"{data}: {field!r} is {words[0]!r} everywhere: there is nothing to learn"
+                f"{data}: {field!r} has the value {words[0]!r} in every row: there is nothing "
+                "to learn"
             )
         return cls(field, words, data, vocabulary is not None)
 
@@ -73,8 +74,8 @@ class Labels:
         unknown = [word for word in given if word not in number]
         if unknown:
             raise fastio.TrainError(
-                f"{data}: {self.field!r} is {unknown[0]!r} somewhere, a class that the data to "
-                f"train on does not have: there are {listed(self.words, unknown[0])}"
+                f"{data}: {self.field!r} has the value {unknown[0]!r}, which is not a class of "
+                f"the training data. Its classes are {listed(self.words, unknown[0])}"
             )
         if isinstance(given[0], str) and vocabulary is None:
             return lambda words: torch.tensor([number[word] for word in words], device=device)
@@ -99,8 +100,8 @@ def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
         schema = loader.dataset.schema
     if field not in schema.fields:
         raise fastio.TrainError(
-            f"{data} has no field {field!r}, but {listed(schema.fields, field)}: say which one to "
-            "predict, or pack it beside the others"
+            f"{data} has no field {field!r}; its fields are {listed(schema.fields, field)}. "
+            "Choose the field to predict, or pack it with the others"
         )
     names: tuple[str, ...] | None = schema.vocabularies.get(field)
     return schema.classes if names is None and field in ("label", "class") else names

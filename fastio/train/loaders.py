@@ -115,7 +115,8 @@ def _subset_loader(data: Any, subset: Subset, settings: dict[str, Any]) -> fasti
 def _check_count(samples: int, data: str) -> None:
     if samples < 2:  # of which a norm over the batch makes nothing
         raise fastio.TrainError(
-            f"{data} has {'no samples' if samples == 0 else '1 sample'} to train on: 2 is the least"
+            f"{data} has {('no samples' if samples == 0 else '1 sample')} to train on: at "
+            "least 2 are needed"
         )
 
 

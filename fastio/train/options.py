@@ -120,8 +120,9 @@ class Options:
             raise fastio.TrainError("resume and checkpoint_every need checkpoint_dir")
         if self.compile and self.parallel == "dp":
             raise fastio.TrainError(
-                "compile does not work with parallel=dp, whose copies of the model would all use "
-                "the first one's weights: start processes by torchrun (ddp), or leave one out"
+                "compile cannot be combined with parallel=dp, whose copies of the model would "
+                "all use the weights of the first one: use torchrun (ddp), or leave one of the "
+                "two out"
             )
 
     def identity(self) -> dict[str, Any]:
@@ -224,4 +225,4 @@ def _check_choice(settings: Any, name: str) -> None:
     parts = [get_args(part) or (part,) for part in get_args(hint)]
     known = [word for part in parts for word in part if isinstance(word, str)]
     if value is not None and value not in known:
-        raise fastio.TrainError(f"{name} is one of {', '.join(known)}, not {value!r}")
+        raise fastio.TrainError(f"{name} must be one of {', '.join(known)}, got {value!r}")

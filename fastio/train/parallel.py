@@ -111,13 +111,13 @@ def processes(options: Options) -> Iterator[Place]:
     device = _device(options, launched)
     if not launched and options.parallel in ("ddp", "fsdp"):
         raise fastio.TrainError(
-            f"parallel={options.parallel} needs processes: start it by `torchrun --nproc-per-node "
-            "N -m fastio train ...`"
+            f"parallel={options.parallel} needs several processes: start it with `torchrun "
+            "--nproc-per-node N -m fastio train ...`"
         )
     if options.parallel == "dp" and world_size > 1:
         raise fastio.TrainError(
-            "parallel=dp is one process with several GPUs, and torchrun started "
-            f"{world_size}: leave --parallel out, for ddp"
+            "parallel=dp uses one process with several GPUs, but torchrun started "
+            f"{world_size} processes: leave --parallel out to use ddp"
         )
     if not launched or options.parallel == "dp":
         yield Place(device, options.parallel)
@@ -135,8 +135,8 @@ def processes(options: Options) -> Iterator[Place]:
         if not _lost(error):
             raise
         raise fastio.TrainError(
-            f"rank {dist.get_rank()} ends, as another process did: see what that one says, or "
-            "torchrun of it"
+            f"rank {dist.get_rank()} stops because another process stopped: see the output of "
+            "that process"
         ) from error
     finally:
         if joins:
@@ -176,9 +176,11 @@ def _named_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise fastio.TrainError(f"device={name} is none: give cpu, cuda or cuda:1") from error
+        raise fastio.TrainError(
+            f"device={name} is not a device: use cpu, cuda or cuda:1"
+        ) from error
     if device.type not in ("cpu", "cuda"):
-        raise fastio.TrainError(f"device={name} is not one to train on here: give cpu or cuda")
+        raise fastio.TrainError(f"device={name} cannot be used for training: use cpu or cuda")
     return device
 
 

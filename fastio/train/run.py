@@ -135,7 +135,7 @@ class Run:
         if bad < torch.inf:
             self.task.metrics(sums)  # which may know better what is wrong with the data
             raise fastio.TrainError(
-                f"the loss of step {int(bad)} is not finite: {self._advice}, and look at the data"
+                f"the loss of step {int(bad)} is not finite: {self._advice}, and check the data"
             )
         if self.learner.scaler.is_enabled() and self.learner.scaler.get_scale() < _LOWEST_SCALE:
             raise fastio.TrainError(
@@ -223,8 +223,9 @@ class Run:
         if not all(found):
             if any(found):
                 raise fastio.CheckpointError(
-                    f"{path} is there for some processes only, rank {found.index(False)} has none: "
-                    "--checkpoint-dir must be on a file system that all machines share"
+                    f"{path} does not exist for all processes: rank {found.index(False)} does "
+                    "not see it. --checkpoint-dir must be on a file system that all machines "
+                    "share"
                 )
             return
         content = checkpoint.load(path)
@@ -314,7 +315,7 @@ def check_loaders(
     """
     if options.early_stopping is not None and val_loader is None:
         raise fastio.TrainError(
-            "early_stopping needs data to evaluate on: give val (--val DATA), or val_split "
+            "early_stopping needs validation data: use val (--val DATA), or val_split "
             "(--val-split 0.1)"
         )
     if not len(loader):
@@ -325,9 +326,9 @@ def check_loaders(
     for rank, found in enumerate(batches):
         if found != batches[0]:
             raise fastio.TrainError(
-                "the processes have different data: batches to train and to evaluate on are "
-                f"{batches[0]} for rank 0 and {found} for rank {rank}. Give all of them the same "
-                "files"
+                "the processes have different data: the numbers of training and validation "
+                f"batches are {batches[0]} on rank 0 and {found} on rank {rank}. Use the same "
+                "files on all ranks"
             )
 
 

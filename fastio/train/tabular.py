@@ -37,8 +37,9 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> T
         packed = isinstance(loader.dataset, fastio.Dataset)
     if options.val_split and not packed:
         raise fastio.TrainError(
-            "val_split takes rows from anywhere, which files as they are do not allow: give others "
-            f"as val, or pack them (`fastio pack {options.data} DESTINATION`)"
+            "val_split cannot be used with table files in place, whose rows cannot be read in "
+            f"any order: use other files as val, or pack them (`fastio pack {options.data} "
+            "DESTINATION`)"
         )
     columns = Columns.of(schema.fields, settings.label, settings.dense, settings.sparse)
     if settings.objective == "regression":
@@ -80,8 +81,9 @@ class TabularTask(Task):
         name = self.settings.model or ("dlrm" if dense and sparse else "mlp")
         if name == "dlrm" and not (dense and sparse):
             raise fastio.TrainError(
-                f"dlrm learns from numbers and ids, and there are {dense} columns of numbers and "
-                f"{sparse} of ids: choose others by dense and sparse, or the model mlp"
+                f"dlrm needs columns of numbers and of ids, and there are {dense} columns of "
+                f"numbers and {sparse} of ids: choose columns with dense and sparse, or use "
+                "the model mlp"
             )
         model = TABULAR_MODELS[name](dense, sparse, self.settings.table_rows)
         transform = self.settings.dense_transform
@@ -129,8 +131,8 @@ class BinaryClassification(TabularTask):
         super().__init__(options, settings, columns)
         if labels is not None and len(labels.words) != 2:
             raise fastio.TrainError(
-                f"{options.data}: {labels.field!r} has {len(labels.words)} values, and the "
-                "objective binary takes two"
+                f"{options.data}: {labels.field!r} has {len(labels.words)} values, but the "
+                "objective binary needs two"
             )
         self.labels = labels
 
@@ -151,8 +153,8 @@ class BinaryClassification(TabularTask):
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         if sums["wrong"]:
             raise fastio.TrainError(
-                f"{self.settings.label!r} is neither 0 nor 1 in {int(sums['wrong']):,} rows: name "
-                "another label, or the objective regression"
+                f"{self.settings.label!r} is neither 0 nor 1 in {int(sums['wrong']):,} rows: "
+                "choose another label, or the objective regression"
             )
         return {"auc": area_under_curve(sums["logits"])}
 
@@ -179,8 +181,8 @@ class Regression(TabularTask):
         if not labels.isfinite().all():
             raise fastio.TrainError(
                 f"{self.options.data}: {self.settings.label!r} is NaN or infinite in "
-                f"{int((~labels.isfinite()).sum()):,} of {len(labels):,} rows: leave them out, by "
-                "`fastio pack --filter`, or predict another field"
+                f"{int((~labels.isfinite()).sum()):,} of {len(labels):,} rows: leave them out "
+                "with `fastio pack --filter`, or predict another field"
             )
         return labels.unsqueeze(1)
 

@@ -37,9 +37,10 @@ def text_task(options: Options, settings: TextSettings | None = None) -> TextTas
         schema = getattr(loader.dataset, "schema", None)
     if schema is None or not schema.token_fields:
         raise fastio.TrainError(
-            f"{options.data} has no tokens: make them from text with `fastio pack TEXT DESTINATION "
-            "--tokenizer bytes` (or another tokenizer), and --columns label for the target; to "
-            "pack arrays of integers as tokens, use a schema with fastio.Tokens('uint32')"
+            f"{options.data} has no tokens: create them from text with `fastio pack TEXT "
+            "DESTINATION --tokenizer bytes` (or another tokenizer), and --columns label for "
+            "the target; to pack arrays of integers as tokens, use a schema with "
+            "fastio.Tokens('uint32')"
         )
     field = schema.token_fields[0]
     label = settings.label or next((n for n in ("label", "class") if n in schema.fields), None)
@@ -76,7 +77,7 @@ class TextTask(Task):
         vocabulary_size = tokens.vocabulary_size or most
         if vocabulary_size is None:
             raise fastio.TrainError(
-                f"{options.data} does not tell how large its vocabulary is: pack it by a tokenizer"
+                f"{options.data} does not have a vocabulary size: pack it with a tokenizer"
             )
         self.vocabulary_size = vocabulary_size
 

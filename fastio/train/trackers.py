@@ -96,7 +96,9 @@ class Visdom(_Curves):
             server=server, port=parts.port or 8097, use_incoming_socket=False
         )
         if not self._server.check_connection(timeout_seconds=5):
-            raise fastio.TrainError(f"no visdom server answers at {url}: python -m visdom.server")
+            raise fastio.TrainError(
+                f"no Visdom server answers at {url}: start one with python -m visdom.server"
+            )
 
     def add(self, name: str, value: float, step: int) -> None:
         options = {"title": name, "xlabel": "step"}

@@ -125,11 +125,11 @@ class AudioDecode:
         rate = int(sound.samplerate)
         if self.sample_rate not in (None, rate) and not self.resample:
             raise ValueError(
-                f"its sample rate is {rate} Hz, and {self.sample_rate} Hz are wanted: give "
+                f"its sample rate is {rate} Hz, expected {self.sample_rate} Hz: use "
                 "AudioDecode(resample=True), or another sample_rate"
             )
         if self.channels not in (None, sound.channels):
-            raise ValueError(f"it has {sound.channels} channels, and {self.channels} are wanted")
+            raise ValueError(f"it has {sound.channels} channels, expected {self.channels}")
         wanted = self._frames(rate)
         begin = 0
         if wanted is not None and sound.frames > wanted:
@@ -213,7 +213,7 @@ def _soundfile() -> Any:
         import soundfile
     except (ImportError, OSError) as error:  # OSError: it finds no libsndfile
         raise TransformError(
-            f"sound files are decoded by soundfile: pip install 'fastio[audio]' ({error})"
+            f"decoding sound needs soundfile: pip install 'fastio[audio]' ({error})"
         ) from error
     return soundfile
 
@@ -223,6 +223,6 @@ def _soxr() -> Any:
         import soxr
     except ImportError as error:
         raise TransformError(
-            f"sample rates are converted by soxr: pip install 'fastio[audio]' ({error})"
+            f"resampling needs soxr: pip install 'fastio[audio]' ({error})"
         ) from error
     return soxr

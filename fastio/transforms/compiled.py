@@ -102,13 +102,13 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
                 if tail or batch:
                     before = OnBatch(batch[-1]) if batch else tail[-1]
                     raise TransformError(
-                        f"{step} stands after {before}: put crops, resizes and flips first"
+                        f"{step} comes after {before}: put crops, resizes and flips first"
                     )
                 geometry.append(step)
             elif isinstance(step, POINTWISE):
                 if batch:
                     raise TransformError(
-                        f"{step} stands after {OnBatch(batch[-1])}: put OnBatch last"
+                        f"{step} comes after {OnBatch(batch[-1])}: put OnBatch last"
                     )
                 tail.append(step)
             elif isinstance(step, OnBatch):
@@ -174,7 +174,9 @@ def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[
                 scale, bias = scale / 255.0, bias / 255.0
         else:
             if len(step.mean) not in (1, channels):
-                raise TransformError(f"{step} has {len(step.mean)} channels, the images {channels}")
+                raise TransformError(
+                    f"{step} has {len(step.mean)} channels, but the images have {channels}"
+                )
             if not is_float:
                 scale, bias = scale / 255.0, bias / 255.0
             std = np.asarray(step.std)

@@ -71,7 +71,7 @@ class RandomResizedCrop:
         filter_name(self.interpolation, "RandomResizedCrop")
         for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if not 0.0 < low <= high or (name == "scale" and high > 1.0):
-                raise TransformError(f"RandomResizedCrop: {name} {(low, high)!r} is no range")
+                raise TransformError(f"RandomResizedCrop: {name} {(low, high)!r} is not a range")
 
     def add_to(self, geometry: _native.Geometry) -> None:
         height, width = pair(self.size, "RandomResizedCrop")
@@ -101,7 +101,7 @@ class Resize:
         pair(self.size, "Resize")
         filter_name(self.interpolation, "Resize")
         if self.max_size is not None and (not self.one_number() or self.max_size < 1):
-            raise TransformError("Resize: max_size goes with a size of one number")
+            raise TransformError("Resize: max_size needs a size that is one number")
 
     def one_number(self) -> bool:
         return isinstance(self.size, int) or len(self.size) == 1
@@ -220,7 +220,7 @@ class Normalize:
         object.__setattr__(self, "mean", tuple(float(x) for x in self.mean))
         object.__setattr__(self, "std", tuple(float(x) for x in self.std))
         if len(self.mean) != len(self.std) or not self.mean:
-            raise TransformError("Normalize: mean and std must have one number a channel each")
+            raise TransformError("Normalize: mean and std must have one number per channel")
         if 0.0 in self.std:
             raise TransformError("Normalize: a std of 0 divides by zero")
 

@@ -70,4 +70,4 @@ def place_of(view: View, row: int) -> tuple[Any, int]:
         if row < len(part):
             return part, row
         row -= len(part)
-    raise IndexError(f"there is no row {row}")
+    raise IndexError(f"row {row} does not exist")

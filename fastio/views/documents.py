@@ -48,8 +48,8 @@ class Documents:
         """
         if isinstance(source, (int, float)):
             raise TypeError(
-                f"{view} is a dataset, and what it is made of comes first: "
-                f"fastio.Loader(fastio.{view}(dataset, {source}), batch_size)"
+                f"{view} is a dataset, and its first argument is the dataset with the "
+                f"documents: fastio.Loader(fastio.{view}(dataset, {source}), batch_size)"
             )
         opened = is_named(source)
         if opened:
@@ -64,8 +64,8 @@ class Documents:
                 if opened:
                     source.close()
                 raise TransformError(
-                    f"{view} is made of packed datasets with a field of tokens, and "
-                    f"{without_addresses(repr(part))} is none: pack it (fastio.pack)"
+                    f"{view} needs a packed dataset with a field of tokens, and "
+                    f"{without_addresses(repr(part))} is not one: pack it (fastio.pack)"
                 )
         return cls(source, parts, picked, opened)
 

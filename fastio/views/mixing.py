@@ -80,17 +80,17 @@ def mix(
     """
     pairs = list(sources.items() if isinstance(sources, Mapping) else sources)
     if not pairs:
-        raise ValueError("there is nothing to mix: give {path: weight, ...}")
+        raise ValueError("there is nothing to mix: pass {path: weight, ...}")
     weights = np.array([float(weight) for _, weight in pairs])
     if not np.isfinite(weights).all() or weights.min() <= 0:
-        raise ValueError(f"weights are above 0, got {weights.tolist()}")
+        raise ValueError(f"weights must be above 0, got {weights.tolist()}")
     shares = weights / weights.sum()
     if shares.min() < 1 / CYCLE:
         raise ValueError(
-            f"a weight below 1/{CYCLE} of the sum gives a source no place: {weights.tolist()}"
+            f"a weight must be at least 1/{CYCLE} of their sum, got {weights.tolist()}"
         )
     if stop not in ("all", "first") and (type(stop) is not int or stop < 1):
-        raise ValueError(f"stop is 'all', 'first' or a number of samples, got {stop!r}")
+        raise ValueError(f"stop must be 'all', 'first' or a number of samples, got {stop!r}")
     return Mix(tuple(source for source, _ in pairs), tuple(shares.tolist()), seed, stop)
 
 

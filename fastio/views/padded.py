@@ -45,11 +45,11 @@ class _Options:
         for name in ("max_length", "multiple_of"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 1 << 24:
-                raise TransformError(f"TokenPad({name}={value!r}): 1 to {1 << 24} is possible")
+                raise TransformError(f"TokenPad: {name} must be from 1 to {1 << 24}, got {value!r}")
         if type(self.pool) is not int or self.pool < 0:
-            raise TransformError(f"TokenPad(pool={self.pool!r}): 0 or more is possible")
+            raise TransformError(f"TokenPad: pool must be at least 0, got {self.pool!r}")
         if self.dtype not in ("int32", "int64"):
-            raise TransformError(f"dtype is 'int32' or 'int64', not {self.dtype!r}")
+            raise TransformError(f"dtype must be 'int32' or 'int64', got {self.dtype!r}")
 
     def length(self, longest: int) -> int:
         """Returns the length of a batch whose longest document has `longest` tokens."""
@@ -264,8 +264,8 @@ class TokenPad(Rows):
         wanted = {_INPUTS, _MASK} & set(self.fields if fields is None else fields)
         if len(wanted) == 1:
             raise TransformError(
-                f"fields= names {', '.join(wanted)} alone: {_INPUTS} and {_MASK} are delivered "
-                "together"
+                f"fields= names only {', '.join(wanted)}, but {_INPUTS} and {_MASK} are "
+                "delivered together"
             )
 
     def buckets(self) -> Buckets | None:

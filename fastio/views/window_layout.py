@@ -48,13 +48,19 @@ class WindowOptions:
     def __post_init__(self) -> None:
         for name, value in (("length", self.length), ("stride", self.step)):
             if type(value) is not int or not 1 <= value <= 1 << 24:
-                raise TransformError(f"TokenWindows({name}={value!r}): 1 to {1 << 24} is possible")
+                raise TransformError(
+                    f"TokenWindows: {name} must be from 1 to {1 << 24}, got {value!r}"
+                )
         if self.packing not in ("contiguous", "best-fit"):
-            raise TransformError(f"packing is 'contiguous' or 'best-fit', not {self.packing!r}")
+            raise TransformError(
+                f"packing must be 'contiguous' or 'best-fit', got {self.packing!r}"
+            )
         if self.stride is not None and self.packing == "best-fit":
-            raise TransformError("best-fit windows have no stride: each document comes once")
+            raise TransformError(
+                "stride cannot be used with best-fit windows, where each document occurs once"
+            )
         if self.dtype not in ("int32", "int64"):
-            raise TransformError(f"dtype is 'int32' or 'int64', not {self.dtype!r}")
+            raise TransformError(f"dtype must be 'int32' or 'int64', got {self.dtype!r}")
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -116,8 +122,9 @@ class WindowLayout:
         if not self._shards.size:
             total = int(dataset.manifest.shard_tokens(field).sum())
             raise TransformError(
-                f"{dataset.path} has no shard with the {options.span} tokens of a window; all "
-                f"shards have {total}. Make the windows shorter, or pack larger shards"
+                f"{dataset.path} has no shard with {options.span} tokens, which one window "
+                f"needs; all shards together have {total}. Use shorter windows, or pack larger "
+                "shards"
             )
         ends = np.cumsum(counts[self._shards])
         self.first_row: NDArray[np.int64] = np.append(0, ends).astype(np.int64)

@@ -187,7 +187,7 @@ class TokenWindows(Rows):
     def _one_layout(self) -> WindowLayout:
         """The layout of a view of one packed dataset."""
         if self._layout is None:
-            raise TypeError(f"{self!r} is made of several datasets: ask its parts")
+            raise TypeError(f"{self!r} consists of several datasets: use its parts")
         return self._layout
 
     @property
@@ -242,11 +242,13 @@ class TokenWindows(Rows):
                 "out fields=, or make windows of other fields (targets=False, documents=True, ...)"
             )
         if self._options.cu_seqlens and not batched:
-            raise TransformError("cu_seqlens are of batches, and batch_size=None asks for samples")
+            raise TransformError(
+                "cu_seqlens cannot be used with batch_size=None: it describes a whole batch"
+            )
         if collates:
             raise TransformError(
-                "windows come as tensors of a batch: there is nothing to collate; leave out "
-                "collate_fn, and pass functions of the batch as transforms={None: function}"
+                "collate_fn cannot be used with windows, which are delivered as batches: pass "
+                "functions of the batch as transforms={None: function}"
             )
 
     def buckets(self) -> Buckets | None:

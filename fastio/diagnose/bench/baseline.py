@@ -72,11 +72,16 @@ def image_folder(folder: str) -> FolderDataset:
         BenchError: it is no folder, or there are none.
     """
     if not Path(folder).is_dir():
-        raise BenchError(f"{folder} is no folder: DataLoader needs one of images in class folders")
+        raise BenchError(
+            f"{folder} is not a folder: the DataLoader baseline needs a folder "
+            "with one subfolder of images per class"
+        )
     try:
         return FolderDataset(folder)
     except SourceNotFound as error:
-        raise BenchError(f"{folder} has no folders with images for DataLoader: {error}") from error
+        raise BenchError(
+            f"{folder} has no subfolders with images, which the DataLoader baseline needs: {error}"
+        ) from error
 
 
 def random_crop(image: Image.Image, size: int) -> Image.Image:

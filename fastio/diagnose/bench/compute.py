@@ -45,13 +45,13 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
         return lambda batch: learner.step([batch], loss)
     if not callable(made):
         raise BenchError(
-            f"{options.model}() returned {type(made).__name__}: a torch module is wanted, or a "
+            f"{options.model}() returned {type(made).__name__}, expected a torch module, or a "
             "callable that takes a batch and trains on it"
         )
     if options.amp or options.compile or options.channels_last:
         raise BenchError(
-            f"{options.model}() returned a callable that trains on a batch itself: amp, compile "
-            "and channels_last are its own matter"
+            f"{options.model}() returned a callable that trains on a batch itself: amp, "
+            "compile and channels_last do not apply to it"
         )
     step: TrainStep = made
     return step
@@ -85,7 +85,7 @@ def image_model(options: Options, classes: int) -> nn.Module:
             raise BenchError(f"--size {options.size}: {error}") from error
     made = load_function(options.model)()
     if not isinstance(made, nn.Module):
-        raise BenchError(f"{options.model} returns no torch module, which epochs= needs")
+        raise BenchError(f"{options.model} did not return a torch module, which epochs= needs")
     return made
 
 
@@ -97,9 +97,9 @@ def check_image_model(options: Options) -> None:
     """
     if options.model_by_name and options.model not in IMAGE_MODELS:
         raise BenchError(
-            f"there is no model {options.model!r} of images; there are "
-            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION, a function that returns "
-            "a torch module"
+            f"there is no image model {options.model!r}. Known models: "
+            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION, a function that "
+            "returns a torch module"
         )
 
 
@@ -120,9 +120,9 @@ def load_function(name: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise BenchError(f"{name} reads like MODULE:FUNCTION and is none: {error}") from error
+        raise BenchError(f"{name} cannot be imported as MODULE:FUNCTION: {error}") from error
     if not callable(found):
-        raise BenchError(f"{name} is no function")
+        raise BenchError(f"{name} is not a function")
     return found
 
 
@@ -136,8 +136,8 @@ def learner_of(
     """
     if options.channels_last and any(is_lazy(weights) for weights in model.parameters()):
         raise BenchError(
-            "channels_last is how weights lie, and lazy layers have no weights yet: give layers "
-            "with their sizes"
+            "channels_last cannot be applied to lazy layers, which have no weights yet: create "
+            "the layers with their sizes"
         )
     learner = Learner(model, train_options(options, device), Place(device), lr)
     learner.called.train()
@@ -209,7 +209,7 @@ def model_device(options: Options) -> torch.device:
     try:
         device = resolve_device(name)
     except RuntimeError as error:
-        raise BenchError(f"there is no device {name!r} to compute on: {error}") from error
+        raise BenchError(f"the device {name!r} cannot be used: {error}") from error
     assert device is not None
     return device
 

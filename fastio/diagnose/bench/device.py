@@ -94,7 +94,9 @@ class EmulatedAccelerator(Device):
     def __init__(self, rate: float, bus: float | None = None, blocking: bool = False) -> None:
         super().__init__()
         if rate <= 0 or (bus is not None and bus <= 0):
-            raise ValueError(f"an accelerator's rates are above 0, got {rate} and {bus}")
+            raise ValueError(
+                f"the rates of an emulated accelerator must be above 0, got {rate} and {bus}"
+            )
         self._rate = rate
         self._bus = bus
         self._blocking = blocking

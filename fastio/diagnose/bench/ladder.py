@@ -89,7 +89,7 @@ def recipes(options: Options, packed: Packed, device: torch.device, cores: int) 
         BenchError: there is no model.
     """
     if options.model is None:
-        raise BenchError("a ladder trains a model: give model= as well")
+        raise BenchError("a ladder needs model: give model= as well")
     epochs = max(1, options.epochs)
     training = TrainOptions(
         data=str(options.data),
@@ -181,7 +181,7 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
     folder = Path(str(options.data))
     if not folder.is_dir() or not any(entry.is_dir() for entry in folder.iterdir()):
         raise BenchError(
-            f"a ladder begins with DataLoader on an image folder, and {folder} is none"
+            f"a ladder starts with DataLoader on an image folder, and {folder} is not one"
         )
     _check(folder, options)
     device = model_device(options)
@@ -208,21 +208,23 @@ def _check(folder: Path, options: Options) -> None:
     """
     check_image_model(options)
     if options.amp or options.compile or options.channels_last:
-        raise BenchError("a ladder has rungs for amp, compile and channels_last: leave them out")
+        raise BenchError(
+            "a ladder has its own steps for amp, compile and channels_last: leave these options out"
+        )
     images = image_folder(str(folder))
     batch_size = options.batch_size or BATCH_SIZE
     if len(images) < batch_size:
         raise BenchError(
-            f"a ladder trains on full batches, and {folder} has {len(images)} of the {batch_size} "
-            f"images that one takes: give a --batch-size of at most {len(images)}"
+            f"a ladder trains on full batches, but {folder} has only {len(images)} images and "
+            f"the batch size is {batch_size}: use a --batch-size of at most {len(images)}"
         )
     if options.val is not None:
         val = image_folder(options.val)
         check_classes(str(folder), images.schema.classes, options.val, val.schema.classes)
     if options.work is not None and Path(options.work).resolve().is_relative_to(folder.resolve()):
         raise BenchError(
-            f"--work {options.work} is within {folder}, where its folders would be classes: "
-            "choose another place"
+            f"--work {options.work} is within {folder}, where its folders would become "
+            "classes: choose another folder"
         )
 
 

@@ -127,20 +127,21 @@ def task_of(options: Options, schema: Schema) -> LearnedTask | None:
     known = sorted(ENCODER_SIZES if schema.token_fields else TABULAR_MODELS)
     if options.model not in known:
         raise BenchError(
-            f"there is no model {options.model!r} of {kind}; there are {', '.join(known)}; or give "
-            "MODULE:FUNCTION, a function that returns a torch module"
+            f"there is no model {options.model!r} for {kind}. Known models: "
+            f"{', '.join(known)}; or give MODULE:FUNCTION, a function that returns a torch "
+            "module"
         )
     if options.storage_options:
         raise BenchError(
-            f"models of {kind} by name take no storage options: give MODULE:FUNCTION, or set them "
-            "in the environment"
+            f"storage options cannot be used with a model for {kind} given by name: give "
+            "MODULE:FUNCTION, or set them in the environment"
         )
     try:
         return _task(options, bool(schema.token_fields))
     except TrainError as error:
         raise BenchError(
-            f"{error}. {options.model} learns from what `fastio train` does by default; for "
-            "anything else give MODULE:FUNCTION, a function that returns a torch module"
+            f"{error}. {options.model} uses the same defaults as `fastio train`; for anything "
+            "else give MODULE:FUNCTION, a function that returns a torch module"
         ) from error
 
 
@@ -206,16 +207,16 @@ class Subject:
             dataset = loader.dataset
             if not hasattr(dataset, "schema"):
                 raise BenchError(
-                    f"a bench is of a path, a URL or a dataset of fastio's, and {type(dataset)} is "
-                    "none of them: name the folder or files that it reads"
+                    f"bench takes a path, a URL or a fastio dataset, got {type(dataset)}: give "
+                    "the folder or files that it reads"
                 )
             kind = kind_word(dataset)
             schema = dataset.schema
             rows, nbytes, codecs = len(dataset), _nbytes(dataset, options.data), _codecs(dataset)
         if (options.baseline or options.epochs) and not schema.image_fields:
             raise BenchError(
-                f"a baseline and epochs are of images, and {options.data} has none but "
-                f"{', '.join(schema.fields)}: leave --baseline and --epochs out"
+                f"--baseline and --epochs need images, and {options.data} has only "
+                f"{', '.join(schema.fields)}: leave these options out"
             )
         task = task_of(options, schema)
         preset = options.emulated

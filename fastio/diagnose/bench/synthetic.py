@@ -36,8 +36,8 @@ def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
     """
     if preset.kind != "image":
         raise BenchError(
-            f"data can be made for presets of images, and {preset.name} is of {preset.kind}s: "
-            "name data of your own"
+            f"data can only be made for image presets, and {preset.name} is for "
+            f"{preset.kind}s: give your own data"
         )
     photos, packed = work / f"photos-{preset.name}-{count}", work / f"packed-{preset.name}-{count}"
     if not is_dataset(packed):  # nor a half-written one, of a run that was interrupted

@@ -132,7 +132,7 @@ def check_val(subject: Subject) -> None:
     if options.val is None:
         return
     if not options.epochs:
-        raise BenchError("val is evaluated on after epochs= of training: give them as well")
+        raise BenchError("val needs epochs: the model is evaluated after each epoch of training")
     with Loader(options.val) as loader:
         schema = getattr(loader.dataset, "schema", None)
     if schema is None or not schema.image_fields:

@@ -235,5 +235,5 @@ def _busy_s(stat: str) -> float:
         if one_core and (allowed is None or int(name[3:]) in allowed):
             found.append(sum(int(fields[number]) for number in _BUSY if number < len(fields)))
     if not found:
-        raise ValueError("no core of this process in /proc/stat")
+        raise ValueError("/proc/stat lists no core that this process may use")
     return sum(found) / os.sysconf("SC_CLK_TCK")

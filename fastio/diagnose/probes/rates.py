@@ -49,7 +49,7 @@ class Attempts:
     ) -> T | None:
         """Returns the result of a probe; None, with a note, if it fails or no time is left."""
         if not self.left_s:
-            self.notes.append(f"{what}: left out, there was no time for it")
+            self.notes.append(f"{what}: skipped, because no time was left")
             return None
         try:
             return probe(*args, **kwargs)

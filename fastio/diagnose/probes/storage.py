@@ -113,7 +113,9 @@ def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tu
     """
     about = path.stat()
     if about.st_uid != os.geteuid() and not os.access(path, os.W_OK):
-        raise PermissionError("the system does not tell what is in memory of others' files")
+        raise PermissionError(
+            "the system does not report which parts of other users' files are in the page cache"
+        )
     libc = ctypes.CDLL(None, use_errno=True)
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
         pages = -(-len(memory) // mmap.PAGESIZE)
@@ -156,7 +158,10 @@ def _check_given_back(pieces: Sequence[Piece]) -> None:
     with suppress(PermissionError):
         found = [resident_pages(piece.path, piece.offset, piece.length) for piece in pieces]
         if sum(there for there, _ in found) > _STILL_THERE * sum(of for _, of in found):
-            raise OSError("the system keeps them in memory: just written, or mapped by somebody")
+            raise OSError(
+                "the system keeps them in the page cache: they were just written, or "
+                "are mapped by a process"
+            )
 
 
 def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:

@@ -163,7 +163,9 @@ class Canvas:
             ValueError: the path does not end in .svg.
         """
         if Path(path).suffix.lower() != ".svg":
-            raise ValueError(f"{path}: plots are written as .svg files, other types not supported")
+            raise ValueError(
+                f"{path}: plots are written as .svg files; other types are not supported"
+            )
         write_output(path, self._file().encode())
 
     def _file(self) -> str:

@@ -410,7 +410,7 @@ def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
 
 def ladder_figure(rungs: Sequence[Rung]) -> Figure:
     """Returns the rungs of a ladder as a bar chart."""
-    caption = "One optimisation more a rung: epoch time · speed-up over the first · top-1."
+    caption = "One more optimisation per rung: epoch time · speed-up over the first · top-1."
     return Figure("Ladder", caption, partial(ladder, rungs))
 
 

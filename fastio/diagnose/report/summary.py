@@ -184,7 +184,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
     """Returns the result of a ladder in one sentence."""
     times = [(rung.time_s, rung.name) for rung in rungs if rung.time_s]
     if not times:
-        return "This machine can run no rung of the ladder."
+        return "This machine cannot run any rung of the ladder."
     (first_s, _), (best_s, best) = times[0], min(times)
     if best_s == first_s:
         return "No rung is faster than the first."
@@ -242,13 +242,13 @@ def _against_baseline(measured: Measured) -> str:
 def _verdict_of_the_loader(measured: Measured) -> str:
     loader = measured.phase("loader_warm") or measured.phase("loader_cold")
     if loader is None:
-        return "Nothing was measured that tells what an epoch waits for."
+        return "No measurement shows what an epoch waits for."
     state = "warm" if loader.name == "loader_warm" else "cold"
     epoch = words.seconds(measured.epoch_s(loader))
     speed = f"{words.rate(loader.samples_per_s)} {noun(measured.dataset)}/s"
     factor = loader_factor(measured)
     beside = "" if factor is None else f", {words.times(factor)} DataLoader's rate"
-    return f"The loader alone, {state}, hands over {speed}{beside}: an epoch in {epoch}."
+    return f"The loader alone, {state}, delivers {speed}{beside}: an epoch in {epoch}."
 
 
 # --- Facts of the probes --------------------------------------------------------------------------

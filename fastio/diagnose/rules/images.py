@@ -33,7 +33,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
         _how_to_pack(facts, _option(trial)),
         before.gain_of(after),
         (
-            f"{trial.rate:,.0f} images/s from {trial.samples} of them packed as a trial, "
+            f"{trial.rate:,.0f} images/s from {trial.samples} of them in a trial pack, "
             f"{_before_rate(facts, trial):,.0f} as they are",
             f"{trial.bytes_share:.2f} x the bytes; {_CODEC_WORDS[trial.codec]}",
         ),
@@ -55,7 +55,7 @@ def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
         f"{_how_to_pack(facts, f' --max-side {trial.max_side}')} (this changes the images)",
         before.gain_of(after),
         (
-            f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk as a trial, "
+            f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk in a trial, "
             f"{_before_rate(facts, trial):,.0f} as they are",
             f"{trial.bytes_share:.2f} x the bytes",
         ),

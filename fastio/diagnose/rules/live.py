@@ -113,7 +113,7 @@ def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Findi
         yield Finding(
             "compute",
             f"{loop} {share:.0%} of the time: training does not wait for data",
-            faster_model() + ("" if model_s else "; --model-rate tells it and copies apart"),
+            faster_model() + ("" if model_s else "; --model-rate separates it from copies"),
         )
 
 

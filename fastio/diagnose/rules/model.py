@@ -63,7 +63,7 @@ def tf32(facts: Facts, use: Use) -> Iterator[Finding]:
     yield from _where_faster(
         times,
         "settings",
-        "matrix products in float32 do not use TF32 unless the program says so",
+        "matrix products in float32 do not use TF32 unless the program enables it",
         'call torch.set_float32_matmul_precision("high")',
         f"a matrix product takes 1/{times:.1f} of the time on this {gpu.name}",
     )

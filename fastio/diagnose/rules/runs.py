@@ -166,7 +166,11 @@ def _storage(measured: Measured, now: Costs) -> Iterator[Change]:
     if nbytes:
         wanted = nbytes / cold.samples / max(now.loop_s, now.prep_s)
         evidence.insert(
-            0, f"{nbytes / cold.seconds / 1e6:,.0f} MB/s came, {wanted / 1e6:,.0f} are wanted"
+            0,
+            (
+                f"{nbytes / cold.seconds / 1000000.0:,.0f} MB/s were read, "
+                f"{wanted / 1000000.0:,.0f} are needed"
+            ),
         )
     if network:
         name, advice = "from a cache on this machine", CACHE
@@ -216,7 +220,7 @@ def _format(measured: Measured, now: Costs) -> Iterator[Change]:
         packing(measured.dataset.path),
         replace(now, prep_s=1 / rate, prep_cpu_s=now.prep_cpu_s / faster),
         evidence=(
-            f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part packed as a trial",
+            f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part in a trial pack",
         ),
     )
 

@@ -68,7 +68,7 @@ def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
     yield Finding(
         "network" if storage.network else "fetch",
         f"the first epoch waits {seconds:,.0f} s for the disk; later epochs read from memory",
-        "nothing for long runs; for short runs (see --epochs) a faster disk or smaller data",
+        "long runs need no change; for short runs (see --epochs) a faster disk or smaller data",
         1 + seconds / (use.epochs * later_s) if use.epochs else None,
         (f"{cold:,.0f} samples/s from the disk, {missing:.0%} of the data is not in memory now",),
     )

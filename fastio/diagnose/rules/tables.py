@@ -35,8 +35,8 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
         packing_advice(facts.data.path if facts.data else None),
         before.gain_of(after),
         (
-            f"{tables.trial.rate:,.0f} rows/s from {tables.trial.samples:,} of them packed as a "
-            f"trial, {as_it_is:,.0f} as they are",
+            f"{tables.trial.rate:,.0f} rows/s from {tables.trial.samples:,} of them in a trial "
+            f"pack, {as_it_is:,.0f} as they are",
             f"{tables.trial.bytes_share:.2f} x the bytes; any row from anywhere when shuffled",
         ),
     )

@@ -101,4 +101,6 @@ def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, 
             raise TransformError(f"no field {name!r}: the dataset has {', '.join(schema.fields)}")
     for name in transforms:
         if not isinstance(schema.fields[name], Image):
-            raise TransformError(f"field {name!r} is no image, transforms are for images")
+            raise TransformError(
+                f"field {name!r} is not an image field: these transforms apply to images"
+            )

@@ -36,7 +36,7 @@ class ImageSource:
         self._field = field
         self._remote: Remote | None = dataset.remote_part
         if self._remote is not None and stager is None:
-            raise ValueError(f"{dataset.path} is remote: there must be a stager")
+            raise ValueError(f"{dataset.path} is remote, and has no stager")
         self._stager = stager if self._remote is not None else None
         self._files = OpenFiles()
 

@@ -213,7 +213,7 @@ class ImageReader:
         stager.restage(blocks.tolist(), in_memory=in_memory)
         while not stager.wait(blocks, WAIT_S):
             if self._threads.closed:
-                raise LoaderClosed("closed while a batch was waited for")
+                raise LoaderClosed("closed while waiting for a batch")
         again = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
         slots: list[_native.Slot] = []
         self._submit(batch, rows, batch.keys[places], again, slots)

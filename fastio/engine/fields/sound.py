@@ -40,7 +40,7 @@ class SoundReader:
     ) -> None:
         self._how = settings.audio[name]
         if not isinstance(dataset.schema.fields[name], Bytes):
-            raise TransformError(f"{self._how} needs a field of bytes, and {name!r} is none")
+            raise TransformError(f"{self._how} needs a field of bytes, and {name!r} is not one")
         self._how.check_installed()
         self.fields = (name,)
         self._name = name
@@ -129,8 +129,9 @@ class SoundReader:
         channels = sorted({len(array) for array in arrays})
         if len(channels) > 1:
             raise SchemaError(
-                f"field {self._name!r}: a batch has files of {' and '.join(map(str, channels))} "
-                "channels: give AudioDecode(mono=True), or channels=, which names those of others"
+                f"field {self._name!r}: files of one batch have "
+                f"{' and '.join(map(str, channels))} channels: use AudioDecode(mono=True), or "
+                "channels= for the files that are right"
             )
 
     def _file(self, row: int) -> str | BinaryIO:

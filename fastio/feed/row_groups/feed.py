@@ -79,7 +79,7 @@ class TableFeed(Feed):
         SchemaError: If a row group needs more memory than there is.
     """
 
-    without_draws = "augmentations are of images, and tables have none"
+    without_draws = "there are no augmentations: tables have no images"
 
     def __init__(
         self,
@@ -90,13 +90,14 @@ class TableFeed(Feed):
     ) -> None:
         if not sampling.ours:
             raise ValueError(
-                "tables as they are have no sampler: their rows are only read by row groups; pack "
-                "them (fastio pack), which allows any order"
+                "a sampler cannot be used with tables in place, which are read by row groups: "
+                "pack them (fastio pack) to read rows in any order"
             )
         if sampling.order == "shuffle":
             raise ValueError(
-                "order='shuffle' needs any row at any time: shuffle=True shuffles tables as they "
-                "are by windows of row groups; pack them (fastio pack) for any order"
+                "order='shuffle' cannot be used with tables in place, which are read by row "
+                "groups: use shuffle=True, which shuffles by windows of row groups, or pack "
+                "them (fastio pack)"
             )
         self.settings = settings
         self._memory = table_memory(settings.memory)
@@ -138,9 +139,10 @@ class TableFeed(Feed):
             self._window_bytes = window
             return
         raise StateMismatch(
-            f"the loader state counts positions in another cut of the tables: {name}; this "
-            f"loader's is: {self.order_name(ranks)}. Give the same memory=, fields and ranks; or "
-            "pack the tables (fastio pack), whose states hold for any number of ranks"
+            f"the loader state was saved with the tables divided differently: {name}; this "
+            f"loader divides them as {self.order_name(ranks)}. Use the same memory=, fields "
+            "and number of ranks; or pack the tables (fastio pack), whose states do not "
+            "depend on the number of ranks"
         )
 
     def steps(self, ranks: Ranks) -> int:
@@ -262,10 +264,10 @@ class TableFeed(Feed):
                 where = f"{group.place.file}, row group {group.number}"
                 needed = -(-nbytes * 16 // (2 * _WINDOW_SIXTEENTHS) >> 20)
                 raise SchemaError(
-                    f"{where}: its {group.rows:,} rows take {nbytes / 2**20:,.0f} MiB, and "
-                    f"of {self._memory / 2**20:,.0f} MiB of memory five eighths are for them: give "
-                    f"memory='{needed}MiB', name fewer columns, write smaller row groups, or pack "
-                    "the tables (fastio pack)"
+                    f"{where}: its {group.rows:,} rows take {nbytes / 2**20:,.0f} MiB, more "
+                    f"than five eighths of memory= ({self._memory / 2**20:,.0f} MiB): use "
+                    f"memory='{needed}MiB', read fewer columns, write smaller row groups, or "
+                    "pack the tables (fastio pack)"
                 )
 
     def _blocks(self, chunk_rows: int) -> Blocks:

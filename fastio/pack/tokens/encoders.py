@@ -45,8 +45,8 @@ class TokenOptions:
         asked = text != (None, None, None) or self.special_tokens or self.separator != AUTO
         if self.tokenizer is None and asked:
             raise PackError(
-                "separator, vocabulary_size, text_column, document and special_tokens say how text "
-                "becomes tokens: give a tokenizer too"
+                "separator, vocabulary_size, text_column, document and special_tokens need a "
+                "tokenizer: pass tokenizer as well"
             )
 
 
@@ -83,8 +83,8 @@ class ByteEncoder:
         number = _BYTES if separator == AUTO else None if separator == NONE else separator
         if isinstance(number, str) or (number is not None and not 0 <= number <= _BYTES):
             raise PackError(
-                f"the separator of bytes is 'auto' ({_BYTES}), 'none' or a number up to {_BYTES}, "
-                f"got {separator!r}"
+                f"the separator for bytes must be 'auto' ({_BYTES}), 'none' or a number up to "
+                f"{_BYTES}, got {separator!r}"
             )
         self.separator = number
         self.vocabulary_size = _BYTES + (number == _BYTES)
@@ -118,14 +118,14 @@ class CallableEncoder:
         name = getattr(function, "__qualname__", type(function).__name__)
         if vocabulary_size is None:
             raise PackError(
-                f"{name}: give vocabulary_size=, which a function cannot be asked for: every token "
-                "is below it"
+                f"{name}: pass vocabulary_size=, which cannot be determined from a function; "
+                "every token must be below it"
             )
         number = None if separator == NONE else separator
         if isinstance(number, str):
             raise PackError(
-                f"{name}: give separator=, the number of the token that ends a document, or "
-                f"'none'; a function does not know what {separator!r} is"
+                f"{name}: pass separator=, the number of the token that ends a document, or "
+                f"'none'; {separator!r} cannot be looked up in a function"
             )
         check_separator(name, number, vocabulary_size)
         self.identity: Mapping[str, Any] = {"name": name}
@@ -142,24 +142,24 @@ class CallableEncoder:
 
     def decode(self, tokens: NDArray[Any]) -> str:
         """Raises PackError: a function cannot be inverted."""
-        raise PackError(f"{self.identity['name']} makes tokens of text, and no text of tokens")
+        raise PackError(f"{self.identity['name']} encodes text as tokens, but cannot decode tokens")
 
     def _tokens(self, text: str) -> NDArray[np.int64]:
         try:
             found = np.asarray(self._function(text))
         except Exception as error:  # the user's own code
             raise SchemaError(
-                f"the tokenizer failed at {quoted(text)}: {type(error).__name__}: {error}"
+                f"the tokenizer failed on {quoted(text)}: {type(error).__name__}: {error}"
             ) from error
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
             raise SchemaError(
-                f"the tokenizer is to give a sequence of integers, and gave {found.dtype} "
+                f"the tokenizer must return a sequence of integers, but returned {found.dtype} "
                 f"{found.shape} for {quoted(text)}"
             )
         if found.size and not 0 <= int(found.min()) <= int(found.max()) < self.vocabulary_size:
             raise SchemaError(
-                f"the tokenizer gave tokens from {int(found.min())} to {int(found.max())} for "
-                f"{quoted(text)}, and the vocabulary has 0 to {self.vocabulary_size - 1}"
+                f"the tokenizer returned tokens from {int(found.min())} to {int(found.max())} "
+                f"for {quoted(text)}, but the vocabulary has 0 to {self.vocabulary_size - 1}"
             )
         return np.concatenate([found.astype(np.int64), self._end])
 
@@ -168,7 +168,8 @@ def check_separator(name: str, separator: int | None, vocabulary_size: int) -> N
     """Raises PackError if a separator is not a token."""
     if separator is not None and not 0 <= separator < vocabulary_size:
         raise PackError(
-            f"{name}: the separator {separator} is no token: there are 0 to {vocabulary_size - 1}"
+            f"{name}: the separator {separator} is not a token: the tokens are 0 to "
+            f"{vocabulary_size - 1}"
         )
 
 
@@ -291,16 +292,16 @@ def open_encoder(
     if loaded is not None:
         return HuggingFaceEncoder(loaded, separator, vocabulary_size, special_tokens)
     if special_tokens:
-        raise PackError("special_tokens are those of Hugging Face tokenizers, and this is none")
+        raise PackError("special_tokens can only be used with Hugging Face tokenizers")
     if callable(tokenizer):
         return CallableEncoder(tokenizer, vocabulary_size, separator)
     if tokenizer != "bytes":
         raise PackError(
-            f"{type(tokenizer).__name__!r} is no tokenizer: give 'bytes', a name, the path of a "
-            f"{_FILE}, a tokenizer of tokenizers or transformers, or a function"
+            f"{type(tokenizer).__name__!r} is not a tokenizer: give 'bytes', a name, the path "
+            f"of a {_FILE}, a tokenizer of tokenizers or transformers, or a function"
         )
     if vocabulary_size is not None:
-        raise PackError("the vocabulary of bytes has its size: leave vocabulary_size out")
+        raise PackError("vocabulary_size cannot be used with the tokenizer 'bytes': leave it out")
     return ByteEncoder(separator)
 
 
@@ -336,7 +337,7 @@ def _from_file(path: str, folder: str | None) -> _Loaded:
         tokenizer = package.Tokenizer.from_buffer(data)
     except Exception as error:  # the package has no errors of its own
         raise PackError(
-            f"{path} is no tokenizer: a {_FILE} of Hugging Face's tokenizers is expected "
+            f"{path} is not a tokenizer: expected a {_FILE} of Hugging Face's tokenizers "
             f"({str(error)[:_CAUSE]})"
         ) from error
     identity = {
@@ -353,9 +354,9 @@ def _from_name(name: str) -> _Loaded:
     except Exception as error:  # any of several packages' own
         cause = " ".join(str(error).split())[:_CAUSE]
         raise PackError(
-            f"the tokenizer {name!r} is no file or folder here, and could not be fetched from the "
-            f"Hugging Face Hub ({type(error).__name__}: {cause}): check the name and the network, "
-            f"or give the path of its {_FILE}"
+            f"the tokenizer {name!r} is neither a local file or folder, nor could it be "
+            f"downloaded from the Hugging Face Hub ({type(error).__name__}: {cause}): check "
+            f"the name and the network, or give the path of its {_FILE}"
         ) from error
     return _copied(tokenizer, name, None)
 
@@ -366,8 +367,8 @@ def _copied(tokenizer: Any, name: str, ends: Any) -> _Loaded:
         text = tokenizer.to_str()
     except Exception as error:  # the package has no errors of its own
         raise PackError(
-            f"the tokenizer {name} has parts that are written in Python and cannot be copied: give "
-            f"a function that calls it instead ({str(error)[:_CAUSE]})"
+            f"the tokenizer {name} has parts written in Python, which cannot be copied: give a "
+            f"function that calls it instead ({str(error)[:_CAUSE]})"
         ) from error
     copy = _package(name).Tokenizer.from_str(text)
     identity = {"name": name, "xxh3": xxhash.xxh3_64(text.encode()).hexdigest()}
@@ -406,7 +407,7 @@ def _separator(
             return vocabulary[token]
     if wanted == AUTO:
         raise PackError(
-            f"{name} has none of the tokens {' '.join(_SEPARATORS)} that could end a document: say "
-            "which it is with separator (--separator): a token, its number, or none"
+            f"{name} has none of the tokens {' '.join(_SEPARATORS)} that could end a document: "
+            "set separator (--separator) to a token, its number, or 'none'"
         )
-    raise PackError(f"the separator {wanted!r} is no token of {name}")
+    raise PackError(f"the separator {wanted!r} is not a token of {name}")

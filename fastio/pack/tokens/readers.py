@@ -268,8 +268,8 @@ def _batch(records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: str) 
             arrays.append(pa.array([record.get(column.name) for record in records], column.type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
-                f"{where}: column {column.name!r} is not {column.type} everywhere, which its first "
-                f"values are: {error}"
+                f"{where}: column {column.name!r} does not have the type {column.type} of its "
+                f"first values everywhere: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -278,7 +278,7 @@ def _check_unicode(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SchemaError(f"{where} is no text that UTF-8 can hold: {error.reason}") from error
+        raise SchemaError(f"{where} cannot be encoded as UTF-8: {error.reason}") from error
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def find_texts(src: Any) -> list[str] | None:
     if not all(are_paths):
         other = src[are_paths.index(False)]
         raise PackError(
-            f"{src[are_paths.index(True)]} is a path, and {str(other)[:80]!r} is none of a file of "
-            "text that is there: give paths, or the documents themselves"
+            f"{src[are_paths.index(True)]} is a path, and {str(other)[:80]!r} is not the path "
+            "of an existing text file: give only paths, or only documents"
         )
     return [path for item in src for path in _of_path(os.fspath(item))]
 
@@ -346,7 +346,7 @@ def _of_path(path: str) -> list[str]:
     matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
     found = [name for name in matches if text_kind(name) is not None]
     if not found:
-        raise SourceNotFound(f"{path} matches no file of text")
+        raise SourceNotFound(f"{path} matches no text file")
     return found
 
 
@@ -361,7 +361,7 @@ def _checked(path: str) -> str:
 
 def _of_folder(folder: str) -> list[str]:
     if is_dataset(folder):
-        raise PackError(f"{folder} is packed already")
+        raise PackError(f"{folder} is already packed")
     found: list[str] = []
     try:
         for parent, folders, names in os.walk(folder, onerror=unless_gone):
@@ -372,5 +372,5 @@ def _of_folder(folder: str) -> list[str]:
     except PermissionError as error:
         raise SourceNotFound(f"{error.filename} cannot be read: {error.strerror}") from error
     if not found:
-        raise SourceNotFound(f"{folder} has no files of text (.txt, .jsonl, .parquet, .csv, ...)")
+        raise SourceNotFound(f"{folder} has no text files (.txt, .jsonl, .parquet, .csv, ...)")
     return sorted(found, key=lambda name: Path(name).parts)

@@ -38,7 +38,7 @@ TEXT_COLUMNS = ("text", "content", "document")
 # makes of it, which is a hundred bytes a token.
 _PIECE_ROWS = 256
 _PIECE_BYTES = 512 << 10
-_NO_PLAIN_TEXT = "document says what a document is in .txt files: there are none here"
+_NO_PLAIN_TEXT = "document can only be used with .txt files, and there are none"
 
 
 class _TokenConversion:
@@ -152,8 +152,8 @@ class _Documents:
         if texts.null_count:
             row = place.first_row + int(texts.is_null().to_numpy(zero_copy_only=False).argmax())
             raise SchemaError(
-                f"{place.column(self._text)}, row {row}: the text is null; take the row out, or "
-                f"say what it is with nulls={{{self._text!r}: ''}}"
+                f"{place.column(self._text)}, row {row}: the text is null; remove the row, or "
+                f"give a replacement with nulls={{{self._text!r}: ''}}"
             )
         return texts
 
@@ -196,7 +196,9 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
         dtypes={name: dtype for name, dtype in options.dtypes.items() if name != TOKENS},
     )
     if wanted.nulls.get(text) == MASK:
-        raise SchemaError(f"nulls of the text {text!r} cannot be masked: say what they are, as ''")
+        raise SchemaError(
+            f"nulls of the text column {text!r} cannot be masked: give a replacement such as ''"
+        )
     for table in found:
         _text_column(table, text)
     tables = Tables(found, wanted)
@@ -273,8 +275,8 @@ def _in_memory(src: Any, how: TokenOptions) -> Table:
         src = map(src.__getitem__, range(len(src)))
     if isinstance(src, (bytes, Mapping)) or not hasattr(src, "__iter__"):
         raise PackError(
-            f"a {name} is no source of documents: give files of text, or an iterable of str, or of "
-            "dicts with one"
+            f"a {name} is not a source of documents: give text files, or an iterable of str or "
+            "of dicts that contain one"
         )
     samples = Samples(name, src, how.text_column or "text")
     if samples.is_empty:
@@ -297,13 +299,13 @@ def _text_column(table: Table, wanted: str | None) -> str:
         if not found or (len(found) > 1 and found[0] not in TEXT_COLUMNS):
             raise SchemaError(
                 f"{table.name} has no column {', '.join(TEXT_COLUMNS)}, and "
-                f"{len(strings) or 'no'} other columns of strings ({', '.join(schema.names)}): say "
-                "which has the text with text_column (--text-column)"
+                f"{len(strings) or 'no'} other columns of strings ({', '.join(schema.names)}): "
+                "name the column of text with text_column (--text-column)"
             )
     if found[0] not in strings:
         raise SchemaError(
-            f"{table.name}: column {found[0]!r} is {schema.field(found[0]).type}, and text is "
-            "strings"
+            f"{table.name}: column {found[0]!r} is {schema.field(found[0]).type}, but text "
+            "must be strings"
         )
     return found[0]
 

@@ -202,7 +202,7 @@ class HuggingFaceDataset(Rows):
         """
         kind = self._field(field)
         if not isinstance(kind, Image):
-            raise SchemaError(f"field {field!r} is no image: use gather")
+            raise SchemaError(f"field {field!r} is not an image field: use gather")
         self._in_range(np.array([row], np.int64))
         with of_sample(self, row, ImageError):
             return upright_pixels(self.read(field, row), kind.mode, None, self.max_pixels)

@@ -73,8 +73,8 @@ def choose_fields(table: HuggingFaceTable, options: TableOptions) -> Chosen:
     for name in special:
         if name in fields:
             raise SchemaError(
-                f"{table.name}: two fields would be called {name!r}: give a group another name, or "
-                "rename a column"
+                f"{table.name}: two fields would have the name {name!r}: rename the group or "
+                "the column"
             )
     order = _order(table, options, conversion, special)
     schema = Schema({name: (special | fields)[name] for name in order})
@@ -140,9 +140,11 @@ def _order(
 def _refuse_options(where: str, name: str, options: TableOptions) -> None:
     for what, given in (("dtypes", options.dtypes), ("nulls", options.nulls)):
         if any(key.replace(".", "_") == name for key in given):
-            raise SchemaError(f"{where}: {name!r} has no {what}: it is of images or lists of lists")
+            raise SchemaError(
+                f"{where}: {name!r} cannot have {what}: it contains images or nested lists"
+            )
     for group, members in options.groups.items():
         if any(member.replace(".", "_") == name for member in members):
             raise SchemaError(
-                f"{where}: {name!r} cannot be in the group {group!r}: groups are of numbers"
+                f"{where}: {name!r} cannot be in the group {group!r}: groups contain numbers only"
             )

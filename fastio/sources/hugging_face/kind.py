@@ -41,9 +41,9 @@ def _open(found: Found) -> HuggingFaceDataset | TableSamples:
         return dataset
     if wants_rows(table, options.tables):
         raise SchemaError(
-            f"filters are for rows of numbers and strings, and {table.name} has images, lists of "
-            "lists or lists of strings: filter it with the datasets package (ds.filter), or leave "
-            "these columns out (columns=...)"
+            f"filters cannot be used with {table.name}, which has images, nested lists or "
+            "lists of strings: use ds.filter of the datasets package, or leave these columns "
+            "out (columns=...)"
         )
     make = partial(HuggingFaceGroups, table)
     return TableSamples(make, options.tables, options.filters, options.memory)

@@ -46,8 +46,8 @@ def nested_values(
         except (TypeError, ValueError) as error:
             raise SchemaError(
                 f"{place.column(leaf.spoken)}, row {place.row(row)} has a null, or lists of "
-                f"differing lengths, which no array can hold ({error}); leave the column out by "
-                "naming the columns that are wanted (columns=..., --columns)"
+                f"different lengths, and cannot become an array ({error}); leave the column "
+                "out by choosing other columns (columns=..., --columns)"
             ) from error
     return found
 
@@ -62,9 +62,9 @@ def _strings(array: pa.Array, leaf: Leaf, place: Place) -> list[list[str]]:
     for row, strings in enumerate(found):
         if strings is None or None in strings:
             raise SchemaError(
-                f"{place.column(leaf.spoken)}, row {place.row(row)} has a null, which is no "
-                "string: fill it with dataset.map, or leave the column out by naming the columns "
-                "that are wanted (columns=..., --columns)"
+                f"{place.column(leaf.spoken)}, row {place.row(row)} is null instead of a "
+                "string: fill it with dataset.map, or leave the column out by choosing other "
+                "columns (columns=..., --columns)"
             )
     return found
 

@@ -187,8 +187,8 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Pl
         if values.null_count or (counts != length).any():
             raise SchemaError(
                 f"{place.column(column)}: not all arrays in {place.rows(len(array))} have the "
-                f"shape {tuple(lengths)} that the dataset's features tell: cast the column to what "
-                "it is, or leave it out"
+                f"shape {tuple(lengths)} that the dataset's features specify: cast the column "
+                "to its actual type, or leave it out"
             )
         values = values.flatten()
     result = values

@@ -139,15 +139,15 @@ def _open_folder(folder: str) -> Opened:
     if not paths and "_data_files" in state:
         raise SourceNotFound(f"{folder} has no rows")
     if not paths:
-        raise ShardCorrupt(f"{os.path.join(folder, STATE)} names no data files")
+        raise ShardCorrupt(f"{os.path.join(folder, STATE)} does not list any data files")
     batches: list[StoredBatch] = []
     schema: pa.Schema | None = None
     for path in paths:
         found, more = record_batches(path)
         if schema is not None and not found.equals(schema):
             raise ShardCorrupt(
-                f"{path} has other columns than {paths[0]}: {found} instead of {schema}; save the "
-                "dataset again"
+                f"{path} has different columns than {paths[0]}: {found} instead of {schema}; "
+                "save the dataset again"
             )
         schema = found
         batches += more
@@ -176,7 +176,7 @@ def _json(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ShardCorrupt(f"{path} is not JSON: {error}; save the dataset again") from error
     if not isinstance(found, dict):
-        raise ShardCorrupt(f"{path} is no JSON object; save the dataset again")
+        raise ShardCorrupt(f"{path} is not a JSON object; save the dataset again")
     return found
 
 
@@ -192,7 +192,7 @@ def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
         names = [str(item["filename"]) for item in listed]
     except (TypeError, KeyError) as error:
         raise ShardCorrupt(
-            f"{os.path.join(folder, STATE)}: {key} is no list of files; save the dataset again"
+            f"{os.path.join(folder, STATE)}: {key} is not a list of files; save the dataset again"
         ) from error
     for name in names:
         if os.path.isabs(name) or not name or os.pardir in name.split(os.sep):
@@ -217,7 +217,7 @@ def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
         file = Mapped(path)
         if file.view[-len(_STREAM_END) :] != _STREAM_END:
             raise ShardCorrupt(
-                f"{path} is no Arrow stream, or its end is missing; copy it again, or save the "
+                f"{path} is not an Arrow stream, or is truncated; copy it again, or save the "
                 "dataset again"
             )
         check_stream(file.view, path)
@@ -307,7 +307,9 @@ def _rows(
     if columns is not None:
         missing = [column for column in columns if column not in schema.names]
         if missing:
-            raise ShardCorrupt(f"{name}: its format names the column {missing[0]!r}: there is none")
+            raise ShardCorrupt(
+                f"{name}: its format names the column {missing[0]!r}, which does not exist"
+            )
         kept = [field for field in schema if field.name in columns]
         schema = pa.schema(kept, metadata=schema.metadata)
         batches = [each._replace(batch=each.batch.select(schema.names)) for each in batches]
@@ -316,5 +318,7 @@ def _rows(
         low, high = int(indices.min()), int(indices.max())
         if low < 0 or high >= rows.stored:
             bad = low if low < 0 else high
-            raise ShardCorrupt(f"{name}: its indices name row {bad}, and it has {rows.stored} rows")
+            raise ShardCorrupt(
+                f"{name}: its indices refer to row {bad}, but it has {rows.stored} rows"
+            )
     return rows

@@ -144,16 +144,16 @@ def _known(opened: Opened, options: TableOptions) -> dict[str, Feature]:
         strange = _unknown_in(feature)
         if strange is not None and _is_wanted(name, options):
             raise SchemaError(
-                f"{opened.name}: column {name!r} has the feature type {strange!r}, which fastio "
-                "does not know; leave it out by naming the columns that are wanted (columns=..., "
-                "--columns), or cast it to one of the types that Arrow has"
+                f"{opened.name}: column {name!r} has the feature type {strange!r}, which "
+                "fastio does not support; leave it out by choosing other columns "
+                "(columns=..., --columns), or cast it to an Arrow type"
             )
         for path in _images_in_lists(feature, (name,)):
             if _is_named(path, options):
                 raise SchemaError(
-                    f"{opened.name}: column {'.'.join(path)!r} is of lists of images, and fastio "
-                    "reads one image a row: give each image a row of its own (dataset.map with "
-                    "batched=True), or leave the column out by naming those that are wanted "
+                    f"{opened.name}: column {'.'.join(path)!r} contains lists of images, and "
+                    "fastio reads one image per row: give each image its own row (dataset.map "
+                    "with batched=True), or leave the column out by choosing other columns "
                     "(columns=..., --columns)"
                 )
     return {n: Unknown("") if _unknown_in(f) is not None else f for n, f in found.items()}

@@ -300,7 +300,7 @@ def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int,
         begin = min(begin, chunk.dictionary_page_offset)
     if begin < 0 or length < 0:
         raise ShardCorrupt(
-            f"{where}: column {chunk.path_in_schema!r} is said to begin at {begin} and to have "
-            f"{length} bytes: write the file again"
+            f"{where}: column {chunk.path_in_schema!r} has an impossible position in the "
+            f"footer, {length} bytes at {begin}: write the file again"
         )
     return begin, length

@@ -286,8 +286,9 @@ class Conversion:
             shape = _fixed_shape(kind)
             if shape is None or len(shape) > 1 or is_vocabulary(leaf.type):
                 raise SchemaError(
-                    f"{self._where}: column {leaf.spoken!r} is {leaf.type} and cannot be in the "
-                    f"group {name!r}: groups are of numbers and of fixed-size lists of them"
+                    f"{self._where}: column {leaf.spoken!r} is {leaf.type} and cannot be in "
+                    f"the group {name!r}: groups contain numbers and fixed-size lists of "
+                    "numbers"
                 )
             kind = self._cast_kind(leaf, kind, self._option("dtypes", column))
             nulls = self._options.nulls
@@ -324,8 +325,8 @@ class Conversion:
 
     def _same_name(self, name: str) -> SchemaError:
         return SchemaError(
-            f"{self._where}: two fields would be called {name!r}: give a group another name, or "
-            "rename a column"
+            f"{self._where}: two fields would have the name {name!r}: rename the group or the "
+            "column"
         )
 
     def _leaf(self, name: str) -> Leaf:
@@ -383,8 +384,7 @@ class Conversion:
             return cast_numbers(np.array([policy]), dtype, member.leaf.spoken, place)[0]
         except (SchemaError, ValueError, TypeError) as error:
             raise SchemaError(
-                f"{place.column(member.leaf.spoken)}: {policy!r}, which its nulls are to become, "
-                f"is no {dtype}"
+                f"{place.column(member.leaf.spoken)}: nulls={policy!r} is not a valid {dtype}"
             ) from error
 
     def _ragged(

@@ -177,8 +177,8 @@ class TableDataset:
             done += batch.num_rows
         if done != group.rows or batch is not None:
             raise ShardCorrupt(
-                f"{where} has not the {group.rows} rows that it had when it was opened: it has "
-                "changed meanwhile"
+                f"{where} no longer has the {group.rows} rows that it had when it was opened: "
+                "the file was changed"
             )
 
     def ahead(self, group: RowGroup) -> bool:

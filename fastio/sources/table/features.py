@@ -118,7 +118,7 @@ def parse_features(value: Any) -> dict[str, Feature]:
         ValueError: it is something else.
     """
     if not isinstance(value, Mapping):
-        raise ValueError(f"features are an object, and not {json.dumps(value, default=repr)[:80]}")
+        raise ValueError(f"features must be an object, got {json.dumps(value, default=repr)[:80]}")
     return {str(name): _feature(item) for name, item in value.items()}
 
 
@@ -179,7 +179,7 @@ def _feature(value: Any) -> Feature:
     if isinstance(value, list) and len(value) == 1:
         return Several(_feature(value[0]))
     if not isinstance(value, Mapping):
-        raise ValueError(f"a feature is an object, and not {json.dumps(value, default=repr)[:80]}")
+        raise ValueError(f"a feature must be an object, got {json.dumps(value, default=repr)[:80]}")
     kind = value.get("_type")
     if not isinstance(kind, str):  # a struct, which may have a field of that name
         return Group(parse_features(value))

@@ -220,6 +220,6 @@ def _check_one_kind(files: Sequence[TableFile]) -> None:
         first_of.setdefault(table_kind(file.name), file.name)
     if len(first_of) > 1:
         raise SchemaError(
-            f"tables of several kinds at once: {' and '.join(first_of.values())}; name those that "
-            "are wanted, as in 'folder/*.parquet'"
+            f"there are tables of different kinds: {' and '.join(first_of.values())}; choose "
+            "one kind, for example 'folder/*.parquet'"
         )

@@ -67,8 +67,8 @@ def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
         for leaf in _leaves_of(column.type, (column.name,)):
             if leaf.name in found:
                 raise SchemaError(
-                    f"{where}: two columns are called {leaf.name!r} ({found[leaf.name].spoken} and "
-                    f"{leaf.spoken}): rename one"
+                    f"{where}: two columns have the name {leaf.name!r} "
+                    f"({found[leaf.name].spoken} and {leaf.spoken}): rename one"
                 )
             found[leaf.name] = leaf
     return found
@@ -121,8 +121,8 @@ def field_of(leaf: Leaf, where: str) -> Field:
         if dtype is not None:
             return Array(dtype, None)
     raise SchemaError(
-        f"{where}: column {leaf.spoken!r} is {leaf.type}, which no field can hold; leave it out "
-        "by naming the columns that are wanted (columns=..., --columns)"
+        f"{where}: column {leaf.spoken!r} is {leaf.type}, which is not supported; leave it out "
+        "by choosing other columns (columns=..., --columns)"
     )
 
 

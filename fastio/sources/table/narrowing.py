@@ -31,7 +31,9 @@ def narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> Ta
     needed: list[str] = []
     for name in fields:
         if name not in schema.fields:
-            raise SchemaError(f"there is no field {name!r}; there are {', '.join(schema.fields)}")
+            raise SchemaError(
+                f"there is no field {name!r}; the fields are {', '.join(schema.fields)}"
+            )
         source = name.removesuffix(VALID_SUFFIX)
         needed.append(source if name not in options.groups and source in schema.fields else name)
     columns = tuple(dict.fromkeys(needed))

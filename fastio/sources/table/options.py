@@ -58,7 +58,7 @@ class TableOptions:
         for name, dtype in self.dtypes.items():
             if dtype not in DTYPES:
                 raise SchemaError(
-                    f"dtype {dtype!r} of {name!r} cannot be stored; possible are "
+                    f"dtype {dtype!r} of {name!r} cannot be stored; supported are "
                     f"{', '.join(DTYPES)}"
                 )
 
@@ -78,7 +78,7 @@ class TableOptions:
         """
         for what, names in {"columns": columns, **(groups or {})}.items():
             if isinstance(names, str):
-                raise ValueError(f"{what} is a list of names: [{names!r}]")
+                raise ValueError(f"{what} must be a list of names: [{names!r}]")
         return cls(
             None if columns is None else tuple(columns),
             {name: tuple(members) for name, members in (groups or {}).items()},
@@ -114,7 +114,7 @@ def expand_range(name: str) -> list[str]:
         return [name]
     stem, first, other, last = found.groups()
     if stem != other or int(first) > int(last):
-        raise SchemaError(f"{name!r} is no range of columns; one looks like I1..I13")
+        raise SchemaError(f"{name!r} is not a range of columns such as I1..I13")
     width = len(first) if first.startswith("0") else 0
     return [f"{stem}{number:0{width}d}" for number in range(int(first), int(last) + 1)]
 

@@ -42,13 +42,13 @@ def open_table(file: TableFile | str) -> Table:
         metadata = table.schema.metadata or {}
     if METADATA_KEY in metadata:
         raise DatasetNotFound(
-            f"{file.name} is a part of a packed dataset, which only its manifest makes readable: "
-            f"open the folder; if {MANIFEST_NAME} is missing there, copy it from where the dataset "
-            "came from, or pack the data again"
+            f"{file.name} is a shard of a packed dataset, which can only be read with its "
+            f"manifest: open the folder; if {MANIFEST_NAME} is missing there, copy it from the "
+            "original dataset, or pack the data again"
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SchemaError(f"{file.name}: several columns are called {twice[0]!r}: rename them")
+        raise SchemaError(f"{file.name}: several columns have the name {twice[0]!r}: rename them")
     return table
 
 

@@ -89,9 +89,9 @@ class _Room:
                 full = self._left < 0
             if full:
                 raise SchemaError(
-                    f"{table.name} takes more than the {self._nbytes / 2**20:,.0f} MiB that there "
-                    "are for it (half of memory=): files of its kind have no groups of rows that "
-                    "can be read by themselves. Give more memory, or pack it (fastio pack)"
+                    f"{table.name} needs more than {self._nbytes / 2**20:,.0f} MiB, half of "
+                    "memory=: files of this kind cannot be read in parts. Increase memory=, "
+                    "or pack the file (fastio pack)"
                 )
             found.append(batch)
         return found

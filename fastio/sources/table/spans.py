@@ -62,8 +62,8 @@ def fetch(store: Store, key: str, stamp: Stamp, ranges: Sequence[tuple[int, int]
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > size:
             raise ShardCorrupt(
-                f"it says of itself that something lies at bytes {offset} to {offset + length}, "
-                f"and has {size}: it is damaged; write it again"
+                f"it refers to bytes {offset} to {offset + length}, but has only {size} bytes: "
+                "it is damaged; write it again"
             )
     for span in coalesce(ranges, GAP_BYTES, _WHOLE):
         memory = np.empty(span.length, np.uint8).data

@@ -190,7 +190,7 @@ def _agreed(
             if both is None:
                 raise SchemaError(
                     f"column {name!r} is {kind} in {table.name}, and {agreed} in "
-                    f"{from_table.name}: give all files one type"
+                    f"{from_table.name}: all files must have the same type"
                 )
             if both != agreed:
                 agreed, from_table = both, table
@@ -224,6 +224,6 @@ def _check_no_more(tables: Sequence[Table]) -> None:
         more = [name for name in table.schema.names if name not in first.schema.names]
         if more:
             raise SchemaError(
-                f"{table.name} has the column {more[0]!r}, which {first.name} does not have; name "
-                "the columns that are wanted (columns=..., --columns)"
+                f"{table.name} has the column {more[0]!r}, which {first.name} does not have; "
+                "choose the columns to read (columns=..., --columns)"
             )

@@ -83,8 +83,8 @@ class Words:
             )
         except KeyError as error:
             raise SchemaError(
-                f"the word {error.args[0]!r} was not there when the table was first read: it has "
-                "changed meanwhile"
+                f"the value {error.args[0]!r} did not occur when the table was first read: the "
+                "file was changed"
             ) from error
         self._last = dictionary, codes
         return codes

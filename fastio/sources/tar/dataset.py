@@ -75,7 +75,10 @@ class TarDataset(Rows):
     ) -> None:
         found = find_tars(path)
         if found is None:
-            raise SourceNotFound(f"{path} is no tar, no pattern of tars and no folder of tars only")
+            raise SourceNotFound(
+                f"{path} is neither a tar, nor a pattern of tars, nor a "
+                "folder that contains only tars"
+            )
         paths = [os.path.abspath(each) for each in found]
         tars = [(each, stamp(each)) for each in paths]
         reader = LocalTars(dict(tars))
@@ -131,7 +134,7 @@ class TarDataset(Rows):
         if incomplete not in ("raise", "skip", "keep"):
             raise ValueError(f"incomplete must be 'raise', 'skip' or 'keep', got {incomplete!r}")
         if isinstance(fields, str):
-            raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
+            raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
         self.path = path
         self.index = index
         self._reader = reader
@@ -295,7 +298,7 @@ class TarDataset(Rows):
         """
         column = self._column(field)
         if not isinstance(column.field, Image):
-            raise SchemaError(f"field {field!r} is no image: use gather")
+            raise SchemaError(f"field {field!r} is not an image field: use gather")
         self._in_range(np.array([row], np.int64))
         with of_sample(self, row, ImageError):
             found = self.read(field, row) if data is None else data.tobytes()

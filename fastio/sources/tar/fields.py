@@ -96,7 +96,7 @@ def choose_columns(index: TarIndex, wanted: Sequence[str] | None) -> list[Column
         if names.count(column.name) > 1:
             raise SchemaError(
                 f"there are several fields {column.name!r} (dots in extensions become "
-                "underscores): choose with fields"
+                "underscores): choose one with fields"
             )
     return columns
 
@@ -111,14 +111,14 @@ def _wanted_column(index: TarIndex, name: str) -> Column:
     found = tuple(part for part in asked if part is not None)
     if not found:
         there = ", ".join([KEY_FIELD, *map(field_name, index.extensions)])
-        raise SchemaError(f"no sample has a field {name!r}; there are {there}")
+        raise SchemaError(f"no sample has a field {name!r}; the fields are {there}")
     return _column(index, found, field_name(name))
 
 
 def _column(index: TarIndex, extensions: tuple[str, ...], name: str | None = None) -> Column:
     kinds = {extension: index.extensions[extension].field for extension in extensions}
     if len(set(kinds.values())) > 1:
-        raise SchemaError(f"the extensions of one field hold different things: {kinds}")
+        raise SchemaError(f"the extensions of one field have different types: {kinds}")
     joined = field_name(_EITHER.join(extensions))
     return Column(name or joined, kinds[extensions[0]], extensions)
 

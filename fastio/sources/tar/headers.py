@@ -150,7 +150,7 @@ def read_members(window: Window) -> Iterator[Member]:
     if offset > size + BLOCK:
         raise _truncated(tar, f"its last part ends at byte {offset:,}", size)
     if not size:
-        raise ShardCorrupt(f"{tar} is no tar: it is empty (0 bytes)")
+        raise ShardCorrupt(f"{tar} is not a tar: it is empty (0 bytes)")
     window.end = offset
 
 
@@ -171,8 +171,8 @@ def check_end(window: Window) -> None:
         length = 2 * BLOCK if begin == window.end else min(_END_BYTES, window.size - begin)
         if window.get(begin, length).strip(b"\0"):
             raise ShardCorrupt(
-                f"{window.name} goes on behind its end at byte {window.end:,}, which readers do "
-                "not see: are these several tars in one?"
+                f"{window.name} continues after its end marker at byte {window.end:,}, which "
+                "readers would ignore: it may be several concatenated tars"
             )
 
 
@@ -204,8 +204,8 @@ class _Extra:
         """Reads a GNU long name or the records of a pax header."""
         if length > _MOST_EXTRA_BYTES:
             raise ShardCorrupt(
-                f"{window.name}: the header at byte {offset - BLOCK} announces a name or records "
-                f"of {length:,} bytes: damaged"
+                f"{window.name}: the header at byte {offset - BLOCK} has a name or records of "
+                f"{length:,} bytes, which is impossible: the tar is damaged"
             )
         self.is_any = True
         if kind == ord("L"):

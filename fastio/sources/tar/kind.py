@@ -46,7 +46,7 @@ def _sniff(source: Any, options: Options) -> list[str] | StoreTars | None:
         is_remote(each) and is_tar_url(each) for each in source
     ):
         raise OptionError(
-            "a list of tars is of local files: name those behind a URL by one pattern, such as "
+            "a list of tars must contain local files: give remote tars as one pattern, such as "
             "s3://bucket/train-{000..009}.tar"
         )
     if not (isinstance(source, (str, os.PathLike)) and is_remote(source)):

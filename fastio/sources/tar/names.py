@@ -71,7 +71,7 @@ def expand_braces(pattern: str) -> list[str]:
             heads = [pattern[:begin] + each for choice in choices for each in expand_braces(choice)]
             tails = expand_braces(pattern[end + 1 :])
             if len(heads) * len(tails) > _MOST_NAMES:
-                raise SourceNotFound(f"{pattern} means more than {_MOST_NAMES:,} names")
+                raise SourceNotFound(f"{pattern} expands to more than {_MOST_NAMES:,} names")
             return [head + tail for head in heads for tail in tails]
         begin = pattern.find("{", begin + 1)
     return [pattern]
@@ -129,6 +129,6 @@ def _numbers(first: str, last: str, step: str | None) -> list[str]:
     begin, end = int(first), int(last)
     stride = abs(int(step)) if step and int(step) else 1
     if abs(end - begin) // stride >= _MOST_NAMES:
-        raise SourceNotFound(f"{{{first}..{last}}} means more than {_MOST_NAMES:,} names")
+        raise SourceNotFound(f"{{{first}..{last}}} expands to more than {_MOST_NAMES:,} names")
     stop = end + 1 if begin <= end else end - 1
     return [f"{n:0{digits}d}" for n in range(begin, stop, stride if begin <= end else -stride)]

@@ -256,7 +256,9 @@ def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
     if not wanted:
         wanted = sorted(name for name in listed if name.endswith(".tar"))
         if not wanted or len(wanted) < len(listed):
-            raise SourceNotFound(f"{store.url} is no packed dataset, and no folder of tars only")
+            raise SourceNotFound(
+                f"{store.url} is neither a packed dataset nor a folder that contains only tars"
+            )
     missing = [name for name in wanted if name not in listed]
     with DaemonPool(_SIZES_AT_ONCE, "fastio-stamps") as pool:
         listed.update(zip(missing, pool.map(store.stat, missing), strict=True))

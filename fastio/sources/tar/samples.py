@@ -107,8 +107,8 @@ def samples_of(window: Window) -> TarSamples:
         extension, is_number = known[split[1]]
         if extension in seen or split[1] in _RESERVED:
             raise ShardCorrupt(
-                f"{window.name}: {file_name} is there twice in the sample {key!r} (extensions "
-                "count in lower case)"
+                f"{window.name}: {file_name} occurs twice in the sample {key!r} (extensions "
+                "are compared in lower case)"
             )
         seen.add(extension)
         # The contents follow the header, so they are usually in the window already.

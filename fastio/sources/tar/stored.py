@@ -135,17 +135,17 @@ def _parsed(text: bytes | None) -> dict[str, Any]:
     try:
         about = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BrokenIndex(f"has a description that is no JSON: {type(error).__name__}") from error
+        raise BrokenIndex(f"has a description that is not JSON: {type(error).__name__}") from error
     if not isinstance(about, dict):
-        raise BrokenIndex("has a description that is no object")
+        raise BrokenIndex("has a description that is not an object")
     if about.get("version") != VERSION:
-        raise BrokenIndex("is of another version")
+        raise BrokenIndex("has another version")
     return about
 
 
 def _part(about: dict[str, Any], name: str, kind: type[Any]) -> Any:
     if not isinstance(about.get(name), kind):
-        raise BrokenIndex(f"has a description whose part {name!r} is no {kind.__name__}")
+        raise BrokenIndex(f"has a description in which {name!r} is not a {kind.__name__}")
     return about[name]
 
 

@@ -148,7 +148,7 @@ def decode(
     if kind == "int":
         number = parse_integer(data)
         if number is None:
-            raise ValueError(f"it holds {data[:40]!r}, and no int64")
+            raise ValueError(f"it contains {data[:40]!r}, which is not an int64")
         return number
     return _checked_number(field.dtype, json.loads(data))
 
@@ -166,7 +166,7 @@ def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED
     try:
         found = inflater.decompress(data, max_unzipped_bytes + 1)
     except zlib.error as error:
-        raise ValueError(f"it is no gzip file: {error}") from error
+        raise ValueError(f"it is not a gzip file: {error}") from error
     if len(found) > max_unzipped_bytes:
         del found  # the traceback would keep it in memory
         raise ValueError(
@@ -198,7 +198,9 @@ def _checked_number(dtype: str, value: Any) -> Any:
         "float64": isinstance(value, (int, float)) and not isinstance(value, bool),
     }
     if not fits[dtype]:
-        raise ValueError(f"it holds {json.dumps(value)[:40]}, and the first ones hold {dtype}")
+        raise ValueError(
+            f"it contains {json.dumps(value)[:40]}, but the first ones contain {dtype}"
+        )
     if dtype != "float64":
         return value
     try:
@@ -210,7 +212,7 @@ def _checked_number(dtype: str, value: Any) -> Any:
 def _load_array(data: bytes) -> NDArray[Any]:
     array = array_of(data)
     if array.dtype.name not in ARRAY_DTYPES:
-        raise ValueError(f"its dtype is {array.dtype}; possible are {', '.join(ARRAY_DTYPES)}")
+        raise ValueError(f"its dtype is {array.dtype}; supported are {', '.join(ARRAY_DTYPES)}")
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
 
 
@@ -227,7 +229,9 @@ def _array_field(arrays: list[NDArray[Any]], same_length: bool) -> Field:
 
 def _checked_array(field: Array, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.name != field.dtype:
-        raise ValueError(f"its dtype is {array.dtype.name}, and that of the first {field.dtype}")
+        raise ValueError(
+            f"its dtype is {array.dtype.name}, but that of the first one is {field.dtype}"
+        )
     if not field.fits(array.shape):
-        raise ValueError(f"its shape is {array.shape}, and that of the first {field.shape}")
+        raise ValueError(f"its shape is {array.shape}, but that of the first one is {field.shape}")
     return array

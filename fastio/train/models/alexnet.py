@@ -48,7 +48,7 @@ class AlexNet(nn.Module):
         for _ in range(3):
             side = (side - 3) // 2 + 1
         if side < 1:
-            raise ValueError(f"AlexNet takes images of 16 pixels and more, not {image_size}")
+            raise ValueError(f"AlexNet needs images of at least 16 pixels, got {image_size}")
         # Without it where it changes nothing: its gradient on GPUs is not deterministic.
         self.pool = nn.AdaptiveAvgPool2d(6) if side > 6 else nn.Identity()
         side = min(side, 6)

@@ -19,7 +19,7 @@ class ConvNet(nn.Module):
     def __init__(self, num_classes: int, image_size: int = 224) -> None:
         super().__init__()
         if image_size < 32:
-            raise ValueError(f"ConvNet takes images of 32 pixels and more, not {image_size}")
+            raise ValueError(f"ConvNet needs images of at least 32 pixels, got {image_size}")
         self.features = nn.Sequential(
             *_layer(3, 8, kernel=4, stride=4, padding=0),
             *_layer(8, 16, kernel=3, stride=2, padding=1),

@@ -66,7 +66,7 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         if not dense or not sparse:
-            raise ValueError(f"DLRM takes numbers and ids, not {dense} and {sparse} columns")
+            raise ValueError(f"DLRM needs columns of numbers and of ids, got {dense} and {sparse}")
         self.embeddings = HashedEmbeddings(sparse, rows, width)
         self.bottom = nn.Sequential(mlp([dense, *bottom, width]), nn.ReLU())
         pairs = torch.tril_indices(sparse + 1, sparse + 1, offset=-1)

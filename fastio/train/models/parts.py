@@ -25,7 +25,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float = 0.0, causal: bool = False) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"a width of {width} cannot be cut into {heads} heads")
+            raise ValueError(f"a width of {width} is not divisible by {heads} heads")
         self.heads, self.dropout, self.causal = heads, dropout, causal
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)

@@ -51,12 +51,12 @@ class Pretrained(nn.Module):
         known, longest = config.vocab_size, getattr(config, "max_position_embeddings", length)
         if vocabulary_size > known:
             raise fastio.TrainError(
-                f"the data has a vocabulary of {vocabulary_size:,} tokens, and {name} one of "
-                f"{known:,}: pack the text with the model's own tokenizer"
+                f"the data has a vocabulary of {vocabulary_size:,} tokens, but {name} has "
+                f"{known:,}: pack the text with the tokenizer of the model"
             )
         if length > longest:
             raise fastio.TrainError(
-                f"{name} takes documents of up to {longest} tokens, not {length}: give a length"
+                f"{name} supports documents of up to {longest} tokens, got length={length}"
             )
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -56,8 +56,8 @@ class VisionTransformer(nn.Module):
         patch = patch or (4 if image_size < SMALL_IMAGE else 16)
         if image_size % patch:
             raise ValueError(
-                f"images of {image_size} pixels cannot be cut into patches of {patch}: take a "
-                f"multiple such as {max(1, round(image_size / patch)) * patch}"
+                f"images of {image_size} pixels cannot be divided into patches of {patch}: use "
+                f"a multiple such as {max(1, round(image_size / patch)) * patch}"
             )
         count = (image_size // patch) ** 2
         self.patches = nn.Conv2d(3, width, patch, patch)

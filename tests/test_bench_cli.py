@@ -220,10 +220,11 @@ def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
     data = clicks(tmp_path / "clicks", label="clicked")
     code, _, errors = run(data, "--model", "dlrm", *QUICK)
     assert code == 1
-    assert "no field 'label', but dense, sparse, clicked" in errors
+    assert "no field 'label'; the fields are dense, sparse, clicked" in errors
     assert "MODULE:FUNCTION" in errors
     assert (
-        "no model 'resnet18' of tables; there are dlrm, mlp" in run(data, "--model", "resnet18")[2]
+        "no model 'resnet18' for tables. Known models: dlrm, mlp"
+        in run(data, "--model", "resnet18")[2]
     )
     assert "epochs need images" in run(data, "--model", "dlrm", "--epochs", 1)[2]
 

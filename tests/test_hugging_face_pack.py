@@ -114,7 +114,7 @@ def test_filtered_rows_of_a_table_are_packed(tmp_path: Path) -> None:
     pack(table_dataset(), tmp_path / "packed", filters=[("label", "=", 2)])
     with fastio.open(tmp_path / "packed") as packed:
         assert [sample["number"] for sample in packed] == list(range(2, 100, 3))
-    with pytest.raises(PackError, match="the dataset has images"):
+    with pytest.raises(PackError, match="a dataset that has images"):
         pack(image_dataset(), tmp_path / "images", filters=[("label", "=", 2)])
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
         pack(dataset.to_iterable_dataset(), tmp_path / "out")
     with pytest.raises(SourceNotFound, match="has no rows"):
         pack(dataset.select([]), tmp_path / "out")
-    with pytest.raises(SchemaError, match="own features"):
+    with pytest.raises(SchemaError, match="whose features"):
         pack(dataset, tmp_path / "out", schema=fastio.Schema({"number": fastio.Scalar("int64")}))
     dataset.set_transform(lambda batch: batch)
     with pytest.raises(PackError, match="set_transform"):

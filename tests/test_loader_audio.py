@@ -171,7 +171,7 @@ def test_channels_that_differ_are_named(tmp_path: Path) -> None:
             next(iter(loader))
     with Loader(tmp_path / "p", 2, transforms=AudioDecode(channels=1)) as loader:
         assert len(loader) == 1
-        with pytest.raises(AudioError, match="2 channels, and 1 are wanted"):
+        with pytest.raises(AudioError, match="2 channels, expected 1"):
             next(iter(loader))
 
 
@@ -232,7 +232,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 
 
 def test_fields_of_other_types_are_refused(packed: Path) -> None:
-    with pytest.raises(TransformError, match="'label' is none"):
+    with pytest.raises(TransformError, match="'label' is not one"):
         Loader(packed, 2, transforms={"label": AudioDecode()})
 
 

@@ -174,7 +174,7 @@ def test_a_schema_may_name_two_columns_of_images(folder: Path) -> None:
         ("path,image\na.jpg,x\n", r"both a column 'path'"),
         ("path,x\na.jpg,1\na.jpg,\n", r"line 3: 'x' is empty, while the column holds int64"),
         ("path,label\na.jpg,cat\na.jpg,\n", r"line 3: the label is empty"),
-        ("path,a.b\na.jpg,1\n", r"'a\.b' is not possible"),
+        ("path,a.b\na.jpg,1\n", r"'a\.b' is not allowed"),
         ('path\n"a.jpg\n', r"is not CSV"),
         (b"path\n\xff\xfe.jpg\n", r"is not UTF-8"),
     ],
@@ -182,7 +182,7 @@ def test_a_schema_may_name_two_columns_of_images(folder: Path) -> None:
 def test_a_csv_list_that_is_wrong_says_where(folder: Path, text: str | bytes, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason) as caught:
         packed(folder, text)
-    assert "list.csv" in str(caught.value) or "not possible" in str(caught.value)
+    assert "list.csv" in str(caught.value) or "not allowed" in str(caught.value)
 
 
 @pytest.mark.parametrize(

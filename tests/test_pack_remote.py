@@ -353,7 +353,7 @@ def test_a_web_server_is_refused_with_its_url(folder: Path, tmp_path: Path) -> N
 
 def test_options_of_urls_need_one(tmp_path: Path) -> None:
     for options in ({"staging": tmp_path}, {"storage_options": {}}):
-        with pytest.raises(PackError, match="are for a URL"):
+        with pytest.raises(PackError, match="can only be used with a URL"):
             fastio.pack([1], tmp_path / "out", **options)
 
 

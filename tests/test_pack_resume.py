@@ -89,7 +89,7 @@ def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path:
         assert done.returncode == -signal.SIGKILL
         kills += 1
         if not (out / MANIFEST_NAME).exists():
-            with pytest.raises(DatasetNotFound, match="half-written"):
+            with pytest.raises(DatasetNotFound, match="incomplete"):
                 open_dataset(out)
         if not (out / JOURNAL_NAME).exists() and (out / MANIFEST_NAME).exists():
             with pytest.raises(DatasetExists, match="nothing to resume"):

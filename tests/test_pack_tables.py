@@ -294,7 +294,7 @@ def test_a_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_about_tables_are_refused_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="are for tables"):
+    with pytest.raises(PackError, match="can only be used with tables"):
         pack([1, 2], tmp_path / "out", columns=["x"])
 
 

@@ -518,7 +518,7 @@ def test_tokens_beyond_the_vocabulary_and_the_type_are_named(trained: Path, tmp_
         pack(tokenizer=trained, dtypes={"tokens": "uint8"})
     with pytest.raises(SchemaError, match=r"begins 'a longer one', but the vocabulary has 0 to 9"):
         pack(tokenizer=lambda text: [len(text)], vocabulary_size=10, separator="none")
-    with pytest.raises(SchemaError, match=r"failed at the document that begins 'short': ZeroDiv"):
+    with pytest.raises(SchemaError, match=r"failed on the document that begins 'short': ZeroDiv"):
         pack(tokenizer=lambda text: [1 // 0], vocabulary_size=10, separator="none")
     with pytest.raises(PackError, match="has 300 tokens, more than vocabulary_size=299"):
         pack(tokenizer=trained, vocabulary_size=299)
@@ -534,7 +534,7 @@ def test_separators_that_are_none_are_named(trained: Path, tmp_path: Path) -> No
     with pytest.raises(PackError, match=r"the separator 300 is not a token"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=trained, separator=300)
     plain = Tokenizer(models.BPE({"a": 0}, []))
-    with pytest.raises(PackError, match=r"say which it is with separator \(--separator\)"):
+    with pytest.raises(PackError, match=r"set separator \(--separator\)"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=plain)
     with pytest.raises(PackError, match="the separator for bytes"):
         fastio.pack(["a"], tmp_path / "out", tokenizer="bytes", separator="</s>")

@@ -271,7 +271,7 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
     elif not takers or name in takers:
         fastio.open(data / name, **{option: value}).close()
     else:
-        with pytest.raises(OptionError, match=f"^{option} is an option of ") as error:
+        with pytest.raises(OptionError, match=f"^{option} is an option for ") as error:
             fastio.open(data / name, **{option: value})
         told, _, rest = str(error.value).partition(", not for ")
         assert all((kind.name in told) == (kind.key in takers) for kind in KINDS)

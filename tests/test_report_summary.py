@@ -53,9 +53,9 @@ X = words.TIMES
         ),
         (
             samples.bare(),
-            "The loader alone, warm, hands over 200 samples/s: an epoch in 500 ms.",
+            "The loader alone, warm, delivers 200 samples/s: an epoch in 500 ms.",
         ),
-        (samples.empty(), "Nothing was measured that tells what an epoch waits for."),
+        (samples.empty(), "No measurement shows what an epoch waits for."),
     ],
 )
 def test_verdict_says_how_long_and_what_for(measured: Measured, sentence: str) -> None:
@@ -162,7 +162,7 @@ def test_epochs_of_no_time_are_left_out() -> None:
     measured = replace(samples.empty(), splits=(Split("warm", 0, 0, 0, 0, 0),))
     assert list(epochs(measured)) == []
     assert epoch_table(measured).rows == ()
-    assert verdict(measured).startswith("Nothing")
+    assert verdict(measured).startswith("No measurement")
 
 
 def test_every_table_s_rows_have_its_columns() -> None:

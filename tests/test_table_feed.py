@@ -171,7 +171,7 @@ def test_other_kinds_of_files(tmp_path: Path, whole: pa.Table, kind: str) -> Non
 def test_text_that_does_not_fit_in_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x\n" + "123456789\n" * 100_000)
-    with pytest.raises(SchemaError, match=r"t\.csv takes more than.*pack it"):
+    with pytest.raises(SchemaError, match=r"t\.csv needs more than.*pack"):
         loader(str(path))
 
 
@@ -384,7 +384,7 @@ def test_a_state_of_another_cut_is_refused(parquet: str) -> None:
 
 def test_a_row_group_that_memory_cannot_hold_is_refused(tmp_path: Path, whole: pa.Table) -> None:
     pa.parquet.write_table(whole, tmp_path / "t.parquet")
-    with pytest.raises(SchemaError, match=r"row group 0.*give memory='3MiB'"):
+    with pytest.raises(SchemaError, match=r"row group 0.*use memory='3MiB'"):
         loader(str(tmp_path), shuffle=True)
     with loader(str(tmp_path), shuffle=True, memory="3MiB") as batches:
         assert sum(len(batch["number"]) for batch in batches) == ROWS

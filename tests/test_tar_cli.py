@@ -43,7 +43,7 @@ def test_info_tells_samples_and_fields(tars: Path) -> None:
 def test_info_of_damaged_tars_says_what_is_wrong(tars: Path) -> None:
     (tars / "train-001.tar").write_bytes(b"no tar")
     code, _, err = run("info", tars)
-    assert (code, err) == (1, f"fastio: {tars}/train-001.tar is no tar\n")
+    assert (code, err) == (1, f"fastio: {tars}/train-001.tar is not a tar\n")
 
 
 def test_show_draws_tars(tars: Path, tmp_path: Path) -> None:

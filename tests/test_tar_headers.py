@@ -155,7 +155,7 @@ def pax_sparse(path: Path) -> None:
         (damaged(lambda data: data[:700]), "is truncated: .* ends at byte"),
         (
             damaged(lambda data: data[:512] + b"x" + data[512:]),
-            "damaged: there is not a tar header at",
+            "damaged: there is no tar header at",
         ),
         (damaged(lambda data: data[:100] + b"?" + data[101:]), "is not a tar"),
         (sparse, "hole.bin is a sparse file"),

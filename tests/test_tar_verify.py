@@ -105,7 +105,7 @@ def test_a_damaged_header_is_named_and_the_other_tars_are_looked_at(tars: Path) 
     found = findings(tars, "--deep")
     (damaged,) = found["damaged"]
     assert damaged["name"] == str(path)
-    assert damaged["problem"].startswith(f"damaged: there is not a tar header at byte {header:,}")
+    assert damaged["problem"].startswith(f"damaged: there is no tar header at byte {header:,}")
     assert [image["shard"] for image in found["damaged_images"]] == [str(tars / "train-002.tar")]
     assert found["images_not_decoded"] is None
 
@@ -119,7 +119,8 @@ def test_what_stands_behind_the_end_of_a_tar_is_told(tars: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "problem"), [(b"no tar", "no tar"), (b"", "no tar"), (b"\x1f\x8bxx", "compressed")]
+    ("data", "problem"),
+    [(b"no tar", "not a tar"), (b"", "not a tar"), (b"\x1f\x8bxx", "compressed")],
 )
 def test_what_is_no_tar_is_named(tars: Path, data: bytes, problem: str) -> None:
     (tars / "train-001.tar").write_bytes(data)
@@ -169,7 +170,7 @@ def test_tars_behind_a_url_are_checked_too(tars: Path) -> None:
         damage(path, header_of(path, "part/0010.cls") + 5)
         code, _, err = run(url, "--quiet")
         assert code == 1
-        assert "train-002.tar: damaged: there is not a tar header at byte " in err
+        assert "train-002.tar: damaged: there is no tar header at byte " in err
 
 
 def test_a_tar_that_does_not_exist_is_named(tmp_path: Path) -> None:

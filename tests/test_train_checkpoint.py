@@ -104,7 +104,7 @@ def test_what_torch_says_of_a_full_disk_is_told_in_the_system_s_words(
 def test_a_run_is_not_overwritten_by_another_one(kept: Path, data: Path) -> None:
     before = (kept / "last.pt").read_bytes()
     given = options(data, kept, resume=False)
-    with pytest.raises(fastio.TrainError, match=r"last\.pt is there.*--resume"):
+    with pytest.raises(fastio.TrainError, match=r"last\.pt was written.*--resume"):
         fit(TinyTask(given), given)
     assert (kept / "last.pt").read_bytes() == before
 
@@ -192,7 +192,7 @@ def test_a_truncated_file_is_refused(kept: Path, data: Path, share: float) -> No
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     given = options(data, kept)
-    with pytest.raises(fastio.CheckpointError, match=r"last\.pt is damaged or no checkpoint"):
+    with pytest.raises(fastio.CheckpointError, match=r"last\.pt is damaged or not a checkpoint"):
         fit(TinyTask(given), given)
 
 

@@ -360,5 +360,5 @@ def test_data_that_differs_between_processes_is_named(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastio.train.parallel.Place.gather", lambda self, value: [value, [9, 0]])
-    with pytest.raises(fastio.TrainError, match=r"\[7, 0\] for rank 0 and \[9, 0\] for rank 1"):
+    with pytest.raises(fastio.TrainError, match=r"\[7, 0\] on rank 0 and \[9, 0\] on rank 1"):
         train(options(data))

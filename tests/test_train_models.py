@@ -196,7 +196,7 @@ def test_mlp_takes_numbers_ids_or_both(dense: int, sparse: int) -> None:
 
 @pytest.mark.parametrize("name", TABULAR_MODELS)
 def test_tabular_model_says_what_columns_it_lacks(name: str) -> None:
-    with pytest.raises(ValueError, match=r"numbers (and|nor) ids"):
+    with pytest.raises(ValueError, match=r"numbers (and of|nor) ids"):
         TABULAR_MODELS[name](0, 0, 10)
 
 

@@ -259,7 +259,7 @@ def test_columns_are_found_by_their_types(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (TabularSettings(label="click"), "no field 'click', but dense"),
+        (TabularSettings(label="click"), "no field 'click'; the fields are dense"),
         (replace(CHOSEN, dense=["age"]), "no field 'age'"),
         (replace(CHOSEN, dense=[], model="dlrm"), "0 columns of numbers"),
         (replace(CHOSEN, dense=[], sparse=[]), "no field other than 'label'"),

@@ -210,9 +210,9 @@ def test_labels_that_are_no_classes_are_errors(tmp_path: Path) -> None:
         for weight in (0.5, 1.5):
             writer.write({"same": "a", "weight": weight})
     for field, message in (
-        ("same", "'a' everywhere"),
+        ("same", "'a' in every row"),
         ("weight", "float32"),
-        ("kind", "no field 'kind', but same, weight"),
+        ("kind", "no field 'kind'; its fields are same, weight"),
     ):
         with pytest.raises(fastio.TrainError, match=message):
             Labels.of(str(tmp_path / "x"), field)

@@ -291,7 +291,7 @@ def sample_options(
     if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
     if codec != "blocks" and codebook not in (None, DEFAULT):
-        raise PackError(f"codebooks can only be used with codec='blocks', got codec= {codec!r}")
+        raise PackError(f"codebooks can only be used with codec='blocks', got codec={codec!r}")
     if max_side is not None and max_side < 1:
         raise PackError(f"max_side must be at least 1, got {max_side}")
     if quality is not None and not 1 <= quality <= 100:

@@ -44,14 +44,22 @@ def dataset_source(
 
     def read(rows: Sequence[int]) -> list[Item | Bad]:
         try:
-            columns = dataset.gather_all(others, np.array(rows, np.int64))
+            return gathered(rows)
         except NOT_OF_SAMPLES:
             raise
-        except Exception as error:  # MemoryError and RecursionError can be a sample's own too
-            if len(rows) > 1:
-                return [item for row in rows for item in read([row])]
-            row = rows[0]
+        except Exception:  # MemoryError and RecursionError can be a sample's own too
+            return [found for row in rows for found in alone(row)]
+
+    def alone(row: int) -> list[Item | Bad]:
+        try:
+            return gathered([row])
+        except NOT_OF_SAMPLES:
+            raise
+        except Exception as error:
             return [unreadable(name, row, error, dataset.sample_name(row), key(row))]
+
+    def gathered(rows: Sequence[int]) -> list[Item | Bad]:
+        columns = dataset.gather_all(others, np.array(rows, np.int64))
         return [item(row, place, columns) for place, row in enumerate(rows)]
 
     def item(row: int, place: int, columns: dict[str, Any]) -> Item:

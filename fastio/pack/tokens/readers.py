@@ -337,7 +337,7 @@ def _of_path(path: str) -> list[str]:
     if os.path.exists(path):
         if text_kind(path) is None:
             raise SourceNotFound(
-                f"{path} is no file of text: .txt, .jsonl, .ndjson, .parquet, .arrow, .feather and "
+                f"{path} is not a text file: .txt, .jsonl, .ndjson, .parquet, .arrow, .feather and "
                 ".csv are"
             )
         return [_checked(path)]

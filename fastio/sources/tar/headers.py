@@ -333,7 +333,7 @@ def _no_tar(window: Window, offset: int) -> ShardCorrupt:
                 f"{window.name} is compressed ({name}), and samples of compressed tars cannot be "
                 "read in any order: decompress it"
             )
-    return ShardCorrupt(f"{window.name} is no tar")
+    return ShardCorrupt(f"{window.name} is not a tar")
 
 
 def _truncated(tar: str, needed: str, size: int) -> ShardCorrupt:

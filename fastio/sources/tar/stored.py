@@ -154,7 +154,9 @@ def _check_tars(tars: list[Any]) -> None:
     rows = 0
     for tar in tars:
         name, stamp, count, nbytes = _items(tar, 4, "tar")
-        _require(_is_name(name) and _is_name(stamp), "has a tar whose name or version is no string")
+        _require(
+            _is_name(name) and _is_name(stamp), "has a tar whose name or version is not a string"
+        )
         _require(_is_count(count) and _is_count(nbytes), "has a tar with impossible numbers")
         names.append(name)
         rows += count

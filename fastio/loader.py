@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import ExitStack
@@ -18,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
-from torch import Generator
 from torch.utils.data import DataLoader, Sampler, default_collate, default_convert
 from typing_extensions import TypeVar
 
@@ -26,13 +24,19 @@ from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.engine.ragged import Form
 from fastio.errors import LoaderClosed, StateMismatch
+from fastio.feed.arguments import (
+    check_arguments,
+    check_rows,
+    first_workers,
+    open_named,
+    read_fields,
+)
+from fastio.feed.iterator import LoaderIterator
 from fastio.feed.samplers import NextEpoch, shown_samplers
 from fastio.order.sampling import OrderName, Ranks, Sampling
 from fastio.order.state import Cursor, from_state, to_state
-from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.hugging_face import is_hugging_face
-from fastio.sources.registry import is_named, kind_of
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
 from fastio.views.mixing import Mix
@@ -40,7 +44,7 @@ from fastio.views.mixing import Mix
 if TYPE_CHECKING:
     import torch
 
-    from fastio.device import CopyStream, DevicePrefetcher
+    from fastio.device import CopyStream
     from fastio.feed.base import BatchInfo, Feed
     from fastio.feed.tuning import ThreadTuner
     from fastio.sources.torch_dataset import WorkerSettings
@@ -215,8 +219,8 @@ class Loader(DataLoader[_Batch]):
 
         auto_threads = num_workers == "auto"
         if isinstance(num_workers, str):
-            num_workers = _first_workers(num_workers)
-        _check(num_workers, timeout, prefetch_factor, generator)
+            num_workers = first_workers(num_workers)
+        check_arguments(num_workers, timeout, prefetch_factor, generator)
         if isinstance(fields, str):
             raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
         if (rank is None) != (world_size is None):
@@ -255,10 +259,10 @@ class Loader(DataLoader[_Batch]):
         self.distributed = distributed
         if distributed:
             process_ranks()  # raises here if rank or world size are impossible
-        self._opened = _open(dataset, cache, self.fields)
+        self._opened = open_named(dataset, cache, self.fields)
         self.dataset = dataset if self._opened is None else self._opened
         if self._opened is not None and self.fields is not None:
-            self.fields = _read_fields(self._opened, self.fields)
+            self.fields = read_fields(self._opened, self.fields)
         self.cache = cache if isinstance(dataset, Mix) else None  # else it is the dataset's
         self._request = Request(
             self.dataset,
@@ -279,7 +283,7 @@ class Loader(DataLoader[_Batch]):
             feed = make_feed(self._request)
             failed.callback(feed.close)
             if shuffle:
-                _check_some(feed)
+                check_rows(feed)
             feed.warn()
             self._following = NextEpoch(
                 feed,
@@ -733,176 +737,3 @@ _FIXED = (
     - frozenset(signature(DataLoader).parameters)
     - {"distributed"}  # libraries that run the training loop set it
 )
-
-
-class LoaderIterator:
-    """Iterates over one epoch of a loader, or the rest of it.
-
-    `close`, or dropping the last reference, frees its batches.
-    """
-
-    def __init__(self, loader: Loader, cursor: Cursor, batches: DevicePrefetcher) -> None:
-        self._loader = loader
-        self._cursor = cursor
-        self._batches = batches
-        self._left_s: float | None = None  # when the caller got the last batch
-        self._exhausted = False
-        self._draw = loader._feed.sampling.draw
-
-    def __iter__(self) -> LoaderIterator:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        """Returns the next batch.
-
-        Raises:
-            SampleError: a sample of the batch cannot be read; the next call returns the batch after
-                it.
-            LoaderTimeout: the batch did not come within the timeout; the next call waits for it
-                again.
-            LoaderClosed: the loader was closed.
-        """
-        loader = self._loader
-        if loader._closed:
-            raise LoaderClosed("this loader was closed")
-        stats = loader._stats
-        began_s = time.perf_counter()
-        if self._left_s is not None:
-            stats.between_s += began_s - self._left_s
-        try:
-            data, info = next(self._batches)
-        except StopIteration:
-            if self._draw is not None:
-                self._exhaust(self._draw)
-            self._stand_at(self._cursor.at_epoch(self._cursor.epoch + 1), 0)
-            self.close()
-            raise
-        finally:
-            self._left_s = time.perf_counter()
-            stats.wait_s += self._left_s - began_s
-        stats.batches += 1
-        stats.samples += info.valid
-        if loader._tuner is not None:
-            loader._tune(loader._tuner)
-        # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
-        state = loader.__dict__
-        state["_batch"], state["_drawn"] = info, self._cursor
-        if info.order_seed is not None and self._cursor.order_seed is None:
-            self._cursor = replace(self._cursor, order_seed=info.order_seed)
-        self._stand_at(self._cursor, info.next_position)
-        if self._draw is not None:
-            self._exhaust(self._draw, info.next_position)
-        return data
-
-    def close(self) -> None:
-        """Ends the iteration. Idempotent."""
-        self._batches.close()
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the interpreter's exit the modules that `close` needs may be gone.
-        if not is_finalizing():
-            self.close()
-
-    def _exhaust(self, draw: Callable[[int], object], position: int | None = None) -> None:
-        """Draws once more at the end of an epoch, as RandomSampler does without using the result.
-
-        BatchSampler reaches that end with the last batch if the batch is not full, else after it.
-
-        Args:
-            draw: draws an order of a number of rows.
-            position: samples of the epoch delivered so far; None after the last batch.
-        """
-        if self._exhausted:
-            return
-        loader = self._loader
-        rows = loader._feed.epoch_rows()
-        partial = rows % (loader._feed.sampling.batch_size or 1) and not loader.drop_last
-        if position is None or (position >= rows and partial):
-            self._exhausted = True
-            draw(rows)
-
-    def _stand_at(self, cursor: Cursor, position: int) -> None:
-        """Records the position of the user, if this is the latest iterator of the loader."""
-        latest = self._loader._latest
-        if latest is not None and latest() is self:
-            vars(self._loader)["_place"] = cursor, position
-
-
-def _open(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
-    """Opens the dataset at a path, a URL or a list of them; returns None if an object was given.
-
-    Raises:
-        ValueError: `cache` is given with an object, which is already open.
-        As `fastio.open`.
-    """
-    if not is_named(dataset):
-        if cache is not None and not isinstance(dataset, Mix):
-            raise ValueError(
-                "cache= can be passed only together with a URL; for an open dataset, use "
-                "fastio.open(url, cache=...)"
-            )
-        return None
-    found = find_data(dataset, Options(cache=cache))
-    if "fields" in found.kind.options:
-        found = replace(found, options=replace(found.options, fields=fields))
-    return open_found(found)
-
-
-def _read_fields(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the names that the dataset has for the wanted fields; tars name "seg.png" seg_png."""
-    kind = kind_of(dataset)
-    if kind is None or "fields" not in kind.options:
-        return fields
-    return tuple(dataset.schema.fields)
-
-
-def _check_some(feed: Feed) -> None:
-    """Sees to it that there is a row to shuffle, as RandomSampler does.
-
-    Raises:
-        ValueError: the dataset has none.
-    """
-    from fastio.sources.torch_dataset import is_iterable_dataset
-
-    if is_iterable_dataset(feed.dataset):
-        return
-    try:
-        rows = feed.epoch_rows()
-    except TypeError:  # of a dataset without a length, which the first iterator tells
-        return
-    if not rows:
-        feed.close()
-        raise ValueError(
-            "num_samples should be a positive integer value, but got num_samples=0: there is no "
-            "row to shuffle"
-        )
-
-
-def _first_workers(num_workers: str) -> int:
-    from fastio.feed.tuning import first_threads
-
-    if num_workers != "auto":
-        raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")
-    return first_threads()
-
-
-def _check(
-    num_workers: int, timeout: float, prefetch_factor: int | None, generator: object
-) -> None:
-    if not isinstance(generator, (Generator, type(None))):
-        raise TypeError(
-            f"generator should be a torch.Generator or None, got {generator!r}: create one "
-            "with torch.Generator().manual_seed(seed)"
-        )
-    if num_workers < 0:
-        raise ValueError(
-            f"num_workers option should be non-negative, got {num_workers}; 0 means all cores "
-            "on the native path, and no worker process on the torch path"
-        )
-    if timeout < 0:
-        raise ValueError(f"timeout option should be non-negative, got {timeout}")
-    if prefetch_factor is not None and prefetch_factor < 0:
-        raise ValueError(f"prefetch_factor option should be non-negative, got {prefetch_factor}")

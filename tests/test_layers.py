@@ -72,6 +72,7 @@ OWNERS = {
     "torch": {
         "tensors",
         "device",
+        "feed.arguments",
         "feed.samplers",
         "feed.seeds",
         "loader",

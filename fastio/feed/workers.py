@@ -159,7 +159,7 @@ def _check_iterable(sampling: Sampling) -> None:
         if value not in (None, False):
             raise ValueError(
                 f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
-                f"{name}={value}: a dataset that iterates has its own order"
+                f"{name}={value}: an iterable dataset determines the order itself"
             )
     if sampling.mode != "sequential":
         raise ValueError(

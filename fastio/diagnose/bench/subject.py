@@ -17,7 +17,8 @@ from fastio.diagnose.facts import DataFacts, Storage
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.files import local_files, storage_of
 from fastio.errors import BenchError, TrainError
-from fastio.loader import Loader, LoaderIterator
+from fastio.feed.iterator import LoaderIterator
+from fastio.loader import Loader
 from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema

@@ -1,0 +1,112 @@
+"""One pass over an epoch of a loader."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fastio.device import DevicePrefetcher
+from fastio.errors import LoaderClosed
+from fastio.order.state import Cursor
+
+if TYPE_CHECKING:
+    from fastio.loader import Loader
+
+
+class LoaderIterator:
+    """Iterates over one epoch of a loader, or the rest of it.
+
+    `close`, or dropping the last reference, frees its batches.
+    """
+
+    def __init__(self, loader: Loader, cursor: Cursor, batches: DevicePrefetcher) -> None:
+        self._loader = loader
+        self._cursor = cursor
+        self._batches = batches
+        self._left_s: float | None = None  # when the caller got the last batch
+        self._exhausted = False
+        self._draw = loader._feed.sampling.draw
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        """Returns the next batch.
+
+        Raises:
+            SampleError: a sample of the batch cannot be read; the next call returns the batch after
+                it.
+            LoaderTimeout: the batch did not come within the timeout; the next call waits for it
+                again.
+            LoaderClosed: the loader was closed.
+        """
+        loader = self._loader
+        if loader._closed:
+            raise LoaderClosed("this loader was closed")
+        stats = loader._stats
+        began_s = time.perf_counter()
+        if self._left_s is not None:
+            stats.between_s += began_s - self._left_s
+        try:
+            data, info = next(self._batches)
+        except StopIteration:
+            if self._draw is not None:
+                self._exhaust(self._draw)
+            self._stand_at(self._cursor.at_epoch(self._cursor.epoch + 1), 0)
+            self.close()
+            raise
+        finally:
+            self._left_s = time.perf_counter()
+            stats.wait_s += self._left_s - began_s
+        stats.batches += 1
+        stats.samples += info.valid
+        if loader._tuner is not None:
+            loader._tune(loader._tuner)
+        # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
+        state = loader.__dict__
+        state["_batch"], state["_drawn"] = info, self._cursor
+        if info.order_seed is not None and self._cursor.order_seed is None:
+            self._cursor = replace(self._cursor, order_seed=info.order_seed)
+        self._stand_at(self._cursor, info.next_position)
+        if self._draw is not None:
+            self._exhaust(self._draw, info.next_position)
+        return data
+
+    def close(self) -> None:
+        """Ends the iteration. Idempotent."""
+        self._batches.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's exit the modules that `close` needs may be gone.
+        if not is_finalizing():
+            self.close()
+
+    def _exhaust(self, draw: Callable[[int], object], position: int | None = None) -> None:
+        """Draws once more at the end of an epoch, as RandomSampler does without using the result.
+
+        BatchSampler reaches that end with the last batch if the batch is not full, else after it.
+
+        Args:
+            draw: draws an order of a number of rows.
+            position: samples of the epoch delivered so far; None after the last batch.
+        """
+        if self._exhausted:
+            return
+        loader = self._loader
+        rows = loader._feed.epoch_rows()
+        partial = rows % (loader._feed.sampling.batch_size or 1) and not loader.drop_last
+        if position is None or (position >= rows and partial):
+            self._exhausted = True
+            draw(rows)
+
+    def _stand_at(self, cursor: Cursor, position: int) -> None:
+        """Records the position of the user, if this is the latest iterator of the loader."""
+        latest = self._loader._latest
+        if latest is not None and latest() is self:
+            vars(self._loader)["_place"] = cursor, position

@@ -323,7 +323,7 @@ def test_a_damaged_record_is_an_error_that_names_its_row(tmp_path: Path) -> None
 
 def test_blocks_without_a_codebook_are_an_error() -> None:
     cell = encode_file(jpeg(), RGB, BLOCKS)
-    with pytest.raises(ValueError, match="not a codebook"):
+    with pytest.raises(ValueError, match="no codebook"):
         decode_image(*cell[:5], "RGB")
 
 

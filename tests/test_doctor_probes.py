@@ -377,6 +377,8 @@ def test_the_allocator_is_known_by_its_library(tmp_path: Path) -> None:
     assert machine_probes.allocator(path) == "jemalloc"
     path.write_text("7f00 r-xp 0 0 /usr/lib/libc.so.6\n")
     assert machine_probes.allocator(path) == "malloc"
+    path.write_bytes(b"7f00 r--p 0 0 /data/\xff.jpg\n7f01 r-xp 0 0 /usr/lib/libmimalloc.so.2\n")
+    assert machine_probes.allocator(path) == "mimalloc"
     (tmp_path / "libtcmalloc.so.4").touch()
     assert machine_probes.other_allocator((str(tmp_path),)) == str(tmp_path / "libtcmalloc.so.4")
     assert machine_probes.other_allocator((str(tmp_path / "none"),)) is None

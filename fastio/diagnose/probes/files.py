@@ -108,7 +108,7 @@ def file_system(path: Path) -> str:
     """Returns the type of the file system of a path, as Linux names it; "" if unknown."""
     where, kind, longest = os.path.realpath(path), "", -1
     with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
             left, _, right = line.partition(" - ")
             mount = left.split(" ")[4].replace("\\040", " ")
             inside = where == mount or where.startswith(mount.rstrip("/") + "/")

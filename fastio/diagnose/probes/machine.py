@@ -153,7 +153,7 @@ def omp_threads() -> int | None:
 def allocator(maps: Path = _MAPS) -> str:
     """Returns the name of the memory allocator that this process has loaded."""
     with suppress(OSError):
-        text = maps.read_text()
+        text = maps.read_text(errors="replace")  # names of mapped files may be any bytes
         for name in _ALLOCATORS:
             if f"lib{name}" in text:
                 return name
@@ -216,7 +216,12 @@ def own_cpu_s() -> float:
     for child in multiprocessing.active_children():
         with suppress(OSError, ValueError, IndexError):
             # The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
-            values = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            values = (
+                Path(f"/proc/{child.pid}/stat")
+                .read_text(errors="replace")
+                .rpartition(")")[2]
+                .split()
+            )
             spent += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
     return spent
 

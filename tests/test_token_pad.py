@@ -206,6 +206,54 @@ def test_documents_of_subsets_come_once(packed: Path, pool: int) -> None:
                 assert sorted(seen) == sorted(rows)
 
 
+# Samples that collate_fn gets
+
+
+def samples_of(kind: Any, data: Any, **options: Any) -> list[list[tuple[Any, ...]]]:
+    """The types and values of the samples of each batch, as collate_fn gets them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.dtype, value.flags.c_contiguous, value.tolist()
+        return type(value), value
+
+    def seen(samples: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [tuple((name, plain(value)) for name, value in row.items()) for row in samples]
+
+    torch.manual_seed(2)
+    return list(kind(data, 7, collate_fn=seen, **options))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("rows", [None, [5, 300, 5, 41, 2, 9, 80, 81, 82]])
+@pytest.mark.parametrize("sources", [1, 2])
+def test_collate_fn_gets_the_samples_that_dataloader_gives(
+    packed: Path, sources: int, rows: list[int] | None, shuffle: bool
+) -> None:
+    opened: list[Any] = [fastio.open(packed) for _ in range(sources)]
+    view: Any = TokenPad(opened[0] if sources == 1 else ConcatDataset(opened), 100, multiple_of=4)
+    data: Any = view if rows is None else Subset(view, rows)
+    found = samples_of(Loader, data, shuffle=shuffle)
+    assert found == samples_of(DataLoader, data, shuffle=shuffle)
+    assert len({len(dict(batch[0])["input_ids"][2]) for batch in found}) > 1  # lengths vary
+    for each in opened:
+        each.close()
+
+
+def test_collate_fn_gets_transformed_documents_as_tensors_of_the_longest(packed: Path) -> None:
+    def doubled(tokens: torch.Tensor) -> torch.Tensor:
+        return tokens * 2
+
+    data = TokenPad(packed, 100, multiple_of=1)
+    steps: Any = {"input_ids": fastio.OnBatch(doubled)}
+    with Loader(data, 6, transforms=steps, collate_fn=list) as loader:
+        batch = next(iter(loader))
+    longest = max(map(length_of, range(6)))
+    for row, sample in enumerate(batch):
+        assert sample["input_ids"].shape == sample["attention_mask"].shape == (longest,)
+        assert sample["input_ids"][: length_of(row)].tolist() == [2 * t for t in tokens_of(row)]
+
+
 # An array of integers where tokens are wanted
 
 

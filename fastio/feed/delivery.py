@@ -182,9 +182,8 @@ class Delivery:
             samples: function that splits the tensors into samples; None for `samples`.
         """
         pinned = self._settings.pinned
-        data = self.tensors(values)
+        (data,) = self.of_one_length([self.tensors(values)], [values])
         if self._settings.collate_fn is None:
-            (data,) = self.of_one_length([data], [values])
             data = self.with_bounds(data, values)
             if pinned == "slots":
                 return HostBatch(data, info, release)
@@ -192,6 +191,7 @@ class Delivery:
         began_s = time.perf_counter()
         if self.steps is not None:
             data = self.steps(data)
+        (values,) = self.of_one_length([values], [values])
         data = self.collated(self.samples(data, values) if samples is None else samples(data))
         self.transform_s += time.perf_counter() - began_s
         return HostBatch(pin(data) if pinned == "fresh" else data, info)
@@ -218,7 +218,7 @@ class Delivery:
                 part,
                 self._schema.fields[name],
                 self._settings.samples,
-                transformed=self._view is not None or name in self._transformed,
+                transformed=name in self._transformed,
                 channels_last=self._settings.engine.channels_last,
             )
             for name, part in zip(self.fields, parts, strict=True)
@@ -234,7 +234,7 @@ class Delivery:
         """Pads the parts of a batch of documents to the longest of all parts.
 
         Args:
-            parts: tensors in the structure of the samples.
+            parts: tensors in the structure of the samples, or arrays by field.
             values: the values from which each part was made.
         """
         return list(parts) if self._view is None else self._view.of_one_length(parts, values)

@@ -186,8 +186,7 @@ class JoinedBatches:
     def _merged(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
         """Joins parts into one batch of tensors; each part comes with the places of its rows."""
         trees = [self._of(part).tensors(batch.fields) for part, batch, _ in found]
-        if not self._collates:
-            trees = self._delivery.of_one_length(trees, [batch.fields for _, batch, _ in found])
+        trees = self._delivery.of_one_length(trees, [batch.fields for _, batch, _ in found])
         turns = [at for _, _, at in found]
         count = sum(map(len, turns))
         data = merged(list(zip(trees, turns, strict=True)), count, self._pinned)
@@ -202,10 +201,12 @@ class JoinedBatches:
         if steps is not None:  # functions of whole batches are among them
             whole = steps(self._merged(found))
         samples: list[Any] = [None] * sum(len(at) for _, _, at in found)
-        for part, batch, at in found:
+        fields = [batch.fields for _, batch, _ in found]
+        fields = self._delivery.of_one_length(fields, fields)
+        for (part, _, at), values in zip(found, fields, strict=True):
             own = self._of(part)
-            data = own.tensors(batch.fields) if whole is None else rows_of(whole, at)
-            for place, sample in zip(at.tolist(), own.samples(data, batch.fields), strict=True):
+            data = own.tensors(values) if whole is None else rows_of(whole, at)
+            for place, sample in zip(at.tolist(), own.samples(data, values), strict=True):
                 samples[place] = sample
         data = self._delivery.collated(samples)
         self._delivery.transform_s += time.perf_counter() - began_s

@@ -45,7 +45,7 @@ class View(Protocol):
         """Returns the parts of a batch with rows of one length.
 
         Args:
-            parts: dicts of tensors by field.
+            parts: dicts of tensors or arrays by field.
             arrays: the same values, in memory that can be read now.
         """
 

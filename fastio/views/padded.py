@@ -65,7 +65,8 @@ class TokenPad(Rows):
 
     The field of tokens becomes two tensors of the batch: `input_ids` (n, length), the first tokens
     of each document, and `attention_mask`, which is 1 for tokens and 0 for padding. Other fields do
-    not change.
+    not change. A collate_fn gets the documents as arrays (length,), padded to the longest of their
+    batch, as from torch's DataLoader.
 
     With `pool`, the batches that a `Loader` shuffles consist of documents of similar lengths, which
     reduces padding: the documents of `pool` batches, in the epoch's order, are sorted by length and
@@ -322,10 +323,12 @@ class TokenPad(Rows):
 
 
 def _cut(batch: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Returns a batch of tensors (n, max_length) with `length` tokens of each document."""
+    """Returns a batch of tensors or arrays (n, max_length) with `length` tokens of each row."""
     cut = {name: batch[name][:, :length] for name in (_INPUTS, _MASK)}
-    # What is in pinned memory is copied once more, to the device, and contiguous there.
-    return {**batch, **{n: p if p.is_pinned() else p.contiguous() for n, p in cut.items()}}
+    # Arrays are split into rows, which are contiguous. What is in pinned memory is copied once
+    # more, to the device, and contiguous there.
+    as_is = {n for n, p in cut.items() if isinstance(p, np.ndarray) or p.is_pinned()}
+    return {**batch, **{n: p if n in as_is else p.contiguous() for n, p in cut.items()}}
 
 
 class PaddedLayout:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ if find_spec("torchvision") is not None:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # packages that it imports, of each other
     from accelerate import Accelerator, skip_first_batches
-    from accelerate.utils import ProjectConfiguration
+    from accelerate.utils import DataLoaderConfiguration, ProjectConfiguration
 
     from fastio.integrations.accelerate import PreparedLoader, TrainerLoaders, prepare
 
@@ -244,6 +245,37 @@ def test_a_sampler_that_gives_each_process_everything_is_warned_of(
     ):
         prepare(second_of_two, bare)
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"split_batches": True}, {}, "batch size divided by the number of processes"),
+        ({"split_batches": True}, {"drop_last": True}, "batch size divided by"),
+        ({"even_batches": False}, {}, "repeats samples for it.*drop_last=True"),
+        ({"even_batches": False}, {"drop_last": True}, None),
+        ({"even_batches": False}, {"distributed": False}, None),
+    ],
+)
+def test_other_batches_than_the_loader_s_are_refused(
+    packed: Path,
+    second_of_two: Accelerator,
+    config: dict[str, bool],
+    options: dict[str, Any],
+    message: str | None,
+) -> None:
+    second_of_two.dataloader_config = DataLoaderConfiguration(**config)
+    refused = nullcontext() if message is None else pytest.raises(ValueError, match=message)
+    with loader(packed, **options) as bare, refused:
+        prepare(second_of_two, bare)
+
+
+def test_one_process_needs_no_split_batches(packed: Path) -> None:
+    config = DataLoaderConfiguration(split_batches=True, even_batches=False)
+    alone = Accelerator(cpu=True, dataloader_config=config)
+    with loader(packed) as bare:
+        rows = [row for batch in prepare(alone, bare) for row in told(batch)]
+    assert sorted(rows) == list(range(ROWS))
 
 
 def test_a_loader_is_prepared_once(packed: Path, accelerator: Accelerator) -> None:

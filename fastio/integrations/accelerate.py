@@ -40,7 +40,8 @@ def prepare(accelerator: Accelerator, loader: Loader) -> PreparedLoader:
 
     Raises:
         TypeError: the argument is not a Loader, or is already prepared.
-        ValueError: the loader delivers to another device, or is sharded for other processes.
+        ValueError: the loader delivers to another device, or is sharded for other processes; or the
+            accelerator splits batches, or does not even them out, among several processes.
 
     Warns:
         ShardingWarning: several processes receive the same samples, because the loader's sampler or
@@ -71,7 +72,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             before it.
 
     Raises:
-        ValueError: the loader delivers to another device.
+        ValueError: as for `prepare`.
     """
 
     def __init__(self, accelerator: Accelerator, loader: Loader) -> None:
@@ -89,6 +90,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
                 f"{accelerator.device}: create the loader with device=accelerator.device"
             )
         _check_sharding(accelerator, loader)
+        _check_batches(accelerator, loader)
         # What accelerate's functions look for.
         self.gradient_state = GradientState()
         self._drop_last = True  # the remainder is found here
@@ -302,6 +304,25 @@ def _check_sharding(accelerator: Accelerator, loader: Loader) -> None:
             "distributed=False if every process should get everything",
             ShardingWarning,
             stacklevel=4,
+        )
+
+
+def _check_batches(accelerator: Accelerator, loader: Loader) -> None:
+    """Raises an error if the accelerator wants other batches per process than the loader's."""
+    processes = accelerator.num_processes
+    if processes > 1 and accelerator.split_batches:
+        raise ValueError(
+            f"split_batches=True divides each batch among the {processes} processes, but the "
+            "batch_size of a fastio.Loader is that of one process: leave split_batches out, and "
+            "create the loader with the batch size divided by the number of processes"
+        )
+    pads = not loader.drop_last and loader.distributed is not False and _takes_parts(loader)
+    if processes > 1 and pads and not accelerator.even_batches:
+        raise ValueError(
+            "even_batches=False asks for a last batch without padding, but a fastio.Loader gives "
+            f"all {processes} processes batches of one size, and repeats samples for it: create "
+            "the loader with drop_last=True, or leave even_batches out, in which case "
+            "gather_for_metrics drops the repeated samples"
         )
 
 

@@ -36,7 +36,7 @@ from fastio.feed.samplers import NextEpoch, shown_samplers
 from fastio.order.sampling import OrderName, Ranks, Sampling
 from fastio.order.state import Cursor, from_state, to_state
 from fastio.sources import open as open_data
-from fastio.sources.hugging_face import is_hugging_face
+from fastio.sources.hugging_face.sources import is_hugging_face
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
 from fastio.views.mixing import Mix

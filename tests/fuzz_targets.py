@@ -27,13 +27,13 @@ import fastio.packed.manifest
 import fastio.packed.shard
 import fastio.sources.table
 import fastio.sources.tar.dataset
-import fastio.sources.tar.files
+import fastio.sources.tar.fields
 import fastio.store.receive
 from fastio import Scalar, Schema, Tokens
 from fastio.errors import CacheError, FastioError
 from fastio.packed import Manifest
 from fastio.schema import Array, Bytes, Field, Image, Text
-from fastio.sources.tar import TarDataset
+from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.headers import BLOCK, Window, check_end, read_members
 from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import index_bytes, read_index
@@ -73,10 +73,10 @@ class Tars(Target):
     name = "tars"
     modules = (
         "fastio.sources.tar.headers",
-        "fastio.sources.tar.samples",
+        "fastio.sources.tar.headers",
         "fastio.sources.tar.index",
         "fastio.sources.tar.values",
-        "fastio.sources.tar.files",
+        "fastio.sources.tar.fields",
     )
     allowed = (FastioError,)
     _words = (b"ustar\0", b"ustar  \0", b"path=", b"size=", b"GNU.sparse.major=1", b".cls", b".npy")

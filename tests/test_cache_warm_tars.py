@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cache import Cache
 from fastio.cli import main
-from fastio.sources import RemoteTars
+from fastio.sources import TarDataset
 from fastio.stage import warm
 from tests.pictures import png
 from tests.servers import FaultProxy, http_folder
@@ -75,7 +75,7 @@ def epoch(proxy: FaultProxy, cache: Path, **options: Any) -> dict[int, bytes]:
 
 def index_only(proxy: FaultProxy, cache: Path) -> None:
     """Makes the pass over the tars' headers, so that it is not counted."""
-    RemoteTars(f"{proxy.url}/{PATTERN}", None, Cache(cache), fields=FIELDS).close()
+    TarDataset(f"{proxy.url}/{PATTERN}", cache=Cache(cache), fields=FIELDS).close()
     proxy.forget()
 
 

@@ -16,7 +16,8 @@ import pytest
 import fastio
 from fastio import Cache, Loader, ShardCorrupt, SourceNotFound
 from fastio.engine.fields import Columns
-from fastio.sources.table import TableDataset, TableOptions
+from fastio.sources.table.direct import TableDataset
+from fastio.sources.table.options import TableOptions
 from tests.pictures import picture, save
 from tests.servers import http_folder
 from tests.staging_support import pack_table

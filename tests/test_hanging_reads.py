@@ -28,7 +28,7 @@ import fsspec
 
 import fastio
 import fastio.sources.folder as folder
-import fastio.sources.table.parquet_columns as parquet_columns
+import fastio.sources.table.parquet as parquet
 import fastio.stage.warming as warming
 from fastio.sources.table import TableDataset
 from fastio.store import Store
@@ -53,9 +53,9 @@ elif what == "ahead":
     loader = fastio.Loader(fastio.open("memory://t.parquet", memory="8MiB"), 2, num_workers=2)
     Store.read = Store.read_into = hang
 elif what == "columns":
-    parquet_columns.available_cores = lambda: 2
+    parquet.available_cores = lambda: 2
     loader = fastio.Loader(fastio.open(data, memory="8MiB"), 2, num_workers=8, shuffle=False)
-    parquet_columns._decode = hang
+    parquet._decode = hang
 else:
     rows = fastio.open(data, memory="8MiB")
     loader = fastio.Loader(rows, 2, num_workers=2, shuffle=what == "shuffled")

@@ -44,9 +44,9 @@ from fastio import (
     ShardCorrupt,
     SourceNotFound,
 )
-from fastio.sources.hugging_face import HuggingFaceDataset
+from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.rows import Rows, StoredBatch
-from fastio.sources.table.trust import Checks
+from fastio.sources.table.arrow import Checks
 from tests.children import run_code
 from tests.pictures import picture, save
 from tests.saved import (  # sets the environment before datasets is imported

@@ -19,8 +19,9 @@ import fastio
 from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from fastio.cli.conditions import parse_condition
-from fastio.sources.table import TableOptions, open_files
 from fastio.sources.table import text_files as text_module
+from fastio.sources.table.opening import open_files
+from fastio.sources.table.options import TableOptions
 from tests.children import run_code
 from tests.support import packing_ends_after
 

@@ -19,7 +19,9 @@ from fastio.pack import tables as pack_tables
 from fastio.packed import Dataset as open_dataset
 from fastio.packed import Manifest
 from fastio.schema import Array, Image, Scalar, Schema, Text
-from fastio.sources.table import MemoryTable, TableOptions, Tables
+from fastio.sources.table.arrow import MemoryTable
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.tables import Tables
 from tests.support import packing_ends_after
 
 GROUPS = {"dense": ("I1", "I2", "I3"), "sparse": ("C1", "C2")}

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
-from fastio.sources.table import parquet_columns
-from fastio.sources.table.binary_files import ParquetTable
-from fastio.sources.table.parquet_columns import ColumnReader, flat_columns
+from fastio.sources.table import parquet
+from fastio.sources.table.parquet import ColumnReader, ParquetTable, flat_columns
 from fastio.sources.table.row_groups import AtHand, ParquetGroups
 
 TYPES = [
@@ -168,8 +167,8 @@ def test_other_encodings_are_left_to_pyarrow(
 ) -> None:
     """Whether the footer tells of them, or only the pages do."""
     if not is_told:
-        known = parquet_columns._ENCODINGS | {encoding}
-        monkeypatch.setattr(parquet_columns, "_ENCODINGS", known)
+        known = parquet._ENCODINGS | {encoding}
+        monkeypatch.setattr(parquet, "_ENCODINGS", known)
     table = pa.table({"a": pa.array(range(1000), pa.int32()), "b": pa.array(range(1000))})
     native = Native(written(table, use_dictionary=False, column_encoding={"a": encoding}))
     same(native.read(0, ["a", "b"]), table)
@@ -187,7 +186,7 @@ def test_files_whose_columns_are_longer_than_they_say_are_left_to_pyarrow() -> N
 
 
 def test_several_threads_decode_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_columns, "available_cores", lambda: 4)
+    monkeypatch.setattr(parquet, "available_cores", lambda: 4)
     table = pa.table({f"c{i}": np.arange(5000) * i for i in range(20)})
     same(Native(written(table)).read(0, table.column_names, threads=True), table)
 

@@ -16,7 +16,7 @@ from fastio.errors import SchemaError
 from fastio.feed.row_groups.ragged import RaggedRows
 from fastio.packed.ragged import same_axes
 from fastio.schema import Array, Scalar, Schema, Tokens
-from fastio.sources.table import Ragged
+from fastio.sources.table.values import Ragged
 from fastio.tensors.ragged import dense, is_jagged, map_jagged, ragged_parts
 
 SIDE = st.integers(0, 4)

@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 import fastio
 from fastio.errors import SchemaError
 from fastio.schema import Array, Bytes, Scalar, Text
-from fastio.sources.table import MemoryTable, Ragged, TableOptions, Tables, expand_range
+from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.leaves import widest
+from fastio.sources.table.options import TableOptions, expand_range
+from fastio.sources.table.tables import Tables
+from fastio.sources.table.values import Ragged
 
 
 def fields(table: pa.Table, piece_rows: int = 7, **options: Any) -> dict[str, Any]:

@@ -14,7 +14,11 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound
-from fastio.sources.table import TableFile, TableOptions, Tables, find_tables, open_files
+from fastio.sources.table.files import find_tables
+from fastio.sources.table.objects import TableFile
+from fastio.sources.table.opening import open_files
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.tables import Tables
 
 
 def write(path: Path, table: pa.Table) -> Path:

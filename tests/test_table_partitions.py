@@ -17,8 +17,11 @@ import pytest
 import fastio
 from fastio import Loader
 from fastio.errors import SchemaError
-from fastio.sources.table import TableDataset, TableOptions, find_tables, open_files
-from fastio.sources.table.partitions import constants_of, values_of
+from fastio.sources.table.direct import TableDataset
+from fastio.sources.table.files import find_tables, values_of
+from fastio.sources.table.filters import constants_of
+from fastio.sources.table.opening import open_files
+from fastio.sources.table.options import TableOptions
 from tests.support import open_loader
 
 ROWS = 20

@@ -90,7 +90,7 @@ def test_a_shuffled_subset_reads_each_row_group_once(
     wide = pa.table({"x": range(8), "v": [[float(x)] * 100_000 for x in range(8)]})
     parquet.write_table(wide, tmp_path / "wide.parquet", row_group_size=1)
     reads = []
-    from fastio.sources.table import TableDataset
+    from fastio.sources.table.direct import TableDataset
 
     read = TableDataset.read
     monkeypatch.setattr(

@@ -36,8 +36,9 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
-from fastio.sources.table import TableDataset, TableOptions, find_tables
-from fastio.sources.table.files import _regular
+from fastio.sources.table.direct import TableDataset
+from fastio.sources.table.files import _regular, find_tables
+from fastio.sources.table.options import TableOptions
 from tests.servers import S3, FaultProxy, http_folder
 from tests.support import open_loader, packing_ends_after
 
@@ -301,7 +302,7 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
     with Loader(
         fastio.open(urls(server, "parquet"), columns=["number"]), 100, timeout=30
     ) as loader:
-        monkeypatch.setattr("fastio.sources.table.binary_files.chunk_range", broken)
+        monkeypatch.setattr("fastio.sources.table.arrow.chunk_range", broken)
         with pytest.raises(ShardCorrupt, match="footer"):
             list(loader)
 

@@ -16,8 +16,10 @@ import pytest
 
 import fastio
 from fastio.errors import ShardCorrupt, SourceChanged, StoreError
-from fastio.sources.table import TableDataset, TableOptions, find_tables
+from fastio.sources.table.direct import TableDataset
+from fastio.sources.table.files import find_tables
 from fastio.sources.table.objects import StoreFile
+from fastio.sources.table.options import TableOptions
 from tests.web_server import Answer, Asked, WebServer
 
 ROWS = 400

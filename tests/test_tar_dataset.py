@@ -20,8 +20,10 @@ from fastio.errors import (
     SourceNotFound,
 )
 from fastio.schema import Array, Bytes, Image, Scalar, Text
-from fastio.sources.tar import LocalTars, TarDataset, build_index
 from fastio.sources.tar import index as tar_index
+from fastio.sources.tar.dataset import TarDataset
+from fastio.sources.tar.index import build_index
+from fastio.sources.tar.reader import LocalTars
 from tests.pictures import jpeg, oriented_jpeg, png
 from tests.tars import npy, write_tar, write_tars
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.errors import SourceNotFound
-from fastio.sources.tar import expand_braces, find_tars
+from fastio.sources.tar.reader import expand_braces, find_tars
 
 PATTERNS = [
     "x.tar",

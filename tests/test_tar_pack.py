@@ -13,7 +13,7 @@ import fastio
 from fastio.errors import PackError, SampleError, SchemaError
 from fastio.pack import packer
 from fastio.schema import Image, Scalar, Schema
-from fastio.sources.tar import TarDataset
+from fastio.sources.tar.dataset import TarDataset
 from tests.pictures import jpeg
 from tests.tars import write_tar, write_tars
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.sources.tar.remote import RemoteTars
 from tests.pictures import jpeg
 from tests.servers import S3, FaultProxy, http_folder
 from tests.support import open_loader
@@ -72,7 +71,7 @@ def test_with_a_cache_each_byte_comes_once_and_the_index_is_kept(
 ) -> None:
     with http_folder(tars) as url, FaultProxy(url) as proxy:
         source = f"{proxy.url}/{PATTERN}"
-        with RemoteTars(source, None, fastio.Cache(tmp_path / "cache")) as dataset:
+        with fastio.TarDataset(source, cache=fastio.Cache(tmp_path / "cache")) as dataset:
             assert len(dataset) == TARS * SAMPLES
         proxy.forget()
         assert epochs(source, cache=tmp_path / "cache") == local

@@ -94,7 +94,7 @@ def parse_pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 def parse_names(text: str) -> list[str]:
     """Returns the names in a comma-separated list, with ranges such as I1..I13 expanded."""
-    from fastio.sources.table import expand_range
+    from fastio.sources.table.options import expand_range
 
     return [name for part in text.split(",") for name in expand_range(part.strip())]
 

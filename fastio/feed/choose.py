@@ -31,14 +31,14 @@ from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
 from fastio.shown import without_addresses
 from fastio.sources import open as open_data
-from fastio.sources.hugging_face import (
-    HuggingFaceDataset,
+from fastio.sources.hugging_face.dataset import HuggingFaceDataset
+from fastio.sources.hugging_face.sources import (
     has_transform,
     is_dataset_object,
     is_hugging_face,
     unlike_python,
 )
-from fastio.sources.table import TableSamples
+from fastio.sources.table.indexed import TableSamples
 from fastio.sources.torch_dataset import (
     Slow,
     WorkerSettings,

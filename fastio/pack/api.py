@@ -25,7 +25,7 @@ from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.runtime.sizes import size_in_bytes
 from fastio.schema import Schema
-from fastio.sources.table import TableOptions
+from fastio.sources.table.options import TableOptions
 from fastio.store import is_remote
 
 DEFAULT_SHARD_SIZE = "64MiB"

@@ -23,7 +23,9 @@ from fastio.pack.statistics import Moments, described, from_json, moments, to_js
 from fastio.pack.tables import RowSource
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import Array, Schema, Tokens, field_columns
-from fastio.sources.table import Column, Piece, Ragged
+from fastio.sources.table.columns import Column
+from fastio.sources.table.tables import Piece
+from fastio.sources.table.values import Ragged
 
 _DEPTH_PER_WORKER = 4
 

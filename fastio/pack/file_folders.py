@@ -16,7 +16,7 @@ from fastio.runtime.files import only_files, read_file
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
 from fastio.sources import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
-from fastio.sources.audio_folder import flat_files, folder_extension
+from fastio.sources.folder import flat_files, folder_extension
 from fastio.sources.npy import read_header
 
 ARRAY_EXTENSIONS = (".npy", ".npz")

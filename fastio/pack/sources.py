@@ -27,16 +27,13 @@ from fastio.pack.tokens import TokenOptions, open_documents
 from fastio.packed.rows import Rows
 from fastio.schema import Image, Scalar, Schema
 from fastio.sources import FolderDataset, Kind, Options, TarDataset, find
-from fastio.sources.registry import (
-    HUGGING_FACE,
-    IMAGE_FOLDER,
-    PACKED,
-    SOUND_FOLDER,
-    TABLES,
-    TARS,
-    kind_of,
-)
-from fastio.sources.table import TableOptions
+from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
+from fastio.sources.hugging_face.kind import HUGGING_FACE
+from fastio.sources.packed import PACKED
+from fastio.sources.registry import kind_of
+from fastio.sources.table.kind import TABLES
+from fastio.sources.table.options import TableOptions
+from fastio.sources.tar.kind import TARS
 from fastio.store import is_remote
 
 

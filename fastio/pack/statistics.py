@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.sources.table import Column, Ragged
+from fastio.sources.table.columns import Column
+from fastio.sources.table.values import Ragged
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,14 @@ from numpy.typing import NDArray
 from fastio.errors import PackError, SchemaError
 from fastio.schema import Schema
 from fastio.shown import without_secrets
-from fastio.sources.table import (
-    Converted,
-    Filter,
-    MemoryTable,
-    Opened,
-    Piece,
-    StreamTable,
-    Table,
-    TableFile,
-    TableOptions,
-    joined,
-    open_all,
-    stamp,
-)
-from fastio.sources.table.place import Place
+from fastio.sources.table.arrow import MemoryTable
+from fastio.sources.table.columns import Converted
+from fastio.sources.table.filters import Filter
+from fastio.sources.table.objects import TableFile, stamp
+from fastio.sources.table.opening import Opened, joined, open_all
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.reading import Place, Table
+from fastio.sources.table.tables import Piece
 from fastio.store import is_remote
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
@@ -140,7 +133,7 @@ def open_memory(src: Any, options: TableOptions, filters: Any = None) -> RowSour
     table = memory_table(src, name)
     if table is None:
         return None
-    for column in table.schema if isinstance(table, StreamTable) else ():
+    for column in table.schema if table.rows is None else ():
         if pa.types.is_dictionary(column.type):
             raise SchemaError(
                 f"{name}: column {column.name!r} is dictionary-encoded, and its dictionary has "
@@ -164,7 +157,7 @@ def memory_table(src: Any, name: str) -> Table | None:
         if not hasattr(src, "__arrow_c_stream__"):
             return None
         src = pa.RecordBatchReader.from_stream(src)
-    return MemoryTable(name, src) if isinstance(src, pa.Table) else StreamTable(name, src)
+    return MemoryTable(name, src)
 
 
 def refuse_image_options(name: str, **options: Any) -> None:

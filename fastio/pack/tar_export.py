@@ -18,7 +18,7 @@ from fastio.pack.export_rows import CLASS_FIELDS, digits_of, image_file, made_in
 from fastio.packed import Dataset
 from fastio.runtime.files import WholeFile, flush_folder
 from fastio.schema import Array, Field, Image, Scalar, Text
-from fastio.sources.tar.samples import KEY_FIELD, split_name
+from fastio.sources.tar.headers import KEY_FIELD, split_name
 from fastio.sources.tar.values import category
 
 _OWN_NAME = re.compile(r"[0-9]{6,}\.tar")

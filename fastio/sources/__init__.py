@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from fastio.packed import Dataset
 from fastio.packed.rows import Remote
-from fastio.sources.audio_folder import AUDIO_EXTENSIONS, AudioFolder, folder_extension
 from fastio.sources.base import Findings, Found, Images, Kind, Options
-from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset
-from fastio.sources.hugging_face import HuggingFaceDataset
+from fastio.sources.folder import (
+    AUDIO_EXTENSIONS,
+    IMG_EXTENSIONS,
+    AudioFolder,
+    FolderDataset,
+    folder_extension,
+)
+from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.registry import KINDS, check, describe, find, find_data, open, open_found
-from fastio.sources.table import TableSamples
-from fastio.sources.tar import TarDataset
-from fastio.sources.tar.remote import RemoteTars
+from fastio.sources.table.indexed import TableSamples
+from fastio.sources.tar.dataset import TarDataset
 
 __all__ = [
     "AUDIO_EXTENSIONS",
@@ -30,7 +34,6 @@ __all__ = [
     "Kind",
     "Options",
     "Remote",
-    "RemoteTars",
     "TableSamples",
     "TarDataset",
     "check",

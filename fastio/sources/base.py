@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from fastio.cache import Cache
 from fastio.packed import BadImage, ImagesCheck, ShardCheck
 from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.table.options import TableOptions
-from fastio.sources.tar.check import LackedField
 from fastio.store import is_remote
 
 # Progress(title, unit, total) is entered while something is counted, and gives what is called with
@@ -62,8 +63,27 @@ class Options:
         return TableOptions.of(self.columns, self.groups, self.dtypes, self.nulls)
 
 
+_ROWS_AT_ONCE = 64
 # Options that every kind has.
 COMMON = frozenset({"storage_options", "max_pixels", "max_unzipped_bytes"})
+
+
+@dataclass(frozen=True)
+class LackedField:
+    """A field that some samples of tars lack.
+
+    Attributes:
+        field: The name of the field.
+        samples: The number of samples that lack it.
+        tar, key: The tar and key of the first of them.
+        problem: What is wrong with that sample.
+    """
+
+    field: str
+    samples: int
+    tar: str
+    key: str
+    problem: str
 
 
 @dataclass
@@ -171,7 +191,7 @@ class Found:
 def checked_files(
     checks: Iterable[ShardCheck], unit: str, count: int, progress: Progress
 ) -> list[ShardCheck]:
-    """What checking files finds, with progress while it is done."""
+    """Returns the checks of files, and shows progress while they run."""
     done = []
     with progress("checking", unit, count) as advance:
         for check in checks:
@@ -180,8 +200,32 @@ def checked_files(
     return done
 
 
+def file_check(name: str, nbytes: int, problems: Sequence[str | BaseException]) -> ShardCheck:
+    """Returns the check of a file with its first problem, without the name if it begins so."""
+    if not problems:
+        return ShardCheck(name, nbytes, None)
+    first = " ".join(str(problems[0]).split()).removeprefix(name).lstrip(":, ")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return ShardCheck(name, nbytes, first + more)
+
+
+def check_values(array: pa.Array | pa.Table, where: str) -> Iterator[str]:
+    """Yields what is wrong with a column: offsets outside of it, strings that are not UTF-8, ..."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowException as error:
+        yield f"{where}: {' '.join(str(error).split())}"
+
+
+def row_spans(first: int, end: int) -> Iterator[range]:
+    """Yields the rows [first, end) in ranges whose images are decoded together."""
+    return (
+        range(begin, min(begin + _ROWS_AT_ONCE, end)) for begin in range(first, end, _ROWS_AT_ONCE)
+    )
+
+
 def decoded_images(checks: Iterable[ImagesCheck], rows: int, progress: Progress) -> Images:
-    """What decoding all images finds, with progress while it is done."""
+    """Returns what decoding all images found, and shows progress meanwhile."""
     damaged: list[BadImage] = []
     not_decoded = 0
     with progress("decoding", "samples", rows) as advance:
@@ -192,13 +236,13 @@ def decoded_images(checks: Iterable[ImagesCheck], rows: int, progress: Progress)
     return Images(damaged, not_decoded)
 
 
-def files_findings(path: str, checks: list[ShardCheck], rows: int) -> Findings:
-    """Of files that others wrote."""
+def files_findings(path: str, checks: list[ShardCheck], rows: int, **more: Any) -> Findings:
+    """Returns the findings of checks of files; `more` are other attributes of `Findings`."""
     return Findings(
         path=path,
         files=len(checks),
         nbytes=sum(check.nbytes for check in checks),
         rows=rows,
         damaged=[check for check in checks if check.problem is not None],
-        kind="file",
+        **{"kind": "file", **more},
     )

@@ -1,4 +1,4 @@
-"""A folder of images with a folder for each class, seen as a dataset without packing it.
+"""Folders of image files and of sound files, seen as datasets without packing them.
 
 Classes, order and errors are those of torchvision.datasets.ImageFolder.
 """
@@ -7,20 +7,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from functools import partial
+from typing import Any, overload
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import ImageError, SchemaError, SourceNotFound
+from fastio.packed import BadImage, ImagesCheck, ShardCheck
+from fastio.packed import check_file as check_image
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import upright_pixels
 from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
-from fastio.runtime.files import read_file, walk
-from fastio.schema import Image, Scalar, Schema
+from fastio.runtime.ahead import in_order
+from fastio.runtime.cores import available_cores
+from fastio.runtime.files import check_file, read_file, walk
+from fastio.schema import Bytes, Image, Scalar, Schema
 from fastio.shown import without_secrets
+from fastio.sources.base import (
+    Findings,
+    Found,
+    Kind,
+    Options,
+    Progress,
+    checked_files,
+    decoded_images,
+    files_findings,
+)
+from fastio.store import is_remote
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -285,3 +301,214 @@ def _find_files(root: str, name: str, extensions: tuple[str, ...]) -> list[str]:
             if file.lower().endswith(extensions)
         ]
     return files
+
+
+AUDIO_EXTENSIONS = (
+    *(".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"),
+    *(".aiff", ".aif", ".aifc", ".au", ".caf", ".w64"),
+)
+
+
+class AudioFolder(FolderDataset):
+    """Sound files in class folders, as (audio, label) samples; or in one folder, as audio only.
+
+    Opening lists file names only: a file is opened when its sample is read. Classes and order are
+    as in image folders.
+
+    Args:
+        path: folder with one folder per class, with files at any depth; or a folder with files.
+
+    Attributes:
+        schema: a tuple of the fields `audio` (bytes of the file) and `label` (int64), with the
+            names of the classes; without class folders, the single field `audio`.
+
+    Raises:
+        SourceNotFound: the folder does not exist, or has no sound files.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        root = os.fspath(path)
+        names = flat_files(root, AUDIO_EXTENSIONS)
+        if names:
+            self._fill(root, PathTable(root, names), np.zeros(len(names), np.int64), ())
+            self.schema = Schema({"audio": Bytes()}, "single")
+            return
+        super().__init__(path, AUDIO_EXTENSIONS)
+        classes = self.schema.classes
+        self.schema = Schema({"audio": Bytes(), "label": Scalar("int64")}, "tuple", classes)
+
+    def __repr__(self) -> str:
+        return f"AudioFolder({without_secrets(self.path)!r}, rows={len(self)})"
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
+        """Labels, or files' bytes, of many rows.
+
+        Returns:
+            int64 (n,), or a list of n bytes.
+
+        Raises:
+            SchemaError: another field.
+            IndexError: a row number is out of range.
+            SampleError: a file cannot be read.
+        """
+        if field == "label" and field in self.schema.fields:
+            return super().gather(field, rows)
+        if field != "audio":
+            raise SchemaError(f"{self.path} has no field {field!r}; it has audio and label")
+        return [self._read(row) for row in np.asarray(rows, np.int64).tolist()]
+
+    def sound_file(self, field: str, row: int) -> str:
+        """Returns the path of a row's file.
+
+        Raises:
+            OSError: it is no file; libsndfile would wait for a pipe's writer.
+        """
+        path = self.paths[row]
+        check_file(path)
+        return path
+
+    def __getitem__(self, index: int) -> Any:
+        """One sample: the file's bytes, and its label where there are classes."""
+        path = self.paths[index]  # which says what is out of range
+        row = index + len(self) if index < 0 else index
+        assert path
+        data = self._read(row)
+        return (data, int(self.labels[row])) if len(self.schema.fields) > 1 else data
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def _read(self, row: int) -> bytes:
+        path = self.paths[row]
+        with of_sample(self, row):
+            return read_file(path)
+
+
+def flat_files(root: str, extensions: Sequence[str]) -> list[str]:
+    """Names of the files of a folder that has no folders in it, in order; else none."""
+    try:
+        with os.scandir(root) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found]
+    except OSError:
+        return []  # for the caller's next step to name
+    if any(is_folder and not name.startswith(".") for name, is_folder in entries):
+        return []
+    return sorted(name for name, _ in entries if name.lower().endswith(tuple(extensions)))
+
+
+def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]]) -> int | None:
+    """Which of some kinds of files a folder has: the kind of the first file that is of any.
+
+    Args:
+        root: the folder.
+        kinds: for each kind its endings, in lower case.
+
+    Raises:
+        SourceNotFound: a folder cannot be read, or links form a cycle.
+    """
+    try:
+        for _, folders, names in walk(root):
+            folders.sort()
+            for name in sorted(names):
+                for number, endings in enumerate(kinds):
+                    if name.lower().endswith(tuple(endings)):
+                        return number
+    except OSError as error:
+        raise SourceNotFound(f"{error.filename}: {error.strerror}") from error
+    return None
+
+
+_ROWS_AT_ONCE = 64
+
+
+def _first_of(source: Any) -> int | None:
+    """0 for a folder whose first file of either kind is an image, 1 for sound; else None."""
+    if not isinstance(source, (str, os.PathLike)) or is_remote(source):
+        return None
+    return folder_extension(source, [IMG_EXTENSIONS, AUDIO_EXTENSIONS])
+
+
+def _sniff_images(source: Any, options: Options) -> str | None:
+    return os.fspath(source) if _first_of(source) == 0 else None
+
+
+def _sniff_sounds(source: Any, options: Options) -> str | None:
+    return os.fspath(source) if _first_of(source) == 1 else None
+
+
+def _open_images(found: Found) -> FolderDataset:
+    return FolderDataset(found.parts)
+
+
+def _open_sounds(found: Found) -> AudioFolder:
+    return AudioFolder(found.parts)
+
+
+def _describe(found: Found) -> dict[str, Any]:
+    dataset = found.kind.open(found)
+    assert isinstance(dataset, FolderDataset)
+    return {
+        "path": dataset.path,
+        "rows": len(dataset),
+        **dataset.schema.to_json(),
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def _check(found: Found, deep: bool, progress: Progress) -> Findings:
+    dataset = found.kind.open(found)
+    assert isinstance(dataset, FolderDataset)
+    dataset.limit(found.options.max_pixels, None)
+    reads = in_order(_check_file, list(dataset.paths), available_cores())
+    checks = checked_files(reads, "files", len(dataset), progress)
+    findings = files_findings(dataset.path, checks, len(dataset))
+    if deep and dataset.schema.image_fields:
+        images = in_order(partial(_decode, dataset), _spans(len(dataset)), available_cores())
+        findings.images = decoded_images(images, len(dataset), progress)
+    return findings
+
+
+def _check_file(path: str) -> ShardCheck:
+    """Whether a file can be read to its end; files as they are have no checksums."""
+    try:
+        return ShardCheck(path, len(read_file(path)), None)
+    except OSError as error:
+        return ShardCheck(path, 0, error.strerror or str(error))
+
+
+def _spans(rows: int) -> Iterator[range]:
+    return (
+        range(begin, min(begin + _ROWS_AT_ONCE, rows)) for begin in range(0, rows, _ROWS_AT_ONCE)
+    )
+
+
+def _decode(dataset: FolderDataset, rows: range) -> ImagesCheck:
+    bad = []
+    for row in rows:
+        try:
+            check_image(read_file(dataset.paths[row]), dataset.max_pixels)
+        except (OSError, ValueError) as error:
+            bad.append(BadImage(row, dataset.paths.relative(row), row, "image", str(error)))
+    return ImagesCheck(len(rows), bad)
+
+
+IMAGE_FOLDER = Kind(
+    "folder",
+    "a folder of images",
+    (FolderDataset,),
+    frozenset(),
+    _sniff_images,
+    _open_images,
+    _describe,
+    _check,
+)
+SOUND_FOLDER = Kind(
+    "sounds",
+    "a folder of sound files",
+    (AudioFolder,),
+    frozenset(),
+    _sniff_sounds,
+    _open_sounds,
+    _describe,
+    _check,
+)

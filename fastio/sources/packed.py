@@ -20,7 +20,7 @@ from fastio.sources.base import (
     decoded_images,
 )
 from fastio.sources.table.files import table_kind
-from fastio.sources.tar.remote import is_tar_url
+from fastio.sources.tar.reader import is_tar_url
 from fastio.store import is_remote
 
 

@@ -17,13 +17,13 @@ from fastio.errors import DatasetNotFound, FastioError, OptionError, SourceNotFo
 from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
-from fastio.sources.folders import IMAGE_FOLDER, SOUND_FOLDER
+from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.packed import PACKED
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.kind import TABLES
 from fastio.sources.tar.kind import TARS
-from fastio.sources.tar.names import is_tar_name
+from fastio.sources.tar.reader import is_tar_name
 from fastio.store import is_remote
 
 __all__ = [

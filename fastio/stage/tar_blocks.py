@@ -10,7 +10,7 @@ import numpy as np
 
 from fastio.errors import StoreError
 from fastio.packed.shard import ShardReader
-from fastio.sources.tar.remote import RemoteTars
+from fastio.sources.tar.dataset import TarDataset
 from fastio.stage.blocks import Blocks, Numbers, Places, Range
 
 
@@ -19,7 +19,7 @@ class TarBlocks(Blocks):
 
     def __init__(self, dataset: Any, block_rows: int) -> None:
         super().__init__(dataset, block_rows)
-        self._tars: RemoteTars = dataset
+        self._tars: TarDataset = dataset
 
     def size(self, block: int) -> int:
         """Returns the size of a block in bytes."""

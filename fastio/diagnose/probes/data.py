@@ -21,9 +21,12 @@ from fastio.errors import SourceNotFound
 from fastio.packed import Dataset
 from fastio.sources import Options, find, find_data, open_found
 from fastio.sources.folder import IMG_EXTENSIONS
-from fastio.sources.registry import HUGGING_FACE, PACKED, TABLES, TARS
-from fastio.sources.table import table_kind
-from fastio.sources.tar import TarDataset
+from fastio.sources.hugging_face.kind import HUGGING_FACE
+from fastio.sources.packed import PACKED
+from fastio.sources.table.files import table_kind
+from fastio.sources.table.kind import TABLES
+from fastio.sources.tar.dataset import TarDataset
+from fastio.sources.tar.kind import TARS
 from fastio.store import is_remote
 
 _LISTING_S = 5.0

@@ -34,7 +34,7 @@ from fastio.packed import Dataset
 from fastio.runtime.files import read_file
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.sources.folder import FolderDataset
-from fastio.sources.tar import TarDataset
+from fastio.sources.tar.dataset import TarDataset
 
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20

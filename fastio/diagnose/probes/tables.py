@@ -18,7 +18,7 @@ from fastio.diagnose.probes.data import Data, native_file, rows_of
 from fastio.diagnose.probes.rates import Attempts, Measure, Part, in_turns, loader_part, room
 from fastio.pack import pack
 from fastio.sources import open as open_data
-from fastio.sources.table import table_kind
+from fastio.sources.table.files import table_kind
 from fastio.views.windows import TokenWindows
 
 _TEXT_BYTES = 64 << 20  # of files that are read into memory as a whole

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.order.order import Mode, Order
 from fastio.order.sampling import Ranks
-from fastio.sources.table import RowGroup
+from fastio.sources.table.direct import RowGroup
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 

@@ -26,7 +26,8 @@ from fastio.order.state import Cursor
 from fastio.runtime.lifecycle import at_exit
 from fastio.runtime.memory import available_memory, local_ranks
 from fastio.runtime.sizes import size_in_bytes
-from fastio.sources.table import KEPT_SUFFIX, RowGroup, TableDataset
+from fastio.sources.table.direct import RowGroup, TableDataset
+from fastio.sources.table.options import KEPT_SUFFIX
 from fastio.stats import Stats
 from fastio.tensors.trees import pinned_memory
 

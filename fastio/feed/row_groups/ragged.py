@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fastio.engine.ragged import Form, Forms, RaggedBatch, places
 from fastio.schema import Array, Field, Text
-from fastio.sources.table import Ragged
+from fastio.sources.table.values import Ragged
 
 _Run = tuple[int, dict[str, Ragged]]  # number of the first row; the rows of each field
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.engine.batch import AnyArray
 from fastio.schema import Schema
-from fastio.sources.table import Part
+from fastio.sources.table.columns import Part
 
 _PLACE_BYTES = 4  # of a record's position in its bucket
 _ALIGNMENT = 8

@@ -32,7 +32,7 @@ from fastio.feed.row_groups.ragged import RaggedRows
 from fastio.feed.row_groups.records import Records
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import PATIENCE_S, join_all
-from fastio.sources.table import Rows, TableDataset
+from fastio.sources.table.direct import Rows, TableDataset
 from fastio.stats import Stats
 
 _JOIN_S = 1.0  # wait for the threads at the interpreter's exit

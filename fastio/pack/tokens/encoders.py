@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.sources.table import Ragged
+from fastio.sources.table.values import Ragged
 
 TOKENS = "tokens"  # the name of the field
 DocumentUnit = Literal["file", "line", "blank-line"]

@@ -22,9 +22,9 @@ from fastio.errors import PackError, SampleError, SchemaError, ShardCorrupt, Sou
 from fastio.pack.tokens.encoders import DocumentUnit
 from fastio.packed import is_dataset
 from fastio.runtime.files import check_file, unless_gone
-from fastio.sources.table import table_kind
+from fastio.sources.table.files import table_kind
 from fastio.sources.table.objects import decompressed
-from fastio.sources.table.readers import Batches, reading, skipped_to
+from fastio.sources.table.reading import Batches, reading, skipped_to
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has

@@ -18,19 +18,14 @@ from fastio.pack.tables import RowSource, memory_table
 from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions, open_encoder
 from fastio.pack.tokens.readers import JsonLines, PlainText, Samples, find_texts, text_kind
 from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
-from fastio.sources.table import (
-    Conversion,
-    Converted,
-    Piece,
-    Ragged,
-    TableOptions,
-    Tables,
-    stamp,
-)
+from fastio.sources.table.columns import Conversion, Converted
 from fastio.sources.table.leaves import is_text
-from fastio.sources.table.options import MASK
-from fastio.sources.table.place import Place
-from fastio.sources.table.readers import Table, open_table
+from fastio.sources.table.objects import stamp
+from fastio.sources.table.opening import open_table
+from fastio.sources.table.options import MASK, TableOptions
+from fastio.sources.table.reading import Place, Table
+from fastio.sources.table.tables import Piece, Tables
+from fastio.sources.table.values import Ragged
 
 # Columns that may hold the text: the first of these that is there, or the only one of strings.
 TEXT_COLUMNS = ("text", "content", "document")

@@ -20,17 +20,13 @@ from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_n
 from fastio.packed.rows import Rows
 from fastio.schema import Array, Image, Schema, Text
 from fastio.shown import without_secrets
-from fastio.sources.hugging_face.fields import Chosen, choose_fields, wants_rows
-from fastio.sources.hugging_face.groups import HuggingFaceGroups
+from fastio.sources.hugging_face.fields import Chosen, choose_fields, nested_values, wants_rows
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
-from fastio.sources.hugging_face.nested import nested_values
-from fastio.sources.hugging_face.table import HuggingFaceTable
+from fastio.sources.hugging_face.table import HuggingFaceGroups, HuggingFaceTable
 from fastio.sources.table.columns import Conversion, leaf_array
-from fastio.sources.table.narrowing import narrowed
-from fastio.sources.table.options import TableOptions
-from fastio.sources.table.place import Place
-from fastio.sources.table.samples import listed, sample_value
-from fastio.sources.table.values import Ragged
+from fastio.sources.table.options import TableOptions, narrowed
+from fastio.sources.table.reading import Place
+from fastio.sources.table.values import Ragged, listed, sample_value
 
 
 class HuggingFaceDataset(Rows):

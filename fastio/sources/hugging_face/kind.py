@@ -6,7 +6,9 @@ import os
 from functools import partial
 from typing import Any
 
-from fastio.errors import SchemaError
+from fastio.errors import FastioError, SchemaError
+from fastio.packed import BadImage, ImagesCheck, ShardCheck
+from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources.base import (
     Findings,
@@ -14,17 +16,19 @@ from fastio.sources.base import (
     Kind,
     Options,
     Progress,
+    check_values,
     checked_files,
     decoded_images,
+    file_check,
     files_findings,
+    row_spans,
 )
-from fastio.sources.hugging_face.check import check_arrow_streams, check_hugging_face_images
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.fields import wants_rows
-from fastio.sources.hugging_face.groups import HuggingFaceGroups
-from fastio.sources.hugging_face.sources import is_hugging_face
-from fastio.sources.hugging_face.table import HuggingFaceTable
-from fastio.sources.table import TableSamples
+from fastio.sources.hugging_face.plain import bare
+from fastio.sources.hugging_face.sources import is_hugging_face, record_batches
+from fastio.sources.hugging_face.table import HuggingFaceGroups, HuggingFaceTable
+from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.kind import COLUMN_OPTIONS
 
 
@@ -67,13 +71,43 @@ def _describe(found: Found) -> dict[str, Any]:
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     with HuggingFaceDataset(found.source) as dataset:
         dataset.limit(found.options.max_pixels, None)
-        streams = check_arrow_streams(dataset.sources, available_cores())
+        streams = in_order(_check_stream, dataset.sources, available_cores())
         checks = checked_files(streams, "files", len(dataset.sources), progress)
         findings = files_findings(str(found.source), checks, len(dataset))
         if deep and not findings.damaged:
-            images = check_hugging_face_images(dataset, available_cores())
+            spans = row_spans(0, len(dataset))
+            images = in_order(partial(_check_rows, dataset), spans, available_cores())
             findings.images = decoded_images(images, len(dataset), progress)
     return findings
+
+
+def _check_stream(path: str) -> ShardCheck:
+    """Looks at every value of an Arrow stream. A problem names record batch and column."""
+    nbytes = 0
+    problems: list[str | BaseException] = []
+    try:
+        nbytes = os.path.getsize(path)
+        for stored in record_batches(path)[1]:
+            for name, column in zip(stored.batch.schema.names, stored.batch.columns, strict=True):
+                where = f"record batch {stored.number}, column {name!r}"
+                problems += check_values(bare(column), where)
+    except (FastioError, OSError) as error:
+        problems.append(error)
+    return file_check(path, nbytes, problems)
+
+
+def _check_rows(dataset: HuggingFaceDataset, rows: range) -> ImagesCheck:
+    """Decodes the images of some rows."""
+    bad = []
+    for row in rows:
+        for field in dataset.schema.image_fields:
+            try:
+                dataset.image(field, row)
+            except FastioError as error:
+                name = os.path.basename(dataset.path.rstrip("/"))
+                problem = str(error.__cause__ or error)
+                bad.append(BadImage(row, name, row, field, problem))
+    return ImagesCheck(len(rows), bad)
 
 
 HUGGING_FACE = Kind(

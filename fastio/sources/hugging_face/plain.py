@@ -24,7 +24,7 @@ from fastio.sources.table.features import (
     Plain,
     Several,
 )
-from fastio.sources.table.place import Place
+from fastio.sources.table.reading import Place
 from fastio.sources.table.values import missing_rows
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.sources.hugging_face.plain import bare
-from fastio.sources.table.mapped import Mapped
-from fastio.sources.table.trust import Checks
+from fastio.sources.table.arrow import Checks
+from fastio.sources.table.data import Mapped
 
 # Rows that are read at a time if indices select them from anywhere; enough to be fast.
 _TAKEN_ROWS = 4096

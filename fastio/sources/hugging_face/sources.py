@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,11 @@ from numpy.typing import NDArray
 from fastio.errors import ShardCorrupt, SourceNotFound
 from fastio.runtime.files import check_file, only_files
 from fastio.sources.hugging_face.rows import Rows, StoredBatch
-from fastio.sources.table import stamp
-from fastio.sources.table.features import (
-    Feature,
-    features_of,
-    has_pictures,
-    parse_features,
-)
-from fastio.sources.table.mapped import Mapped
+from fastio.sources.table.arrow import Checks, check_stream
+from fastio.sources.table.data import Mapped
+from fastio.sources.table.features import Feature, features_of, has_pictures, parse_features
+from fastio.sources.table.objects import stamp
 from fastio.sources.table.reading import reading
-from fastio.sources.table.trust import Checks, check_stream
 
 INFO = "dataset_info.json"
 STATE = "state.json"
@@ -322,3 +317,55 @@ def _rows(
                 f"{name}: its indices refer to row {bad}, but it has {rows.stored} rows"
             )
     return rows
+
+
+_FEATURES = ("Value", "ClassLabel", "Sequence", "List", "LargeList")
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_NUMBERS = (pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_boolean)
+_STRINGS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+
+
+def unlike_python(dataset: Any, left_out: Collection[str] = ()) -> str | None:
+    """Why `dataset[i]` is not what a loader makes of a row.
+
+    Args:
+        dataset: a `datasets.Dataset`.
+        left_out: names of columns that are not looked at.
+
+    Returns:
+        A clause; or None where numbers, strings and lists of numbers, none of them null, are all
+        that there is.
+    """
+    given = dataset.format
+    if given["type"] not in (None, "python"):
+        return f"collate_fn would get rows in the format {given['type']!r}"
+    table: pa.Table = dataset.data.table
+    names = table.column_names if given["output_all_columns"] else given["columns"]
+    for name in names:
+        if name in left_out:
+            continue
+        column = table.column(name)
+        feature = type(dataset.features[name]).__name__
+        if "." in name or feature not in _FEATURES or not _is_plain(column.type):
+            return f"collate_fn would get the column {name!r} ({column.type}) as Python objects"
+        if _has_nulls(column):
+            return f"the column {name!r} has nulls, and collate_fn gets them as None"
+    return None
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if any(is_list(kind) for is_list in _LISTS):
+        return any(is_number(kind.value_type) for is_number in _NUMBERS)
+    return any(is_plain(kind) for is_plain in (*_NUMBERS, *_STRINGS))
+
+
+def _has_nulls(column: pa.ChunkedArray) -> bool:
+    if column.null_count:
+        return True
+    is_list = any(is_list(column.type) for is_list in _LISTS)
+    return is_list and any(chunk.values.null_count for chunk in column.chunks)

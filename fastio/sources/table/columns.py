@@ -21,9 +21,10 @@ from fastio.sources.table.leaves import (
     value_type,
 )
 from fastio.sources.table.options import KEPT_SUFFIX, MASK, VALID_SUFFIX, TableOptions
-from fastio.sources.table.place import Place
+from fastio.sources.table.reading import Place
 from fastio.sources.table.values import (
     Ragged,
+    Words,
     cast_numbers,
     filled,
     list_values,
@@ -32,7 +33,6 @@ from fastio.sources.table.values import (
     ragged_bytes,
     ragged_lists,
 )
-from fastio.sources.table.words import Words
 
 # Rows that are copied at a time, so that the strided target stays in the CPU cache.
 _TILE_ROWS = 1024

@@ -20,14 +20,11 @@ from fastio.runtime.threads import DaemonPool
 from fastio.schema import Array, Scalar, is_fixed_width
 from fastio.sources.table.columns import Part
 from fastio.sources.table.filters import Filter
-from fastio.sources.table.narrowing import narrowed, selected
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
-from fastio.sources.table.options import TableOptions
-from fastio.sources.table.place import Place
-from fastio.sources.table.readers import reading
-from fastio.sources.table.row_groups import Source
-from fastio.sources.table.sources import sources
+from fastio.sources.table.options import TableOptions, narrowed, selected
+from fastio.sources.table.reading import Place, reading
+from fastio.sources.table.row_groups import Source, sources
 from fastio.sources.table.tables import Tables
 from fastio.sources.table.values import Ragged
 

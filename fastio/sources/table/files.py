@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import check_file, unless_gone
 from fastio.shown import without_secrets
-from fastio.sources.audio_folder import AUDIO_EXTENSIONS
-from fastio.sources.folder import IMG_EXTENSIONS
+from fastio.sources.folder import AUDIO_EXTENSIONS, IMG_EXTENSIONS
 from fastio.sources.table.objects import LocalFile, StoreFile, TableFile
-from fastio.sources.table.partitions import values_of
 from fastio.store import Stamp, Store, is_remote, join, open_store, split
 
 KINDS = {
@@ -223,3 +222,20 @@ def _check_one_kind(files: Sequence[TableFile]) -> None:
             f"there are tables of different kinds: {' and '.join(first_of.values())}; choose "
             "one kind, for example 'folder/*.parquet'"
         )
+
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+def values_of(folders: Iterable[str]) -> dict[str, str | None]:
+    """Returns the partition values in the names of folders. Percent-encoding is decoded.
+
+    Args:
+        folders: The names, from the outermost folder to the innermost.
+    """
+    found: dict[str, str | None] = {}
+    for folder in folders:
+        name, mark, value = folder.partition("=")
+        if mark and name:
+            found[unquote(name)] = None if value == NULL else unquote(value)
+    return found

@@ -1,4 +1,7 @@
-"""Filters on the rows of a table, in pyarrow's form.
+"""Which rows of tables are read: partition columns, and filters in pyarrow's form.
+
+Partition columns are the values in folder names such as year=2024/month=03, as Hive writes them. If
+a file has a column of the same name, the path's value is used, as in pyarrow.dataset.
 
 pyarrow.dataset is imported where it is used: it imports pandas, and `import fastio` would take
 nearly twice as long.
@@ -6,18 +9,112 @@ nearly twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
 from fastio.errors import SchemaError
-from fastio.sources.table.partitions import Constants
+from fastio.sources.table.objects import TableFile, Values
+from fastio.sources.table.parquet import ParquetTable
+from fastio.sources.table.reading import Batches, Table, reading
+
+_INT32 = range(-(2**31), 2**31)
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The partition columns of one file.
+
+    Attributes:
+        fields: The types of the columns: int32, or dictionary-encoded strings.
+        values: The value of each column; None for null.
+        words: For columns of strings, the sorted values of all files.
+    """
+
+    fields: Mapping[str, pa.DataType]
+    values: Mapping[str, int | str | None]
+    words: Mapping[str, pa.Array]
+
+    def schema(self, of_file: pa.Schema) -> pa.Schema:
+        """Adds the partition columns to a file's schema; they replace columns of one name."""
+        names = [*dict.fromkeys([*of_file.names, *self.fields])]
+        own = {name: of_file.field(name) for name in of_file.names if name not in self.fields}
+        return pa.schema([own.get(n) or pa.field(n, self.fields[n]) for n in names])
+
+    def to_read(self, columns: Sequence[str], of_file: pa.Schema) -> list[str]:
+        """Returns the columns to read from the file; at least one, because it counts the rows."""
+        return [name for name in columns if name not in self.fields] or of_file.names[:1]
+
+    def add(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        """Returns the wanted columns: those of the batch, and the partition columns."""
+        arrays = [
+            self._array(name, batch.num_rows) if name in self.fields else batch.column(name)
+            for name in columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def expression(self) -> Any:
+        """Returns an expression that is true for all rows of the file."""
+        conditions = [
+            pc.field(name).is_null() if value is None else pc.field(name) == value
+            for name, value in self.values.items()
+        ]
+        return reduce(lambda one, other: one & other, conditions)
+
+    def _array(self, name: str, rows: int) -> pa.Array:
+        value, words = self.values[name], self.words.get(name)
+        if words is None:
+            kind = self.fields[name]
+            return pa.repeat(pa.scalar(value, kind), rows)
+        if value is None:
+            return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()), words)
+        codes = np.full(rows, words.index(value).as_py(), np.int32)
+        return pa.DictionaryArray.from_arrays(pa.array(codes), words)
+
+
+def constants_of(files: Sequence[TableFile]) -> list[Constants | None]:
+    """Returns the partition columns of each file. Types are inferred from the values of all files.
+
+    A column is int32 if all values parse as such, else strings. It is null for a file whose path
+    does not have it.
+    """
+    names = [*dict.fromkeys(name for file in files for name in file.values)]
+    if not names:
+        return [None] * len(files)
+    given = {name: _distinct(name, (file.values for file in files)) for name in names}
+    numeric = {name for name, found in given.items() if found and all(map(_is_int32, found))}
+    encoded = pa.dictionary(pa.int32(), pa.string())
+    fields = {name: pa.int32() if name in numeric else encoded for name in names}
+    words = {n: pa.array(sorted(given[n]), pa.string()) for n in names if n not in numeric}
+
+    def typed(values: Values) -> dict[str, int | str | None]:
+        found: dict[str, int | str | None] = {}
+        for name in names:
+            text = values.get(name)
+            found[name] = int(text) if text is not None and name in numeric else text
+        return found
+
+    return [Constants(fields, typed(file.values), words) for file in files]
+
+
+def _distinct(name: str, values: Iterable[Values]) -> set[str]:
+    found = {each.get(name) for each in values}
+    return {text for text in found if text is not None}
+
+
+def _is_int32(text: str) -> bool:
+    return _INTEGER.fullmatch(text) is not None and int(text) in _INT32
+
 
 _NUMBER = "\0row"  # no file has a column of this name
 
@@ -147,3 +244,82 @@ def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:
         f"{where}: filters={filters!r} does not fit the table: {error}. It is a list of "
         "(column, operator, value), or an expression of pyarrow.dataset"
     )
+
+
+class PartitionedTable:
+    """A table with the partition columns of its path added; see `Table`.
+
+    Attributes:
+        inner: The file's table.
+        constants: The partition columns.
+    """
+
+    def __init__(self, inner: Table, constants: Constants) -> None:
+        self.inner = inner
+        self.constants = constants
+        self.name = inner.name
+        self.rows = inner.rows
+        self.is_text = inner.is_text
+        self.schema: pa.Schema = constants.schema(inner.schema)
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`."""
+        reads = self.constants.to_read(columns, self.inner.schema)
+        known = {**types, **{n: self.inner.schema.field(n).type for n in reads if n not in types}}
+        for place, batch in self.inner.batches(reads, known, start, rows):
+            yield place, self.constants.add(batch, columns)
+
+
+class FilteredTable:
+    """The rows of a table that match a filter; see `Table`. Their number is unknown before reading.
+
+    Args:
+        inner: The table.
+        wanted: The filter.
+
+    Attributes:
+        inner: The table.
+
+    Raises:
+        SchemaError: If the table lacks columns that the filter uses.
+    """
+
+    def __init__(self, inner: Table, wanted: Filter) -> None:
+        wanted.check(inner.schema, inner.name)
+        self.inner = inner
+        self._wanted = wanted
+        self.name = inner.name
+        self.rows: int | None = None
+        self.is_text = inner.is_text
+        self.schema: pa.Schema = inner.schema
+        file, constants = unwrapped(inner)
+        if isinstance(file, ParquetTable):
+            every = range(file.metadata.num_row_groups)
+            possible = wanted.possible(file.metadata, self.schema, constants)
+            file.skip = frozenset(every) - possible
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`. `start` counts matching rows."""
+        about = [name for name in self._wanted.columns if name in self.schema.names]
+        reads = [*dict.fromkeys([*columns, *about])]
+        known = {**types, **{n: self.schema.field(n).type for n in reads if n not in types}}
+        before = 0
+        for place, batch in self.inner.batches(reads, known, 0, rows):
+            with reading(self.name):
+                kept, numbers = self._wanted.numbered(batch)
+            cut = min(max(start - before, 0), kept.num_rows)
+            before += kept.num_rows
+            if cut < kept.num_rows:
+                found = replace(place, numbers=numbers + place.first_row)
+                yield found.after(cut), kept.slice(cut).select(list(columns))
+
+
+def unwrapped(table: Table) -> tuple[Table, Constants | None]:
+    """Returns the file's own table and its partition columns, without the wrappers."""
+    if isinstance(table, FilteredTable):
+        return unwrapped(table.inner)
+    return (table.inner, table.constants) if isinstance(table, PartitionedTable) else (table, None)

@@ -18,8 +18,7 @@ from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.samples import listed, sample_value
-from fastio.sources.table.values import Ragged
+from fastio.sources.table.values import Ragged, listed, sample_value
 
 _LEAST_GROUPS = 2  # row groups that are kept in memory, the most recently read ones
 _MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)

@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fastio.errors import SourceNotFound, StoreError
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+
+from fastio.errors import FastioError, SourceNotFound, StoreError
 from fastio.packed import ShardCheck
+from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
+from fastio.runtime.threads import DaemonPool
 from fastio.sources.base import (
     Findings,
     Found,
     Kind,
     Options,
     Progress,
+    check_values,
     checked_files,
+    file_check,
     files_findings,
 )
-from fastio.sources.table.about import ColumnAbout, describe_tables
-from fastio.sources.table.check import check_tables
+from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import find_tables, table_kind
+from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.indexed import TableSamples
+from fastio.sources.table.leaves import Leaf, field_or_none, leaves
 from fastio.sources.table.objects import TableFile
+from fastio.sources.table.opening import open_all, open_table
+from fastio.sources.table.parquet import ParquetTable, check_codecs
+from fastio.sources.table.reading import Table, reading
 from fastio.store import is_remote
+
+_COUNTED_AT_ONCE = 4
+_ROWS_AT_ONCE = 65536
+# Options for columns, of tables and of other data that has columns.
+COLUMN_OPTIONS = frozenset({"columns", "groups", "dtypes", "nulls", "filters", "memory"})
 
 
 def _sniff(source: Any, options: Options) -> list[TableFile] | None:
-    """The files. A URL whose name does not say so means tables where it is a folder of them."""
+    """Returns the files. A URL without the ending of a table is one if it is a folder of tables."""
     url = isinstance(source, (str, os.PathLike)) and is_remote(source)
     if url and table_kind(source) is None:
         with suppress(SourceNotFound, StoreError):
@@ -50,37 +66,108 @@ def _open(found: Found) -> TableSamples:
     )
 
 
+# --- fastio info ----------------------------------------------------------------------------------
+
+
 def _describe(found: Found) -> dict[str, Any]:
-    about = describe_tables(found.parts)
+    """Returns what the footers say; local files without one are read to count their rows."""
+    opened = open_all(found.parts)
+    first = opened.tables[0]
+    columns = {leaf.name: _column(leaf) for leaf in leaves(first.schema, first.name).values()}
+    inner = [unwrapped(table)[0] for table in opened.tables]
+    parquet = [table for table in inner if isinstance(table, ParquetTable)]
+    for table in parquet:
+        _add_chunks(columns, table)
+    with DaemonPool(_COUNTED_AT_ONCE, "fastio-table-rows") as pool:
+        counts = list(pool.map(_rows, inner, opened.files))
     return {
         "path": str(found.source),
-        "kind": about.kind,
-        "files": about.files,
-        "bytes": about.nbytes,
-        "rows": about.rows,
-        "row_groups": about.row_groups,
-        "created_by": list(about.created_by),
-        "columns": [_column(column) for column in about.columns],
+        "kind": table_kind(found.parts[0].name) or "",
+        "files": len(found.parts),
+        "bytes": sum(file.size() for file in opened.files),
+        "rows": None if None in counts else sum(count or 0 for count in counts),
+        "row_groups": _row_groups(inner),
+        "created_by": sorted({table.metadata.created_by or "" for table in parquet} - {""}),
+        "columns": [
+            column
+            | {
+                "compression": sorted(column["compression"]),
+                "encodings": sorted(column["encodings"]),
+            }
+            for column in columns.values()
+        ],
     }
 
 
-def _column(column: ColumnAbout) -> dict[str, Any]:
-    kind = None
-    if column.kind is not None:
-        kind = {"type": type(column.kind).__name__.lower()}
-        for name in ("dtype", "shape"):
-            if hasattr(column.kind, name):
-                kind[name] = getattr(column.kind, name)
+def _column(leaf: Leaf) -> dict[str, Any]:
+    """Returns the description of a column, to which `_add_chunks` adds; None is not known."""
+    kind, field = field_or_none(leaf.type), None
+    if kind is not None:
+        told = {name: getattr(kind, name) for name in ("dtype", "shape") if hasattr(kind, name)}
+        field = {"type": type(kind).__name__.lower(), **told}
     return {
-        "name": column.name,
-        "type": column.type,
-        "field": kind,
-        "compression": sorted(column.compressions),
-        "encodings": sorted(column.encodings),
-        "bytes": column.nbytes,
-        "uncompressed_bytes": column.uncompressed,
-        "nulls": column.nulls,
+        "name": leaf.spoken,
+        "type": str(leaf.type),
+        "field": field,
+        "compression": set(),
+        "encodings": set(),
+        "bytes": None,
+        "uncompressed_bytes": None,
+        "nulls": None,
     }
+
+
+def _add_chunks(found: dict[str, dict[str, Any]], table: ParquetTable) -> None:
+    """Adds the sizes and encodings of a file's column chunks to their columns."""
+    columns: dict[int, dict[str, Any]] = {}
+    for leaf in leaves(table.schema, table.name).values():
+        for number in range(table.metadata.num_columns):
+            path = table.metadata.schema.column(number).path
+            if f"{path}.".startswith(f"{leaf.spoken}.") and leaf.name in found:
+                columns[number] = found[leaf.name]
+    for group in range(table.metadata.num_row_groups):
+        about = table.metadata.row_group(group)
+        with reading(table.name):
+            check_codecs(table.metadata, group, list(columns))
+        for number, column in columns.items():
+            chunk = about.column(number)
+            column["compression"].add(chunk.compression)
+            column["encodings"].update(chunk.encodings)
+            sizes = {
+                "bytes": chunk.total_compressed_size,
+                "uncompressed_bytes": chunk.total_uncompressed_size,
+            }
+            flat = not table.metadata.schema.column(number).max_repetition_level
+            told = chunk.statistics
+            if flat and told is not None and told.has_null_count:  # of lists, empty ones count too
+                sizes["nulls"] = told.null_count
+            for name, size in sizes.items():
+                column[name] = (column[name] or 0) + size
+
+
+def _rows(table: Table, file: TableFile) -> int | None:
+    """Returns the number of rows; None for a file in a store that would have to be fetched."""
+    if table.rows is not None or file.remote:
+        return table.rows
+    columns = table.schema.names[:1] if table.is_text else table.schema.names
+    types = {name: table.schema.field(name).type for name in columns}
+    return sum(int(batch.num_rows) for _, batch in table.batches(columns, types, 0, _ROWS_AT_ONCE))
+
+
+def _row_groups(tables: Sequence[Table]) -> int | None:
+    """Returns the number of row groups or record batches; None for other files."""
+    found = 0
+    for table in tables:
+        if isinstance(table, ParquetTable):
+            found += int(table.metadata.num_row_groups)
+        elif isinstance(table, ArrowTable) and table.has_batches:
+            found += len(table.batch_rows)
+        else:
+            return None
+    return found
+
+
+# --- fastio verify --------------------------------------------------------------------------------
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
@@ -88,7 +175,7 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
 
     def checks() -> Iterator[ShardCheck]:
         nonlocal rows
-        for check, count in check_tables(found.parts, available_cores()):
+        for check, count in in_order(_check_file, found.parts, available_cores()):
             rows += count
             yield check
 
@@ -96,8 +183,54 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     return files_findings(str(found.source), done, rows)
 
 
-# What can be said of columns, of tables and of other data that has some.
-COLUMN_OPTIONS = frozenset({"columns", "groups", "dtypes", "nulls", "filters", "memory"})
+def _check_file(file: TableFile) -> tuple[ShardCheck, int]:
+    """Reads every column of every row group. Returns the check and the rows that were read."""
+    nbytes = rows = 0
+    problems: list[str | BaseException] = []
+    try:
+        nbytes = file.size()
+        table = open_table(file)
+        parts = _parquet_parts(table) if isinstance(table, ParquetTable) else _parts(table)
+        for count, found in parts:
+            rows += count
+            problems += found
+    except SourceNotFound:
+        problems.append("missing")
+    except (FastioError, pa.ArrowException, OSError) as error:
+        problems.append(error)
+    return file_check(file.name, nbytes, problems), rows
+
+
+def _parts(table: Table) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number of rows and the problems of each record batch."""
+    types = {name: table.schema.field(name).type for name in table.schema.names}
+    batches = table.batches(table.schema.names, types, 0, _ROWS_AT_ONCE)
+    for number, (_, batch) in enumerate(batches):
+        where = "" if table.is_text else f"record batch {number}, "
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        problems = [check_values(column, f"{where}column {name!r}") for name, column in columns]
+        yield batch.num_rows, [problem for each in problems for problem in each]
+
+
+def _parquet_parts(table: ParquetTable) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows and problems of each row group, by the checksums of pages if it has any."""
+    names = table.schema.names
+    for group in range(table.metadata.num_row_groups):
+        source = table.file.fetch(table.ranges(group, names)).source()
+        problems: list[str] = []
+        with pa_parquet.ParquetFile(
+            source, metadata=table.metadata, pre_buffer=False, page_checksum_verification=True
+        ) as file:
+            for name in names:
+                where = f"row group {group}, column {name!r}"
+                try:
+                    column = file.read_row_group(group, columns=[name], use_threads=False)
+                except (pa.ArrowException, OSError) as error:
+                    problems.append(f"{where}: {' '.join(str(error).split())}")
+                    continue
+                problems += check_values(column, where)
+        yield table.metadata.row_group(group).num_rows, problems
+
 
 TABLES = Kind(
     "tables",

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
 from fastio.errors import FastioError, ShardCorrupt, SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.ahead import in_order
 from fastio.shown import without_secrets
-from fastio.sources.table.mapped import Mapped
-from fastio.sources.table.spans import Fetched, Span, StreamFile, fetch, python_file
+from fastio.sources.table.data import Data, Fetched, Mapped, Span, StreamFile, fetch, python_file
 from fastio.store import Stamp, Store, join
 from fastio.store.ranges import parallel
 
@@ -27,38 +25,6 @@ _WINDOW_BYTES = 16 << 20  # of a text file, fetched at a time
 
 # The partition values in a path such as a=1/b=2/file; None stands for a null.
 Values = Mapping[str, str | None]
-
-
-class Data(Protocol):
-    """Bytes of a table file that are on this machine: `Mapped` or `Fetched`."""
-
-    def data(self, offset: int, length: int) -> np.ndarray:
-        """Returns the bytes of a range: uint8 (length,), or fewer if not all are there."""
-        ...
-
-    def source(self) -> Any:
-        """Returns what pyarrow opens for random access."""
-        ...
-
-    def opened(self, opener: Callable[[Any], Any]) -> Any:
-        """Returns the reader that `opener` creates from `source()`. A mapping keeps it."""
-        ...
-
-    def more(self, ranges: Sequence[tuple[int, int]]) -> Data:
-        """Returns the data with further ranges (offset, length)."""
-        ...
-
-    def joined(self, other: Any) -> Data:
-        """Returns the data with what another of the same file has."""
-        ...
-
-    def check(self) -> None:
-        """Raises ShardCorrupt if bytes that were read were missing, and zeros in their place."""
-        ...
-
-    def check_size(self) -> None:
-        """Raises ShardCorrupt if the file was truncated, even if nothing was read yet."""
-        ...
 
 
 class TableFile(Protocol):

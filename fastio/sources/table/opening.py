@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastio.errors import ShardCorrupt
+from fastio.errors import DatasetNotFound, SchemaError, ShardCorrupt
+from fastio.packed.manifest_writer import MANIFEST_NAME, METADATA_KEY
 from fastio.runtime.threads import DaemonPool
-from fastio.sources.table.filters import Filter
+from fastio.sources.table.arrow import ArrowTable
+from fastio.sources.table.files import table_kind
+from fastio.sources.table.filters import Filter, FilteredTable, PartitionedTable, constants_of
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.partitions import constants_of
-from fastio.sources.table.readers import open_table
-from fastio.sources.table.reading import Table
+from fastio.sources.table.parquet import ParquetTable
+from fastio.sources.table.reading import Table, reading
 from fastio.sources.table.tables import Tables
-from fastio.sources.table.wrapped import FilteredTable, PartitionedTable
+from fastio.sources.table.text_files import CsvTable, JsonTable
 
 _OPENED_AT_ONCE = 16  # of files in stores, where opening waits; of others as many as there is to do
 _OPENED_HERE = 4
@@ -130,3 +132,39 @@ def joined(opened: Opened, options: TableOptions) -> Tables:
     if wanted is None:
         return Tables(opened.tables, options)
     return Tables([FilteredTable(table, wanted) for table in opened.tables], options)
+
+
+def open_table(file: TableFile | str) -> Table:
+    """Opens a table file and reads its schema.
+
+    Raises:
+        SourceNotFound: If it cannot be read.
+        ShardCorrupt: If it is empty or damaged.
+        DatasetNotFound: If it is a shard of a packed dataset.
+        SchemaError: If two of its columns have the same name.
+        StoreError: If its store does not deliver it.
+    """
+    kinds: dict[str, type[Table]] = {
+        "parquet": ParquetTable,
+        "arrow": ArrowTable,
+        "csv": CsvTable,
+        "jsonl": JsonTable,
+    }
+    file = as_file(file)
+    if file.size() == 0:
+        raise ShardCorrupt(f"{file.name} is empty: it has 0 bytes; write it again, or leave it out")
+    table: Table = kinds[table_kind(file.name) or ""](file)  # type: ignore[call-arg]
+    with reading(file.name):
+        table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # or no UTF-8
+        names = table.schema.names
+        metadata = table.schema.metadata or {}
+    if METADATA_KEY in metadata:
+        raise DatasetNotFound(
+            f"{file.name} is a shard of a packed dataset, which can only be read with its "
+            f"manifest: open the folder; if {MANIFEST_NAME} is missing there, copy it from the "
+            "original dataset, or pack the data again"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaError(f"{file.name}: several columns have the name {twice[0]!r}: rename them")
+    return table

@@ -1,16 +1,58 @@
-"""What all readers of tables share: the protocol, skipping of rows, and translation of errors."""
+"""What all readers of tables share: the protocol, the origin of rows, and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
-from fastio.sources.table.place import Place
-from fastio.sources.table.trust import Checks
+
+
+@dataclass(frozen=True)
+class Place:
+    """The origin of some rows of one file.
+
+    Attributes:
+        file: The path, or the name of a table in memory.
+        first_row: The number of the first row in the file, from 0.
+        row_group: The number of the row group; None if the file has none.
+        numbers: int64, the numbers of all rows if they are not consecutive because of a filter.
+    """
+
+    file: str
+    first_row: int
+    row_group: int | None = None
+    numbers: NDArray[np.int64] | None = None
+
+    def column(self, name: str) -> str:
+        """Returns the file and a column, as messages begin."""
+        return f"{self.file}: column {name!r}"
+
+    def row(self, place: int) -> int:
+        """Returns the number in the file of one of the rows."""
+        return self.first_row + place if self.numbers is None else int(self.numbers[place])
+
+    def rows(self, count: int) -> str:
+        """Returns a description of the first `count` rows."""
+        group = "" if self.row_group is None else f" (row group {self.row_group})"
+        return f"rows {self.row(0)} to {self.row(count - 1)}{group}"
+
+    def after(self, rows: int) -> Place:
+        """Returns the origin of the rows from number `rows` on, which may be none."""
+        if not rows:
+            return self
+        numbers = None if self.numbers is None else self.numbers[rows:]
+        first = self.first_row + rows
+        if numbers is not None and len(numbers):
+            first = int(numbers[0])
+        return Place(self.file, first, self.row_group, numbers)
+
 
 Batches = Iterator[tuple[Place, pa.RecordBatch]]
 
@@ -53,7 +95,7 @@ def skipped_to(
     batches: Iterator[pa.RecordBatch],
     start: int,
     columns: Sequence[str],
-    checks: Checks | None = None,
+    check: Callable[[pa.RecordBatch, int, Sequence[str]], None] | None = None,
 ) -> Batches:
     """Yields batches from row `start` on, for tables that are only readable from the beginning.
 
@@ -62,14 +104,14 @@ def skipped_to(
         batches: All batches of the table.
         start: The first row that is wanted.
         columns: The columns that are wanted.
-        checks: Validates columns that Arrow took over unchecked. None if Arrow built them itself.
+        check: Validates columns of a batch, by its number. None if Arrow built them itself.
     """
     first = 0
     for number, batch in enumerate(batches):
         kept, skipped = without_rows(batch, start - first)
         if kept.num_rows:
-            if checks is not None:
-                checks.check(batch, number, columns)
+            if check is not None:
+                check(batch, number, columns)
             yield Place(name, first + skipped), kept.select(list(columns))
         first += batch.num_rows
 

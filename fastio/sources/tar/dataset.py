@@ -1,16 +1,17 @@
-"""WebDataset tars as a dataset with access by row number, read in place."""
+"""WebDataset tars as a dataset with access by row number, read in place, here or in a store."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.cache import Cache
+from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import ImageError, SchemaError, SourceChanged, SourceNotFound
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import upright_pixels
@@ -18,16 +19,29 @@ from fastio.packed.reads import ImageReads, encoded_reads
 from fastio.packed.rows import Rows
 from fastio.schema import Array, Image, Scalar, Schema
 from fastio.shown import without_secrets
-from fastio.sources.tar.fields import Column, choose_columns, complete_rows, lacks
-from fastio.sources.tar.files import Extents, SampleFiles, extents, row_name, sample_extents
-from fastio.sources.tar.index import Tar, TarIndex, build_index
-from fastio.sources.tar.kept import default_cache, open_index
-from fastio.sources.tar.names import describe, find_tars
-from fastio.sources.tar.reader import LocalTars, TarReader, stamp, stamped_bytes
-from fastio.sources.tar.samples import KEY_FIELD
+from fastio.sources.table.values import sample_value
+from fastio.sources.tar.fields import (
+    Column,
+    Extents,
+    SampleFiles,
+    choose_columns,
+    complete_rows,
+    extents,
+    lacks,
+    row_name,
+    sample_extents,
+)
+from fastio.sources.tar.headers import KEY_FIELD
+from fastio.sources.tar.index import TarIndex, build_index
+from fastio.sources.tar.kept import default_cache, index_source, open_index
+from fastio.sources.tar.reader import LocalTars, StoreTars, TarReader, open_tars, tars_name
 from fastio.sources.tar.values import is_integer
+from fastio.store import Stamp, Store
 
 Incomplete = Literal["raise", "skip", "keep"]
+# Returns, for each of some rows, the path of a local file with the row's block and the offset in
+# the tar at which that file begins; None if the block is not on this machine.
+Staged = Callable[[NDArray[np.int64]], Sequence[tuple[str, int] | None]]
 
 
 class TarDataset(Rows):
@@ -40,30 +54,42 @@ class TarDataset(Rows):
     bytes, which are never unpickled.
 
     Opening reads the headers of the tars once. The resulting index is kept in a cache folder until
-    a tar changes; tars are never written to.
+    a tar changes; tars are never written to. Headers have checksums; of the contents of files in a
+    store only lengths and versions are checked.
 
     Args:
         path: a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list of
-            tars and patterns.
+            tars and patterns. All but a list may also be a URL.
         fields: names of the fields, in order; None for all. "jpg;png" is whichever of the two a
             sample has. Other files of a sample are ignored.
         incomplete: what happens with samples that lack one of the fields, or whose number cannot be
             parsed: "raise" raises an error that names the first; "skip" leaves them out; "keep"
             raises when they are read.
-        cache: where the index is kept: a cache or its folder; None uses the folder `fastio/indexes`
-            in $XDG_CACHE_HOME or ~/.cache.
+        cache: where the index, and blocks of rows of a URL, are kept: a cache or its folder. None
+            keeps the index in the folder `fastio/indexes` in $XDG_CACHE_HOME or ~/.cache, and
+            blocks in memory as long as they are needed.
+        storage_options: options of the file system of a URL.
+        reader: reads the tars, if they are open already.
 
     Attributes:
         path: the tars as given, as one string.
         index: index of all samples and their places, including samples that are left out.
         schema: the fields.
         rows: int64 (n,), rows of `index` that this dataset has; None for all.
+        cache: for blocks of rows of a URL; None keeps them in memory.
+        staged: finds the local blocks of rows of a URL, if some were fetched.
 
     Raises:
         SourceNotFound: a tar does not exist, or there are no samples.
         ShardCorrupt: a file is not a tar, or is compressed, truncated or damaged.
         SchemaError: there is no such field, or samples lack one.
+        StoreError: the store does not answer.
     """
+
+    whole = False  # objects in a store are not fetched whole
+    head_bytes_fetched = 0
+    cache: Cache | None
+    staged: Staged | None
 
     def __init__(
         self,
@@ -72,30 +98,23 @@ class TarDataset(Rows):
         fields: Sequence[str] | None = None,
         incomplete: Incomplete = "raise",
         cache: Cache | str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        reader: LocalTars | StoreTars | None = None,
     ) -> None:
-        found = find_tars(path)
-        if found is None:
-            raise SourceNotFound(
-                f"{path} is neither a tar, nor a pattern of tars, nor a "
-                "folder that contains only tars"
-            )
-        paths = [os.path.abspath(each) for each in found]
-        tars = [(each, stamp(each)) for each in paths]
-        reader = LocalTars(dict(tars))
-
-        def build() -> TarIndex:
-            return build_index(reader, paths, [stamp for _, stamp in tars])
-
-        where = os.path.dirname(paths[0])
-        known = [(each, stamp, stamped_bytes(stamp)) for each, stamp in tars]
-        if isinstance(cache, Cache):
-            index = open_index(where, known, cache, build)
-        else:
-            with default_cache() if cache is None else Cache(cache) as own:
-                index = open_index(where, known, own, build)
-        name = describe(found) if isinstance(path, (list, tuple)) else os.fspath(path)  # type: ignore[arg-type]
+        reader = reader or open_tars(path, storage_options)
+        remote = isinstance(reader, StoreTars)
+        kept = Cache(cache) if isinstance(cache, (str, os.PathLike)) else cache or default_cache()
+        if remote and cache is not None:
+            kept.folder()  # creates the cache, or raises if it cannot be used
+        try:
+            index = open_index(reader.folder, reader.versions, kept, partial(_indexed, reader))
+        finally:
+            if kept is not cache and not (remote and cache is not None):
+                kept.close()
+        name = reader.folder if remote else tars_name(path, reader.names)
         self._fill(name, index, reader, fields, incomplete)
-        self._reopen: tuple[Any, Any] | None = (path, cache)
+        self.cache = kept if remote and cache is not None else None
+        self._reopen: tuple[Any, ...] | None = (path, cache, storage_options)
 
     @classmethod
     def from_index(
@@ -120,7 +139,6 @@ class TarDataset(Rows):
         """
         self = cls.__new__(cls)
         self._fill(path, index, reader, fields, incomplete)
-        self._reopen = None
         return self
 
     def _fill(
@@ -137,7 +155,10 @@ class TarDataset(Rows):
             raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
         self.path = path
         self.index = index
+        self.cache = None
+        self.staged = None
         self._reader = reader
+        self._reopen = None
         self._files = SampleFiles(path, index, reader, incomplete == "keep")
         self._given = None if fields is None else tuple(fields), incomplete
         self._columns = {column.name: column for column in choose_columns(index, fields)}
@@ -152,6 +173,8 @@ class TarDataset(Rows):
         for column in self._columns.values():
             digest.update(repr(column).encode("utf-8", "surrogateescape"))
         digest.update(b"" if self.rows is None else self.rows.tobytes())
+        if isinstance(reader, StoreTars):  # pieces in caches, and states, are of these versions
+            digest.update("".join(f"\0{stamp}" for _, stamp, _ in reader.versions).encode())
         self._fingerprint = digest.hexdigest()
 
     @property
@@ -181,12 +204,10 @@ class TarDataset(Rows):
         where = without_secrets(self.path)
         return f"TarDataset({where!r}, rows={len(self)}, tars={len(self.index.tars)})"
 
-    def locate(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the index that this dataset's rows are, int64 (n,) both.
+    # --- Where files lie --------------------------------------------------------------------------
 
-        Raises:
-            IndexError: a row number is negative or too large.
-        """
+    def locate(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows of the index of this dataset's rows, int64 (n,) both, or IndexError."""
         rows = self._in_range(rows)
         return rows if self.rows is None else self.rows[rows]
 
@@ -201,11 +222,7 @@ class TarDataset(Rows):
             self._reader.check(self.index.tars[number].name for number in np.unique(tars).tolist())
 
     def extents(self, field: str, rows: NDArray[np.int64]) -> Extents:
-        """Where a field's files lie; for images, of which nothing is in memory.
-
-        Args:
-            field: not `__key__`.
-            rows: int64 (n,), row numbers in any order.
+        """Returns where the files of a field other than `__key__` lie, for rows int64 (n,).
 
         Raises:
             SchemaError: there is no such field.
@@ -229,15 +246,55 @@ class TarDataset(Rows):
     def sample_extents(
         self, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The parts of tars to have for some rows: number of the tar, first byte and end, of each.
+        """Returns the number of the tar, and the first byte and end of the files of each row.
 
-        A part begins with the first file of the sample that is a field here, and ends with the
-        last; what the index itself knows (keys and numbers) is not counted.
+        Only files that are fields count; what the index itself knows (keys and numbers) does not.
         """
         return sample_extents(self.index, self._columns.values(), self.locate(rows))
 
+    # --- Blocks of tars in a store ----------------------------------------------------------------
+
+    @property
+    def remote_part(self) -> TarDataset | None:
+        """The dataset itself if its tars are in a store."""
+        return self if isinstance(self._reader, StoreTars) else None
+
+    @property
+    def store(self) -> Store:
+        """The store of the tars' folder, of a URL."""
+        assert isinstance(self._reader, StoreTars)
+        return self._reader.store
+
+    @property
+    def stamps(self) -> Mapping[str, Stamp]:
+        """The version of each tar of a URL, by its name."""
+        assert isinstance(self._reader, StoreTars)
+        return self._reader.stamps
+
+    def head_source(self) -> tuple[CacheFolder, Source] | None:
+        """Returns the cache folder and source of the index; None without a cache.
+
+        Raises:
+            CacheError: If the cache cannot be used.
+        """
+        if self.cache is None:
+            return None
+        return index_source(self.store.url, self.stamps, self.cache)
+
+    def segments(self, rows: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """Returns the parts (tar, first byte, end) that hold the files of consecutive rows."""
+        tars, begins, ends = self.sample_extents(rows)
+        found = []
+        for tar in dict.fromkeys(tars.tolist()):
+            here = tars == tar
+            begin, end = int(begins[here].min()), int(ends[here].max())
+            found.append((int(tar), begin, max(begin, end)))
+        return found
+
+    # --- Values -----------------------------------------------------------------------------------
+
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """One field of many rows.
+        """Returns one field of many rows.
 
         Args:
             field: a field that is not an image.
@@ -272,7 +329,7 @@ class TarDataset(Rows):
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """`gather` for several fields."""
+        """Returns several fields of many rows; see `gather`."""
         return {field: self.gather(field, rows) for field in fields}
 
     def image(
@@ -283,18 +340,12 @@ class TarDataset(Rows):
         at_least: int | None = None,
         data: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """One upright image, uint8 (H, W, C), by Pillow.
+        """Returns one upright image, uint8 (H, W, C), by Pillow; see `Rows.image`.
 
         Args:
-            field: an image field.
-            row: row number from 0.
-            at_least: as packed datasets have it; of no effect here.
+            field, row: as there.
+            at_least: without effect.
             data: uint8 (n,), the file's bytes if they were read already.
-
-        Raises:
-            SchemaError: there is no such field, or it is no image.
-            IndexError: the row number is out of range.
-            ImageError: it cannot be read or decoded.
         """
         column = self._column(field)
         if not isinstance(column.field, Image):
@@ -305,7 +356,7 @@ class TarDataset(Rows):
             return upright_pixels(found, column.field.mode, None, self.max_pixels)
 
     def read(self, field: str, row: int) -> bytes:
-        """The bytes of one file, as they are in the tar.
+        """Returns the bytes of one file, as they are in the tar.
 
         Raises:
             SchemaError: there is no such field.
@@ -318,12 +369,12 @@ class TarDataset(Rows):
         return self._read_bytes(column, rows, at)[0]
 
     def sample_name(self, row: int) -> str:
-        """How messages name a row: its tar and its key."""
+        """Returns how messages name a row: its tar and its key."""
         (at,) = self.locate(np.array([row], dtype=np.int64))
         return row_name(self.index, int(at))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One sample, with images as upright uint8 (H, W, C) arrays.
+        """Returns one sample, with images as upright uint8 (H, W, C) arrays.
 
         Args:
             index: row number; negative ones count from the end.
@@ -340,35 +391,44 @@ class TarDataset(Rows):
         return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
-        """Lets go of the tars' files."""
+        """Closes the tars' files, or their store."""
         close = getattr(self._reader, "close", None)
         if close is not None:
             close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields, incomplete = self._given
         if self._reopen is not None:
-            return _open_again, (*self._reopen, fields, incomplete, list(self.index.tars))
-        return _from_index, (self.path, self.index, self._reader, fields, incomplete)
+            return _open_again, (*self._reopen, *self._given, list(self.index.tars))
+        return _from_index, (self.path, self.index, self._reader, *self._given)
 
     def _column(self, name: str) -> Column:
-        self._field(name)  # which raises what is to be said
+        self._field(name)  # raises if there is none
         return self._columns[name]
 
     def _value(self, name: str, row: int) -> Any:
         kind = self._columns[name].field
         if isinstance(kind, Image):
             return self.image(name, row)
-        value: Any = self.gather(name, np.array([row], dtype=np.int64))[0]
-        if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
-            return value.item()
-        return value
+        return sample_value(self.gather(name, np.array([row], dtype=np.int64))[0], kind)
 
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> list[bytes]:
-        """Reads the files of rows, which are rows `at` of the index."""
-        return self._files.read(column, rows, at)
+        """Reads the files of rows, which are rows `at` of the index: from staged blocks if there
+        are any, else from the tars."""
+        if self.staged is None:
+            return self._files.read(column, rows, at)
+        offset = column.pick(self.index, "offsets", at)
+        length = column.pick(self.index, "lengths", at)
+        found: list[bytes | None] = []
+        for place, start, size in zip(self.staged(rows), offset, length, strict=True):
+            found.append(None if place is None else _read(place[0], start - place[1], int(size)))
+        missing = [number for number, data in enumerate(found) if data is None]
+        if missing:
+            rest = self._files.read(column, rows[missing], at[missing])
+            for number, data in zip(missing, rest, strict=True):
+                found[number] = data
+        return [data for data in found if data is not None]
 
     def _incomplete(self, column: Column, at: int, count: int) -> str:
         return (
@@ -378,14 +438,30 @@ class TarDataset(Rows):
         )
 
 
+def _indexed(reader: LocalTars | StoreTars) -> TarIndex:
+    stamps = [stamp for _, stamp, _ in reader.versions]
+    return build_index(reader, reader.names, stamps, window_bytes=reader.window_bytes)
+
+
+def _read(path: str, offset: int, length: int) -> bytes | None:
+    """Returns bytes of a local file; None if they are not there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, length, offset)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return data if len(data) == length else None
+
+
 def _open_again(
-    path: Any,
-    cache: Any,
-    fields: Any,
-    incomplete: Incomplete,
-    tars: list[Tar],
+    path: Any, cache: Any, options: Any, fields: Any, incomplete: Incomplete, tars: Sequence[Any]
 ) -> TarDataset:
-    found = TarDataset(path, fields=fields, incomplete=incomplete, cache=cache)
+    found = TarDataset(
+        path, fields=fields, incomplete=incomplete, cache=cache, storage_options=options
+    )
     for before, now in zip(tars, found.index.tars, strict=False):
         if before != now:
             raise SourceChanged(

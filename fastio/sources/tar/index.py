@@ -23,18 +23,16 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import Field, Schema
-from fastio.sources.tar.reader import TarReader
-from fastio.sources.tar.samples import (
+from fastio.sources.tar.headers import (
     STATE_MISSING,
     STATE_NO_INTEGER,
     STATE_THERE,
     TarSamples,
     scan_tar,
 )
+from fastio.sources.tar.reader import LocalTars, TarReader
 from fastio.sources.tar.values import infer_field, is_integer
 
-# On a local disk seeking past file contents is faster than reading them.
-LOCAL_WINDOW_BYTES = 8 << 10
 METADATA_KEY = b"fastio.tars"
 VERSION = 1
 _EXAMPLES = 16
@@ -162,7 +160,7 @@ def build_index(
     names: Sequence[str],
     stamps: Sequence[str],
     *,
-    window_bytes: int = LOCAL_WINDOW_BYTES,
+    window_bytes: int = LocalTars.window_bytes,
     workers: int = _WORKERS,
 ) -> TarIndex:
     """Builds the index of tars by one pass over the headers of each.

@@ -6,19 +6,28 @@ An index thus counts against the cache's budget, is listed by `fastio cache stat
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import string
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import CacheError, FastioError
+from fastio.errors import CacheError, FastioError, SchemaError
 from fastio.packed.ipc import MappedFile
-from fastio.sources.tar.index import TarIndex
-from fastio.sources.tar.stored import BrokenIndex, check_rows, checked_columns
+from fastio.runtime.memory import MAX_UNZIPPED_BYTES
+from fastio.schema import Array, Schema
+from fastio.sources.tar.headers import STATE_MISSING, STATE_NO_INTEGER, STATE_THERE, split_name
+from fastio.sources.tar.index import METADATA_KEY, VERSION, TarIndex
+from fastio.sources.tar.values import is_integer, may_be_field
 
 _PIECE = 0  # an index is one
 
@@ -137,3 +146,196 @@ def _keep(folder: CacheFolder, source: Source, index: TarIndex) -> None:
     finally:
         if not stored:
             folder.abandon(source, [_PIECE])
+
+
+_MOST = 2**63 - 1  # of an int64
+_HASH_DIGITS = 16
+
+
+class BrokenIndex(ValueError):
+    """What is wrong with an index, to follow the name of its file."""
+
+
+def checked_columns(schema: pa.Schema) -> pa.Schema:
+    """The columns that an index must have by the description in its metadata.
+
+    Args:
+        schema: of the file; its metadata are all that is looked at.
+
+    Raises:
+        BrokenIndex: the description has not the parts, types and ranges that `assemble` writes.
+    """
+    about = _parsed((schema.metadata or {}).get(METADATA_KEY))
+    _check_tars(_part(about, "tars", list))
+    names = _extension_names(_part(about, "extensions", list))
+    _check_fields(names, _part(about, "schema", dict))
+    fingerprint = _part(about, "fingerprint", str)
+    _require(
+        len(fingerprint) == _HASH_DIGITS and set(fingerprint) <= set(string.hexdigits),
+        "has a fingerprint that is not one",
+    )
+    columns = [("key", pa.large_binary())]
+    for number, name in enumerate(names):
+        columns += [(f"offset.{number}", pa.int64()), (f"length.{number}", pa.int64())]
+        if is_integer(name):
+            columns += [(f"value.{number}", pa.int64()), (f"state.{number}", pa.uint8())]
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+
+def check_rows(index: TarIndex) -> None:
+    """Looks at every number in the columns of an index.
+
+    Raises:
+        BrokenIndex: a key or a file lies elsewhere than its tar does, or the columns contradict one
+            another or the description.
+    """
+    _require(len(index) > 0, "has no rows")
+    _require(sum(tar.rows for tar in index.tars) == len(index), "has tars with other rows")
+    ends, data = index.key_buffers()
+    _require(
+        ends[0] >= 0 and ends[-1] <= len(data) and bool((ends[1:] >= ends[:-1]).all()),
+        "has keys whose ends do not ascend, or lie outside of them",
+    )
+    sizes = np.repeat([tar.nbytes for tar in index.tars], [tar.rows for tar in index.tars])
+    for name in index.extensions:
+        _check_files(index, name, sizes)
+
+
+def _check_files(index: TarIndex, name: str, sizes: NDArray[np.int64]) -> None:
+    """Looks at the columns of one extension, in tars of some sizes, int64 (rows,)."""
+    offset, length, state = index.offsets(name), index.lengths(name), index.states(name)
+    shown = f"files .{name}"
+    there = offset >= 0
+    _require(
+        # No sum, which could overflow.
+        bool((offset >= -1).all() and (length >= 0).all())
+        and bool((length <= sizes - np.maximum(offset, 0)).all()),
+        f"has {shown} that do not lie inside their tars",
+    )
+    _require(not length[~there].any(), f"has lengths of {shown} that are missing")
+    _require(
+        bool(((state == STATE_MISSING) == ~there).all() and (state <= STATE_NO_INTEGER).all()),
+        f"has {shown} with impossible states",
+    )
+    if is_integer(name):
+        values = index.values(name)
+        _require(not values[state != STATE_THERE].any(), f"has values of {shown} without a number")
+    extension = index.extensions[name]
+    counted = (
+        *_count_and_first(state == STATE_MISSING),
+        *_count_and_first(state == STATE_NO_INTEGER),
+    )
+    _require(
+        counted
+        == (
+            extension.missing,
+            extension.first_missing,
+            extension.no_integer,
+            extension.first_no_integer,
+        ),
+        f"has {shown} that were counted wrongly",
+    )
+    field = extension.field
+    if isinstance(field, Array) and field.fixed_shape is not None:
+        nbytes = math.prod(field.fixed_shape) * np.dtype(field.dtype).itemsize
+        zipped = name.rpartition(".")[2] == "gz"
+        room = MAX_UNZIPPED_BYTES if zipped else int(length.max())
+        _require(nbytes <= room, f"has {shown} too small for their shape")
+
+
+def _count_and_first(rows: NDArray[np.bool_]) -> tuple[int, int]:
+    count = int(np.count_nonzero(rows))
+    return count, int(np.argmax(rows)) if count else -1
+
+
+def _parsed(text: bytes | None) -> dict[str, Any]:
+    if text is None:
+        raise BrokenIndex("has no description")
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BrokenIndex(f"has a description that is not JSON: {type(error).__name__}") from error
+    if not isinstance(about, dict):
+        raise BrokenIndex("has a description that is not an object")
+    if about.get("version") != VERSION:
+        raise BrokenIndex("has another version")
+    return about
+
+
+def _part(about: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    if not isinstance(about.get(name), kind):
+        raise BrokenIndex(f"has a description in which {name!r} is not a {kind.__name__}")
+    return about[name]
+
+
+def _check_tars(tars: list[Any]) -> None:
+    names = []
+    rows = 0
+    for tar in tars:
+        name, stamp, count, nbytes = _items(tar, 4, "tar")
+        _require(
+            _is_name(name) and _is_name(stamp), "has a tar whose name or version is not a string"
+        )
+        _require(_is_count(count) and _is_count(nbytes), "has a tar with impossible numbers")
+        names.append(name)
+        rows += count
+    _require(0 < rows <= _MOST, "has tars with an impossible number of rows")
+    _require(len(set(names)) == len(names), "has a tar twice")
+
+
+def _extension_names(extensions: list[Any]) -> list[str]:
+    names = []
+    for extension in extensions:
+        name, *numbers = _items(extension, 5, "extension")
+        # What the name of a tar's member gives; see `scan_tar`.
+        _require(
+            _is_name(name) and split_name(f"x.{name}") == ("x", name),
+            "has an extension whose name is none",
+        )
+        _require(
+            all(type(number) is int and -1 <= number <= _MOST for number in numbers),
+            "has an extension with impossible numbers",
+        )
+        names.append(name)
+    _require(len(set(names)) == len(names), "has an extension twice")
+    return names
+
+
+def _check_fields(names: Sequence[str], value: dict[str, Any]) -> None:
+    try:
+        schema = Schema.from_json(value)
+    except SchemaError as error:
+        raise BrokenIndex(f"has a description without a schema: {error}") from error
+    _require(
+        list(schema.fields) == [str(number) for number in range(len(names))]
+        and schema == Schema(schema.fields),
+        "has fields that are not those of its extensions",
+    )
+    for name, field in zip(names, schema.fields.values(), strict=True):
+        _require(may_be_field(name, field), f"has files .{name} that cannot hold {field}")
+
+
+def _items(value: Any, count: int, what: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) != count:
+        raise BrokenIndex(f"has a {what} that is not described by {count} values")
+    return value
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a value is a string that can stand for the bytes of a file's name."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise BrokenIndex(otherwise)

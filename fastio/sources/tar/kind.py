@@ -1,47 +1,60 @@
-"""WebDataset tars as a kind of data."""
+"""WebDataset tars as a kind of data.
+
+Apart from their headers, tars have no checksums. A check tells whether the headers, and with them
+the positions of all files, are valid; whether the tar is truncated; whether every sample has the
+same fields; and whether images can be decoded.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
-from fastio.errors import OptionError, SourceNotFound, StoreError
-from fastio.packed import ShardCheck
+import numpy as np
+
+from fastio.errors import FastioError, OptionError, ShardCorrupt, SourceNotFound, StoreError
+from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file
+from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
+from fastio.schema import Image
 from fastio.sources.base import (
     Findings,
     Found,
     Images,
     Kind,
+    LackedField,
     Options,
     Progress,
     checked_files,
     decoded_images,
+    files_findings,
+    row_spans,
 )
 from fastio.sources.table.files import table_kind
-from fastio.sources.tar.check import check_tar_images, check_tars, lacked_fields
 from fastio.sources.tar.dataset import TarDataset
-from fastio.sources.tar.index import LOCAL_WINDOW_BYTES, assemble
-from fastio.sources.tar.names import find_tars
-from fastio.sources.tar.reader import LocalTars
-from fastio.sources.tar.remote import (
-    STORE_WINDOW_BYTES,
-    RemoteTars,
+from fastio.sources.tar.fields import choose_columns, complete_rows, field_name, lacks
+from fastio.sources.tar.headers import TarSamples, Window, check_end, samples_of
+from fastio.sources.tar.index import TarIndex, assemble
+from fastio.sources.tar.reader import (
+    LocalTars,
     StoreTars,
+    TarReader,
+    find_tars,
     is_tar_url,
-    open_store_tars,
+    open_tars,
 )
-from fastio.sources.tar.samples import TarSamples
 from fastio.store import is_remote
 
 _AT_ONCE = 8  # tars that are read at the same time
 
 
-def _sniff(source: Any, options: Options) -> list[str] | StoreTars | None:
-    """The tars' paths; behind a URL what reads them."""
+def _sniff(source: Any, options: Options) -> list[str] | LocalTars | StoreTars | None:
+    """Returns the paths of tars; of a URL the reader of its tars."""
     if isinstance(source, (list, tuple)) and any(
         is_remote(each) and is_tar_url(each) for each in source
     ):
@@ -53,26 +66,23 @@ def _sniff(source: Any, options: Options) -> list[str] | StoreTars | None:
         return find_tars(source)
     url = str(source)
     if is_tar_url(url):
-        return open_store_tars(url, options.storage_options)
+        return open_tars(url, options.storage_options)
     if table_kind(url) is None:
         with suppress(SourceNotFound, StoreError):
-            return open_store_tars(url, options.storage_options)
+            return open_tars(url, options.storage_options)
     return None
 
 
 def _open(found: Found) -> TarDataset:
     options = found.options
-    incomplete = options.incomplete or "raise"
-    if isinstance(found.parts, StoreTars):
-        return RemoteTars(
-            str(found.source),
-            options.storage_options,
-            options.kept,
-            fields=options.fields,
-            incomplete=incomplete,
-            reader=found.parts,
-        )
-    return TarDataset(found.source, fields=options.fields, incomplete=incomplete)
+    return TarDataset(
+        found.source,
+        fields=options.fields,
+        incomplete=options.incomplete or "raise",
+        cache=options.kept,
+        storage_options=options.storage_options,
+        reader=found.parts if isinstance(found.parts, StoreTars) else None,
+    )
 
 
 def _describe(found: Found) -> dict[str, Any]:
@@ -89,50 +99,103 @@ def _describe(found: Found) -> dict[str, Any]:
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
-    if isinstance(found.parts, StoreTars):
-        with closing(found.parts) as reader:
-            return _checked(found, reader, reader.names, STORE_WINDOW_BYTES, deep, progress)
-    with closing(LocalTars()) as reader:
-        return _checked(found, reader, found.parts, LOCAL_WINDOW_BYTES, deep, progress)
+    remote = isinstance(found.parts, StoreTars)
+    names: list[str] = found.parts.names if remote else found.parts
+    with closing(found.parts if remote else LocalTars()) as reader:
+        return _checked(found, reader, names, deep, progress)
 
 
 def _checked(
     found: Found,
     reader: LocalTars | StoreTars,
-    names: list[str],
-    window_bytes: int,
+    names: Sequence[str],
     deep: bool,
     progress: Progress,
 ) -> Findings:
     samples: dict[str, TarSamples] = {}
 
     def structure() -> Iterator[ShardCheck]:
-        for check, in_tar in check_tars(reader, names, window_bytes, _AT_ONCE):
+        for check, in_tar in in_order(partial(_check_tar, reader), names, _AT_ONCE):
             if in_tar is not None:
                 samples[check.name] = in_tar
             yield check
 
     checks = checked_files(structure(), "tars", len(names), progress)
-    findings = Findings(
-        path=str(found.source),
-        files=len(names),
-        nbytes=sum(check.nbytes for check in checks),
-        rows=sum(map(len, samples.values())),
-        damaged=[check for check in checks if check.problem is not None],
-        images=Images() if deep else None,
-        lacked=[],
-        kind="tar",
-    )
-    if findings.rows or not findings.damaged:
+    rows = sum(map(len, samples.values()))
+    findings = files_findings(str(found.source), checks, rows, lacked=[], kind="tar")
+    findings.images = Images() if deep else None
+    if rows or not findings.damaged:
         index = assemble(reader, list(samples), [""] * len(samples), list(samples.values()))
         findings.lacked = lacked_fields(index)
         if deep:
             most = found.options.max_pixels or MAX_PIXELS
-            images = check_tar_images(reader, index, available_cores(), most)
-            findings.images = decoded_images(images, findings.rows, progress)
+            check_rows = partial(_check_rows, reader, index, most)
+            images = in_order(check_rows, _row_spans(index), available_cores())
+            findings.images = decoded_images(images, rows, progress)
     if findings.images is not None and findings.damaged:
         findings.images.not_decoded = None
     return findings
+
+
+def _check_tar(reader: LocalTars | StoreTars, name: str) -> tuple[ShardCheck, TarSamples | None]:
+    """Reads the headers of a tar to its end. Returns its samples too if it is valid."""
+    nbytes = 0
+    try:
+        window = Window(reader, name, reader.window_bytes)
+        nbytes = window.size
+        samples = samples_of(window)
+        check_end(window)
+    except SourceNotFound:
+        return ShardCheck(name, nbytes, "missing"), None
+    except ShardCorrupt as error:
+        # The message begins with the name, which is shown beside it anyway.
+        problem = str(error).removeprefix(name).removeprefix(" is ").removeprefix(": ").strip()
+        return ShardCheck(name, nbytes, problem), None
+    except (FastioError, OSError) as error:
+        return ShardCheck(name, nbytes, str(error)), None
+    return ShardCheck(name, nbytes, None), samples
+
+
+def lacked_fields(index: TarIndex) -> list[LackedField]:
+    """Returns the fields that some samples lack, or SchemaError if several have one name."""
+    found = []
+    for column in choose_columns(index, None):
+        _, first = complete_rows(index, [column])
+        if first is not None:
+            _, row, count = first
+            (tar,) = index.tar_numbers(np.array([row])).tolist()
+            name, key = index.tars[tar].name, index.key(row)
+            found.append(LackedField(column.name, count, name, key, lacks(index, column, row)))
+    return found
+
+
+def _row_spans(index: TarIndex) -> Iterator[tuple[int, range]]:
+    """Yields ranges of rows of one tar each, with the number of the tar."""
+    for tar, (first, end) in enumerate(pairwise(index.first_row.tolist())):
+        for rows in row_spans(first, end):
+            yield tar, rows
+
+
+def _check_rows(
+    reader: TarReader, index: TarIndex, max_pixels: int, part: tuple[int, range]
+) -> ImagesCheck:
+    """Decodes the images of some rows of one tar."""
+    tar, rows = part
+    name, first = index.tars[tar].name, int(index.first_row[tar])
+    bad = []
+    for extension, about in index.extensions.items():
+        if not isinstance(about.field, Image):
+            continue
+        offsets, lengths = index.offsets(extension), index.lengths(extension)
+        there = [row for row in rows if offsets[row] >= 0]
+        files = reader.read_ranges(name, [(int(offsets[row]), int(lengths[row])) for row in there])
+        for row, data in zip(there, files, strict=True):
+            try:
+                check_file(bytes(data), max_pixels)
+            except ValueError as error:
+                problem = f"sample {index.key(row)!r}: {error}"
+                bad.append(BadImage(row, name, row - first, field_name(extension), problem))
+    return ImagesCheck(len(rows), sorted(bad, key=lambda image: image.row))
 
 
 TARS = Kind(

@@ -1,12 +1,14 @@
-"""Decodes flat columns of numbers of Parquet files natively, and others with pyarrow."""
+"""Checks the descriptions of columns in the footer of a Parquet file, without reading columns."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,91 @@ from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
-from fastio.sources.table.binary_files import chunk_range
-from fastio.sources.table.footers import check_codecs
-from fastio.sources.table.reading import reading
+from fastio.sources.table.arrow import _each
+from fastio.sources.table.data import Data
+from fastio.sources.table.objects import TableFile, as_file
+from fastio.sources.table.reading import Batches, Place, reading, without_rows
+
+_ANY_BYTES = 1 << 62
+_BUFFER_BYTES = 4096
+
+
+def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
+    """Checks the description of every column of every row group.
+
+    pyarrow ends the process (C++ `terminate`) if `RowGroupMetaData.column` finds a description that
+    contradicts itself, such as a histogram of a wrong size. No Python code can catch that. A read
+    of row groups checks the same descriptions first, and raises an error. So this function begins
+    to read the row groups from a file that refuses to be read.
+
+    Args:
+        metadata: The footer.
+        nbytes: The size of the file.
+
+    Raises:
+        OSError: If a description contradicts itself, if the file is too short for it, or if a row
+            group has a negative number of rows.
+    """
+    groups = list(range(metadata.num_row_groups))
+    if metadata.num_rows < 0 or any(metadata.row_group(group).num_rows < 0 for group in groups):
+        raise OSError("a row group has a negative number of rows")
+    try:
+        with pa_parquet.ParquetFile(_Unread(nbytes), metadata=metadata, pre_buffer=True) as file:
+            file.read_row_groups(groups, use_threads=False)
+    except _Reached:
+        pass  # all descriptions were looked at
+    except NotImplementedError:
+        pass  # a column that pyarrow has no type for, which nobody need ask for
+
+
+def check_codecs(metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[int]) -> None:
+    """Checks the compression of columns. An unknown one would end the process too.
+
+    Args:
+        metadata: The footer.
+        group: The number of the row group.
+        columns: The numbers of the columns.
+
+    Raises:
+        OSError: If pyarrow does not know a column's compression.
+    """
+    # Buffered, or the data would be read before the compression is looked at.
+    with pa_parquet.ParquetFile(
+        _Unread(_ANY_BYTES), metadata=metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES
+    ) as file:
+        for column in columns:
+            with suppress(_Reached, NotImplementedError):
+                file.reader.read_row_group(group, column_indices=[column], use_threads=False)
+
+
+class _Reached(Exception):
+    """Data would be read now."""
+
+
+class _Unread(io.RawIOBase):
+    """A file of a given size, from which nothing can be read."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        raise _Reached
+
 
 # Arrow types whose values have the same bytes in Parquet, by Parquet's physical type.
 _PHYSICAL = {
@@ -219,3 +303,112 @@ def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder, checked: bool) -> pa.
         return None
     buffers = [validity if nulls else None, values]
     return pa.Array.from_buffers(column.field.type, rows, buffers, null_count=nulls)
+
+
+class ParquetTable:
+    """A Parquet file, which is read row group by row group.
+
+    Attributes:
+        file: The file.
+        metadata: Its footer.
+        skip: The numbers of row groups that are not wanted.
+    """
+
+    def __init__(self, file: TableFile | str) -> None:
+        self.is_text = False
+        self.file = as_file(file)
+        self.name = self.file.name
+        self.skip: frozenset[int] = frozenset()
+        self.schema: pa.Schema
+        self.metadata: pa_parquet.FileMetaData
+        self.rows: int | None
+        self.file.opened(self._open)
+
+    def _open(self) -> None:
+        with (
+            reading(self.name, kind="Parquet"),
+            pa_parquet.ParquetFile(self.file.tail().source()) as opened,
+        ):
+            self.schema = opened.schema_arrow
+            self.metadata = opened.metadata
+            check_footer(self.metadata, self.file.size())
+            self.rows = self.metadata.num_rows
+
+    def ranges(self, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
+        """Returns the ranges (offset, length) of a row group's columns in the file.
+
+        Raises:
+            ShardCorrupt: If the footer's values are impossible.
+        """
+        about = self.metadata.row_group(group)
+        wanted = tuple(f"{name}." for name in columns)
+        chunks = (about.column(number) for number in range(about.num_columns))
+        return [
+            chunk_range(chunk, f"{self.name}, row group {group}")
+            for chunk in chunks
+            if f"{chunk.path_in_schema}.".startswith(wanted)
+        ]
+
+    def reader(self, data: Data) -> pa_parquet.ParquetFile:
+        """Returns pyarrow's reader of data that has the ranges that are read."""
+        return data.opened(self._reader)
+
+    def _reader(self, source: Any) -> pa_parquet.ParquetFile:
+        return pa_parquet.ParquetFile(
+            source,
+            metadata=self.metadata,
+            pre_buffer=False,  # it would request ranges of its own
+            # Only of data that was transferred, and of pages that have a checksum.
+            page_checksum_verification=self.file.remote,
+        )
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`."""
+        groups: list[tuple[int, int]] = []
+        first = 0
+        for group in range(self.metadata.num_row_groups):
+            count = self.metadata.row_group(group).num_rows
+            if first + count > start and group not in self.skip:
+                groups.append((group, first))
+            first += count
+        with reading(self.name):
+            fetched = self.file.each(self.ranges(group, columns) for group, _ in groups)
+        for (group, first), data in zip(groups, fetched, strict=True):
+            fetch = partial(self._fetch, group, columns)
+            read = partial(self._group, group, first, columns, start, rows)
+            yield from self.file.intact(data, fetch, read)
+
+    def _fetch(self, group: int, columns: Sequence[str]) -> Data:
+        return self.file.fetch(self.ranges(group, columns))
+
+    def _group(
+        self, group: int, first: int, columns: Sequence[str], start: int, rows: int, data: Data
+    ) -> Batches:
+        where = f"{self.name}, row group {group}"
+        with reading(where):
+            file = self.reader(data)
+            batches = file.iter_batches(rows, row_groups=[group], columns=list(columns))
+        for batch in _each(batches, where):
+            kept, skipped = without_rows(batch, start - first)
+            if kept.num_rows:
+                yield Place(self.name, first + skipped, group), kept
+            first += batch.num_rows
+
+
+def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int, int]:
+    """Returns the range (offset, length) of a column chunk in a Parquet file.
+
+    Raises:
+        ShardCorrupt: If the footer's values are impossible. `where` names the row group.
+    """
+    begin, length = chunk.data_page_offset, chunk.total_compressed_size
+    if chunk.dictionary_page_offset:
+        begin = min(begin, chunk.dictionary_page_offset)
+    if begin < 0 or length < 0:
+        raise ShardCorrupt(
+            f"{where}: column {chunk.path_in_schema!r} has an impossible position in the "
+            f"footer, {length} bytes at {begin}: write the file again"
+        )
+    return begin, length

@@ -1,8 +1,9 @@
-"""Ranges of objects in a store, and files for Arrow that are made of fetched ranges."""
+"""The bytes of table files that are on this machine: mapped files, and ranges from a store."""
 
 from __future__ import annotations
 
 import io
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,9 +12,86 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.store import Stamp, Store
 from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
+
+
+class Mapped:
+    """A memory-mapped file that pyarrow reads without a copy; see `fastio.sources.table.objects`.
+
+    If the file is truncated while it is mapped, the process is not killed by a signal. The missing
+    part reads as zeros, and `check` reports it.
+
+    Args:
+        path: The path of the file.
+
+    Attributes:
+        path: As given.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._mapping = _native.Mapping(path)
+        self._file = _identity(path)
+        self._reader: Any = None
+
+    def source(self) -> pa.BufferReader:
+        """Returns what pyarrow opens for random access."""
+        return pa.BufferReader(pa.py_buffer(self._mapping.data))
+
+    def opened(self, opener: Callable[[Any], Any]) -> Any:
+        """Returns pyarrow's reader of the file, which is created once."""
+        if self._reader is None:
+            self._reader = opener(self.source())
+        return self._reader
+
+    def more(self, ranges: Sequence[tuple[int, int]]) -> Mapped:
+        """Asks the system to read ranges (offset, length) from the disk that are needed soon."""
+        for offset, length in ranges:
+            self._mapping.ahead(offset, length)
+        return self
+
+    @property
+    def view(self) -> memoryview:
+        """The contents of the file."""
+        return self._mapping.data.data
+
+    def joined(self, other: Mapped) -> Mapped:
+        """Returns this mapping, which has everything."""
+        return self
+
+    def data(self, offset: int, length: int) -> np.ndarray:
+        """Returns the bytes of a range: uint8 (length,), or fewer at the end of the file."""
+        found: np.ndarray = self._mapping.data[offset : offset + length]
+        return found
+
+    def check(self) -> None:
+        """Raises ShardCorrupt if the file was truncated and zeros were read in its place."""
+        if self._mapping.damaged:
+            raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
+
+    def check_size(self) -> None:
+        """Raises ShardCorrupt if the file was truncated, even if nothing of that part was read yet.
+
+        Call it before offsets are followed that were validated earlier: those after the new end
+        would read as zeros.
+        """
+        self.check()
+        now = _identity(self.path)
+        if now[:2] == self._file[:2] and now[2] < self._file[2]:
+            raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
+
+
+def _identity(path: str) -> tuple[int, int, int]:
+    """Returns device, inode and size of a file; a missing file is like another one."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, -1, 0
+    return status.st_dev, status.st_ino, status.st_size
+
 
 # Merged ranges share one buffer of any size, which several requests of at most 8 MiB fill.
 _WHOLE = 1 << 62
@@ -264,3 +342,35 @@ class StreamFile(ForwardFile):
 def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:
     """Wraps a file for pyarrow."""
     return pa.PythonFile(file, mode="r")
+
+
+class Data(Protocol):
+    """Bytes of a table file that are on this machine: `Mapped` or `Fetched`."""
+
+    def data(self, offset: int, length: int) -> np.ndarray:
+        """Returns the bytes of a range: uint8 (length,), or fewer if not all are there."""
+        ...
+
+    def source(self) -> Any:
+        """Returns what pyarrow opens for random access."""
+        ...
+
+    def opened(self, opener: Callable[[Any], Any]) -> Any:
+        """Returns the reader that `opener` creates from `source()`. A mapping keeps it."""
+        ...
+
+    def more(self, ranges: Sequence[tuple[int, int]]) -> Data:
+        """Returns the data with further ranges (offset, length)."""
+        ...
+
+    def joined(self, other: Any) -> Data:
+        """Returns the data with what another of the same file has."""
+        ...
+
+    def check(self) -> None:
+        """Raises ShardCorrupt if bytes that were read were missing, and zeros in their place."""
+        ...
+
+    def check_size(self) -> None:
+        """Raises ShardCorrupt if the file was truncated, even if nothing was read yet."""
+        ...

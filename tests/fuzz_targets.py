@@ -73,7 +73,6 @@ class Tars(Target):
     name = "tars"
     modules = (
         "fastio.sources.tar.headers",
-        "fastio.sources.tar.headers",
         "fastio.sources.tar.index",
         "fastio.sources.tar.values",
         "fastio.sources.tar.fields",

@@ -30,7 +30,7 @@ import fastio
 import fastio.sources.folder as folder
 import fastio.sources.table.parquet as parquet
 import fastio.stage.warming as warming
-from fastio.sources.table import TableDataset
+from fastio.sources.table.direct import TableDataset
 from fastio.store import Store
 
 how, what, data = sys.argv[1:]

@@ -302,7 +302,7 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
     with Loader(
         fastio.open(urls(server, "parquet"), columns=["number"]), 100, timeout=30
     ) as loader:
-        monkeypatch.setattr("fastio.sources.table.arrow.chunk_range", broken)
+        monkeypatch.setattr("fastio.sources.table.parquet.chunk_range", broken)
         with pytest.raises(ShardCorrupt, match="footer"):
             list(loader)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from fastio.sources import HuggingFaceDataset, TarDataset
 from fastio.sources.hugging_face.fields import wants_rows
 from fastio.sources.hugging_face.sources import has_transform
 from fastio.sources.hugging_face.table import HuggingFaceTable
-from fastio.sources.table.features import with_classes
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.opening import Opened
 from fastio.sources.table.options import TableOptions
@@ -127,8 +125,7 @@ def hugging_face_source(
     name = os.path.basename(os.path.abspath(src)) if is_path else "Dataset"
     if not wants_rows(table, options):
         found = Opened((), [table], Filter.of(filters, table.schema, table.name))
-        source = table_source(found, options, name, stamp=table.stamp)
-        return replace(source, schema=with_classes(source.schema, table.classes))
+        return table_source(found, options, name, stamp=table.stamp)
     if filters is not None:
         raise PackError("filters cannot be used with a dataset that has images: use ds.filter()")
     dataset = HuggingFaceDataset(table, options)

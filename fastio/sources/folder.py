@@ -35,6 +35,7 @@ from fastio.sources.base import (
     checked_files,
     decoded_images,
     files_findings,
+    row_spans,
 )
 from fastio.store import is_remote
 
@@ -42,12 +43,7 @@ IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 
 
 class PathTable(Sequence[str]):
-    """Paths under one folder, kept as one string of bytes: a tenth of what a list would take.
-
-    Args:
-        root: the folder, as it is to stand before each path.
-        relative: the paths below it.
-    """
+    """Paths below a folder `root`, kept as one string of bytes: a tenth of what a list takes."""
 
     def __init__(self, root: str, relative: Iterable[str]) -> None:
         self.root = root
@@ -68,7 +64,7 @@ class PathTable(Sequence[str]):
         return os.path.join(self.root, self.relative(index))
 
     def relative(self, index: int) -> str:
-        """A path without the folder; negative numbers count from the end."""
+        """Returns a path without the folder; negative numbers count from the end."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} is out of range: there are {len(self)} files")
@@ -76,7 +72,7 @@ class PathTable(Sequence[str]):
         return os.fsdecode(self._data[begin : int(self._ends[row])])
 
     def digest(self) -> bytes:
-        """A hash of the relative paths and their order."""
+        """Returns a hash of the relative paths and their order."""
         return xxhash.xxh3_128(self._ends.tobytes() + self._data).digest()
 
 
@@ -130,7 +126,7 @@ class FolderDataset(Rows):
         *,
         upright: bool = True,
     ) -> FolderDataset:
-        """A dataset of listed files, as torchvision's ImageFolder has them in `samples`.
+        """Returns a dataset of listed files, as torchvision's ImageFolder has them in `samples`.
 
         Args:
             samples: (path, label) of each row.
@@ -171,13 +167,6 @@ class FolderDataset(Rows):
         self._fingerprint = digest.hexdigest()
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes' names; a label is an index of it."""
-        classes = self.schema.classes
-        assert classes is not None
-        return classes
-
-    @property
     def samples(self) -> list[tuple[str, int]]:
         """(path, class number) of every row, as torchvision's ImageFolder has them."""
         return list(zip(self.paths, self.labels.tolist(), strict=True))
@@ -192,38 +181,29 @@ class FolderDataset(Rows):
 
     def __repr__(self) -> str:
         where = without_secrets(self.path)
-        return f"FolderDataset({where!r}, rows={len(self)}, classes={len(self.classes)})"
+        return f"FolderDataset({where!r}, rows={len(self)}, classes={len(self.classes or ())})"
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Labels of many rows.
-
-        Args:
-            field: "label".
-            rows: int64 (n,), row numbers in any order.
-
-        Returns:
-            int64 (n,).
+    def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
+        """Returns the labels of many rows, int64 (n,) both, in any order.
 
         Raises:
-            SchemaError: another field.
+            SchemaError: the field is not "label".
             IndexError: a row number is out of range.
         """
         if field != "label":
             raise SchemaError(f"{field!r} cannot be gathered from an image folder, only 'label'")
         return self.labels[self._in_range(rows)]
 
-    def gather_all(
-        self, fields: Sequence[str], rows: NDArray[np.int64]
-    ) -> dict[str, NDArray[np.int64]]:
-        """`gather` for several fields, as packed datasets have it."""
+    def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Returns several fields of many rows; see `gather`."""
         return {field: self.gather(field, rows) for field in fields}
 
     def sample_name(self, row: int) -> str:
-        """How messages name a row: its file's path."""
+        """Returns how messages name a row: its file's path."""
         return self.paths[row]
 
-    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        """One sample: the image, uint8 (H, W, 3), upright or as stored, and its label.
+    def __getitem__(self, index: int) -> Any:
+        """Returns one sample: the image, uint8 (H, W, 3), upright or as stored, and its label.
 
         Raises:
             IndexError: the row number is out of range.
@@ -255,11 +235,11 @@ class FolderDataset(Rows):
             same_files=False,
         )
 
-    def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
-        """Nothing is kept open; here so that every dataset can be closed."""
+        """Does nothing, because no files are open."""
 
 
 def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
@@ -287,7 +267,7 @@ def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
 
 
 def _find_files(root: str, name: str, extensions: tuple[str, ...]) -> list[str]:
-    """Files below a class folder, relative to `root`, in torchvision's order."""
+    """Returns the files below a class folder, relative to `root`, in torchvision's order."""
     files = []
     try:
         found = sorted(walk(os.path.join(root, name)))
@@ -341,13 +321,10 @@ class AudioFolder(FolderDataset):
         return f"AudioFolder({without_secrets(self.path)!r}, rows={len(self)})"
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
-        """Labels, or files' bytes, of many rows.
-
-        Returns:
-            int64 (n,), or a list of n bytes.
+        """Returns the labels, int64 (n,), or a list of the files' bytes, of many rows.
 
         Raises:
-            SchemaError: another field.
+            SchemaError: there is no such field.
             IndexError: a row number is out of range.
             SampleError: a file cannot be read.
         """
@@ -358,25 +335,16 @@ class AudioFolder(FolderDataset):
         return [self._read(row) for row in np.asarray(rows, np.int64).tolist()]
 
     def sound_file(self, field: str, row: int) -> str:
-        """Returns the path of a row's file.
-
-        Raises:
-            OSError: it is no file; libsndfile would wait for a pipe's writer.
-        """
+        """Returns the path of a row's file, or OSError: libsndfile waits for a pipe's writer."""
         path = self.paths[row]
         check_file(path)
         return path
 
     def __getitem__(self, index: int) -> Any:
-        """One sample: the file's bytes, and its label where there are classes."""
-        path = self.paths[index]  # which says what is out of range
-        row = index + len(self) if index < 0 else index
-        assert path
+        """Returns one sample: the file's bytes, and its label if there are classes."""
+        row = self._row(index)
         data = self._read(row)
         return (data, int(self.labels[row])) if len(self.schema.fields) > 1 else data
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[row] for row in range(len(self)))
 
     def _read(self, row: int) -> bytes:
         path = self.paths[row]
@@ -385,19 +353,19 @@ class AudioFolder(FolderDataset):
 
 
 def flat_files(root: str, extensions: Sequence[str]) -> list[str]:
-    """Names of the files of a folder that has no folders in it, in order; else none."""
+    """Returns the names of the files of a folder without folders, in order; else none."""
     try:
         with os.scandir(root) as found:
             entries = [(entry.name, entry.is_dir()) for entry in found]
     except OSError:
-        return []  # for the caller's next step to name
+        return []  # the caller's next step raises the error
     if any(is_folder and not name.startswith(".") for name, is_folder in entries):
         return []
     return sorted(name for name, _ in entries if name.lower().endswith(tuple(extensions)))
 
 
 def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]]) -> int | None:
-    """Which of some kinds of files a folder has: the kind of the first file that is of any.
+    """Returns the number of the kind that the first file of a folder has, at any depth, or None.
 
     Args:
         root: the folder.
@@ -418,35 +386,26 @@ def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]
     return None
 
 
-_ROWS_AT_ONCE = 64
+# --- Folders as kinds of data ---------------------------------------------------------------------
 
 
-def _first_of(source: Any) -> int | None:
-    """0 for a folder whose first file of either kind is an image, 1 for sound; else None."""
+def _sniff(number: int, source: Any, options: Options) -> str | None:
+    """Returns the path of a folder whose first image or sound file is of kind `number`."""
     if not isinstance(source, (str, os.PathLike)) or is_remote(source):
         return None
-    return folder_extension(source, [IMG_EXTENSIONS, AUDIO_EXTENSIONS])
+    is_it = folder_extension(source, [IMG_EXTENSIONS, AUDIO_EXTENSIONS]) == number
+    return os.fspath(source) if is_it else None
 
 
-def _sniff_images(source: Any, options: Options) -> str | None:
-    return os.fspath(source) if _first_of(source) == 0 else None
-
-
-def _sniff_sounds(source: Any, options: Options) -> str | None:
-    return os.fspath(source) if _first_of(source) == 1 else None
-
-
-def _open_images(found: Found) -> FolderDataset:
-    return FolderDataset(found.parts)
-
-
-def _open_sounds(found: Found) -> AudioFolder:
-    return AudioFolder(found.parts)
+def _opened(found: Found) -> FolderDataset:
+    (opener,) = found.kind.classes
+    dataset = opener(found.parts)  # type: ignore[call-arg]
+    assert isinstance(dataset, FolderDataset)
+    return dataset
 
 
 def _describe(found: Found) -> dict[str, Any]:
-    dataset = found.kind.open(found)
-    assert isinstance(dataset, FolderDataset)
+    dataset = _opened(found)
     return {
         "path": dataset.path,
         "rows": len(dataset),
@@ -456,30 +415,24 @@ def _describe(found: Found) -> dict[str, Any]:
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
-    dataset = found.kind.open(found)
-    assert isinstance(dataset, FolderDataset)
+    dataset = _opened(found)
     dataset.limit(found.options.max_pixels, None)
     reads = in_order(_check_file, list(dataset.paths), available_cores())
     checks = checked_files(reads, "files", len(dataset), progress)
     findings = files_findings(dataset.path, checks, len(dataset))
     if deep and dataset.schema.image_fields:
-        images = in_order(partial(_decode, dataset), _spans(len(dataset)), available_cores())
+        spans = row_spans(0, len(dataset))
+        images = in_order(partial(_decode, dataset), spans, available_cores())
         findings.images = decoded_images(images, len(dataset), progress)
     return findings
 
 
 def _check_file(path: str) -> ShardCheck:
-    """Whether a file can be read to its end; files as they are have no checksums."""
+    """Reads a file to its end; files as they are have no checksums."""
     try:
         return ShardCheck(path, len(read_file(path)), None)
     except OSError as error:
         return ShardCheck(path, 0, error.strerror or str(error))
-
-
-def _spans(rows: int) -> Iterator[range]:
-    return (
-        range(begin, min(begin + _ROWS_AT_ONCE, rows)) for begin in range(0, rows, _ROWS_AT_ONCE)
-    )
 
 
 def _decode(dataset: FolderDataset, rows: range) -> ImagesCheck:
@@ -492,23 +445,10 @@ def _decode(dataset: FolderDataset, rows: range) -> ImagesCheck:
     return ImagesCheck(len(rows), bad)
 
 
-IMAGE_FOLDER = Kind(
-    "folder",
-    "a folder of images",
-    (FolderDataset,),
-    frozenset(),
-    _sniff_images,
-    _open_images,
-    _describe,
-    _check,
-)
-SOUND_FOLDER = Kind(
-    "sounds",
-    "a folder of sound files",
-    (AudioFolder,),
-    frozenset(),
-    _sniff_sounds,
-    _open_sounds,
-    _describe,
-    _check,
-)
+def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
+    sniff = partial(_sniff, number)
+    return Kind(key, name, (opener,), frozenset(), sniff, _opened, _describe, _check)
+
+
+IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)
+SOUND_FOLDER = _kind(1, "sounds", "a folder of sound files", AudioFolder)

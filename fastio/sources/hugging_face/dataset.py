@@ -22,8 +22,9 @@ from fastio.schema import Array, Image, Schema, Text
 from fastio.shown import without_secrets
 from fastio.sources.hugging_face.fields import Chosen, choose_fields, nested_values, wants_rows
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
-from fastio.sources.hugging_face.table import HuggingFaceGroups, HuggingFaceTable
+from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups
 from fastio.sources.table.columns import Conversion, leaf_array
+from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.options import TableOptions, narrowed
 from fastio.sources.table.reading import Place
 from fastio.sources.table.values import Ragged, listed, sample_value
@@ -95,19 +96,19 @@ class HuggingFaceDataset(Rows):
 
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
-    ) -> HuggingFaceGroups | None:
+    ) -> TableDataset | None:
         """The same rows as row groups; None where some are not read so: see `wants_rows`.
 
         Args:
             fields: names of the fields that are wanted, in this order; None for all.
             memory: as table files take it; without effect here.
-            threads: without effect here.
+            threads: that count matching rows.
             keep_nulls: as `TableOptions` has it.
         """
         if wants_rows(self._table, self._options):
             return None
         options = replace(self._options, keep_nulls=keep_nulls)
-        return HuggingFaceGroups(self._table, options, fields=fields)
+        return open_groups(self._table, options, fields=fields, memory=memory, threads=threads)
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
         """One field of many rows.

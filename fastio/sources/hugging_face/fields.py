@@ -16,14 +16,14 @@ from fastio.schema import Array, Field, Image, Scalar, Schema, Text
 from fastio.sources.hugging_face.table import HuggingFaceTable
 from fastio.sources.table.columns import Conversion
 from fastio.sources.table.features import with_classes
-from fastio.sources.table.leaves import Leaf, field_or_none, is_text, leaves
+from fastio.sources.table.leaves import Leaf, children, field_or_none, is_list, is_text, leaves
 from fastio.sources.table.options import VALID_SUFFIX, TableOptions
 from fastio.sources.table.reading import Place
 
 
 def nested_field(kind: pa.DataType) -> Array | Text | None:
     """The field of lists of lists of numbers, or of lists of strings; None for other types."""
-    if field_or_none(kind) is not None or not _is_list(kind):
+    if field_or_none(kind) is not None or not is_list(kind):
         return None
     if is_text(kind.value_type):
         return Text(listed=True)
@@ -92,15 +92,10 @@ def _as_array(value: Any, field: Array) -> NDArray[Any]:
 def _shape(kind: pa.DataType) -> tuple[int | None, ...]:
     """The lengths of lists in lists, None where they differ."""
     shape: tuple[int | None, ...] = ()
-    while _is_list(kind):
+    while is_list(kind):
         fixed = pa.types.is_fixed_size_list(kind)
         shape, kind = (*shape, kind.list_size if fixed else None), kind.value_type
     return shape
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 @dataclass(frozen=True)
@@ -185,8 +180,7 @@ def _without(schema: pa.Schema, paths: set[tuple[str, ...]]) -> pa.Schema:
             return None
         if not pa.types.is_struct(kind):
             return kind
-        children = [kind.field(number) for number in range(kind.num_fields)]
-        kept = [(child.name, pruned(child.type, (*path, child.name))) for child in children]
+        kept = [(child.name, pruned(child.type, (*path, child.name))) for child in children(kind)]
         kept = [(name, child) for name, child in kept if child is not None]
         return pa.struct(kept) if kept else None
 

@@ -20,6 +20,7 @@ from fastio.errors import ShardCorrupt
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.rows import Rows
 from fastio.sources.named_files import NamedFiles
+from fastio.sources.table.leaves import children
 
 _COMPARED_BYTES = 64
 
@@ -304,13 +305,11 @@ def _bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     if not pa.types.is_struct(kind):
         paths = array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
         return (array if paths is None else pa.nulls(len(array), pa.binary())), paths
-    children = dict(
-        zip([kind.field(n).name for n in range(kind.num_fields)], array.flatten(), strict=True)
-    )
-    data = children.get("bytes")
+    inside = dict(zip((child.name for child in children(kind)), array.flatten(), strict=True))
+    data = inside.get("bytes")
     if data is None or pa.types.is_null(data.type):
         data = pa.nulls(len(array), pa.binary())
-    return data, children.get("path")
+    return data, inside.get("path")
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -27,7 +27,7 @@ from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.fields import wants_rows
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.sources import is_hugging_face, record_batches
-from fastio.sources.hugging_face.table import HuggingFaceGroups, HuggingFaceTable
+from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups
 from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.kind import COLUMN_OPTIONS
 
@@ -49,7 +49,7 @@ def _open(found: Found) -> HuggingFaceDataset | TableSamples:
             "lists of strings: use ds.filter of the datasets package, or leave these columns "
             "out (columns=...)"
         )
-    make = partial(HuggingFaceGroups, table)
+    make = partial(open_groups, table)
     return TableSamples(make, options.tables, options.filters, options.memory)
 
 

@@ -24,6 +24,7 @@ from fastio.sources.table.features import (
     Plain,
     Several,
 )
+from fastio.sources.table.leaves import children
 from fastio.sources.table.reading import Place
 from fastio.sources.table.values import missing_rows
 
@@ -48,11 +49,11 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
     if isinstance(feature, FixedArray):
         return _array_type(_innermost(kind), feature.shape)
     if isinstance(feature, Group) and pa.types.is_struct(kind):
-        children = [
+        found = [
             (child.name, plain_type(child.type, feature.children.get(child.name, Plain())))
-            for child in _children(kind)
+            for child in children(kind)
         ]
-        kept = [(name, child) for name, child in children if child is not None]
+        kept = [(name, child) for name, child in found if child is not None]
         return pa.struct(kept) if kept else None
     if is_list_of_structs(kind, feature):
         assert isinstance(feature, Several)
@@ -127,7 +128,7 @@ def _turned(feature: Feature) -> Group:
 
 
 def _turned_type(kind: pa.DataType) -> pa.DataType:
-    return pa.struct([(child.name, pa.large_list(child.type)) for child in _children(kind)])
+    return pa.struct([(child.name, pa.large_list(child.type)) for child in children(kind)])
 
 
 def _turned_array(array: pa.Array) -> pa.Array:
@@ -137,20 +138,16 @@ def _turned_array(array: pa.Array) -> pa.Array:
     counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
     structs = array.flatten()
-    names = [child.name for child in _children(structs.type)]
+    names = [child.name for child in children(structs.type)]
     lists = [pa.LargeListArray.from_arrays(offsets, each, mask=mask) for each in structs.flatten()]
     return pa.StructArray.from_arrays(lists, names, mask=mask)
-
-
-def _children(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(number) for number in range(kind.num_fields)]
 
 
 def _plain_struct(
     array: pa.Array, feature: Group, column: str, place: Place, files: NamedFiles
 ) -> pa.Array:
     names, arrays = [], []
-    for number, child in enumerate(_children(array.type)):
+    for number, child in enumerate(children(array.type)):
         known = feature.children.get(child.name, Plain())
         if plain_type(child.type, known) is not None:
             names.append(child.name)
@@ -202,9 +199,7 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Pl
 
 def _contents(array: pa.Array, column: str, place: Place, files: NamedFiles) -> pa.Array:
     """Returns the bytes of files. A file that has only a path is read."""
-    inside = dict(
-        zip([child.name for child in _children(array.type)], array.flatten(), strict=True)
-    )
+    inside = dict(zip([child.name for child in children(array.type)], array.flatten(), strict=True))
     data = inside.get("bytes", pa.nulls(len(array), pa.binary())).cast(pa.large_binary())
     absent = missing_rows(data)
     if absent is None or "path" not in inside:

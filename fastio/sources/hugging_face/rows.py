@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.table.arrow import Checks
 from fastio.sources.table.data import Mapped
+from fastio.sources.table.leaves import with_types
 
 # Rows that are read at a time if indices select them from anywhere; enough to be fast.
 _TAKEN_ROWS = 4096
@@ -21,6 +22,7 @@ _GROUP_ROWS = 4096
 _GROUP_BYTES = 256 << 10
 # The largest size of string and list data with 32-bit offsets.
 _NARROW_BYTES = 2**31 - 1
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 class BatchRows(NamedTuple):
@@ -238,27 +240,10 @@ def _taken(batch: pa.RecordBatch, local: NDArray[np.int64]) -> pa.RecordBatch:
 
 def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch whose strings and lists have offsets of 64 bits."""
-    columns = [column.cast(_wide_type(column.type)) for column in batch.columns]
+    columns = [
+        column.cast(with_types(column.type, _WIDE, wide_lists=True)) for column in batch.columns
+    ]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
-def _wide_type(kind: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_string(kind):
-        return pa.large_string()
-    if types.is_binary(kind):
-        return pa.large_binary()
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.large_list(_wide_field(kind.value_field))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_wide_field(kind.value_field), kind.list_size)
-    if types.is_struct(kind):
-        return pa.struct([_wide_field(kind.field(number)) for number in range(kind.num_fields)])
-    return kind
-
-
-def _wide_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_wide_type(field.type))
 
 
 def _one(table: Any) -> pa.RecordBatch:

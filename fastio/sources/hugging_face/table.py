@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from fastio.errors import SchemaError
-from fastio.runtime.threads import DaemonPool
-from fastio.schema import is_fixed_width
 from fastio.sources.hugging_face.plain import is_list_of_images, plain_batch, plain_schema
-from fastio.sources.hugging_face.sources import Opened, open_hugging_face
+from fastio.sources.hugging_face.sources import Opened as OpenedDataset
+from fastio.sources.hugging_face.sources import open_hugging_face
 from fastio.sources.named_files import NamedFiles
-from fastio.sources.table.columns import Conversion
-from fastio.sources.table.direct import RowGroup, Rows, TableDataset
+from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.features import (
     Feature,
     Group,
@@ -27,14 +24,15 @@ from fastio.sources.table.features import (
     Several,
     Unknown,
     class_names,
-    with_classes,
 )
 from fastio.sources.table.filters import Filter
-from fastio.sources.table.options import TableOptions, narrowed, selected
-from fastio.sources.table.reading import Batches, Place, reading
+from fastio.sources.table.opening import Opened
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.reading import Batches, Place
+from fastio.sources.table.row_groups import Source
 
 
-class HuggingFaceTable:
+class HuggingFaceTable(Source):
     """Rows of a dataset, whose columns have the types that fields are made of. Thread-safe.
 
     Args:
@@ -68,7 +66,7 @@ class HuggingFaceTable:
         self._given = source, options, roots
         opened = open_hugging_face(source)
         self.named_files = NamedFiles(opened.folder, roots)
-        self._opened: Opened = opened
+        self._opened: OpenedDataset = opened
         self.name = opened.name
         self.stamp = opened.stamp
         self.rows: int | None = len(opened.rows)
@@ -98,10 +96,6 @@ class HuggingFaceTable:
         stored = self._opened.rows
         return [(len(run), stored.nbytes(run, varying)) for run in self._runs]
 
-    def first_row(self, number: int) -> int:
-        """The number of a group's first row."""
-        return self._runs[number].start
-
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
@@ -127,7 +121,7 @@ class HuggingFaceTable:
         return self._opened.rows.groups()
 
     @property
-    def stored(self) -> Opened:
+    def stored(self) -> OpenedDataset:
         """The data as they were opened."""
         return self._opened
 
@@ -139,7 +133,7 @@ class HuggingFaceTable:
             first += batch.num_rows
 
 
-def _known(opened: Opened, options: TableOptions) -> dict[str, Feature]:
+def _known(opened: OpenedDataset, options: TableOptions) -> dict[str, Feature]:
     """The features of all columns that the dataset has.
 
     Raises:
@@ -214,106 +208,21 @@ def _images(features: Mapping[str, Feature]) -> dict[str, tuple[tuple[str, ...],
     return found
 
 
-class HuggingFaceGroups(TableDataset):
-    """A dataset without images as row groups: runs of its rows, with its indices applied.
+def open_groups(
+    table: HuggingFaceTable,
+    options: TableOptions,
+    *,
+    filters: Any = None,
+    like: TableDataset | None = None,
+    **settings: Any,
+) -> TableDataset:
+    """Returns the row groups of a dataset without images, with its indices applied.
 
     Args:
-        table: the dataset.
-        options: what is wanted of it.
-        fields: names of the fields that are wanted, in this order; None for all.
-        filters: rows that are wanted; None for all.
-        memory, like: as `TableDataset` has them; without effect.
-        threads: for counting the rows that are wanted.
-
-    Attributes:
-        path, schema, groups, fingerprint: as `TableDataset`.
-
-    Raises:
-        SchemaError: a column cannot be a field.
+        table: The dataset.
+        options, filters, settings: As for `TableDataset`.
+        like: A dataset of the same rows and filter, which are not counted again.
     """
-
-    def __init__(
-        self,
-        table: HuggingFaceTable,
-        options: TableOptions,
-        *,
-        fields: Sequence[str] | None = None,
-        filters: Any = None,
-        memory: int = 0,
-        threads: int = 1,
-        like: TableDataset | None = None,
-    ) -> None:
-        self.path = table.name
-        self._table = table
-        self._filter = Filter.of(filters, table.schema, table.name)
-        about = f"{table.stamp} {self._filter}"
-        self.fingerprint = xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
-        conversion = Conversion(table.schema, options, table.name)
-        if fields is not None:
-            options = narrowed(options, conversion.schema(), fields)
-            conversion = Conversion(table.schema, options, table.name)
-        self._conversion = conversion
-        self.schema = with_classes(selected(conversion.schema(), fields), table.classes)
-        self.groups = self._counted(threads)
-
-    def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[Rows]:
-        """See `TableDataset`."""
-        done = 0
-        for batch, place in self._kept(group.number, rows):
-            parts, ragged = self._conversion.parts(batch, place)
-            yield Rows(done, batch.num_rows, parts, ragged)
-            done += batch.num_rows
-
-    def ahead(self, group: RowGroup) -> bool:
-        """Nothing is to be fetched."""
-        return True
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _kept(self, number: int, rows: int | None) -> Iterator[tuple[pa.RecordBatch, Place]]:
-        """The rows of a group that pass the filter."""
-        wanted, columns = self._filter, list(self._conversion.reads)
-        if wanted is not None:
-            columns = [*dict.fromkeys([*columns, *wanted.columns])]
-        first = self._table.first_row(number)
-        for batch in self._table.read(number, columns, rows, False):
-            place = Place(self.path, first)
-            first += batch.num_rows
-            if wanted is not None:
-                with reading(self.path):
-                    batch, numbers = wanted.numbered(batch)
-                numbers = numbers + place.first_row
-                place = Place(self.path, int(numbers[0]) if len(numbers) else 0, None, numbers)
-            if batch.num_rows:
-                yield batch, place
-
-    def _counted(self, threads: int) -> list[RowGroup]:
-        kinds = self.schema.fields
-        varying = sorted(
-            {
-                column
-                for field, column in self._conversion.sources()
-                if field in kinds and not is_fixed_width(kinds[field])
-            }
-        )
-        groups = self._table.groups(varying)
-        counts: Sequence[int] = [rows for rows, _ in groups]
-        if self._filter is not None:
-            with DaemonPool(threads, "fastio-table-groups") as pool:
-                counts = list(pool.map(self._count_kept, range(len(groups))))
-        found: list[RowGroup] = []
-        first = 0
-        for number, ((rows, nbytes), kept) in enumerate(zip(groups, counts, strict=True)):
-            if kept:
-                place = Place(self.path, self._table.first_row(number))
-                share = nbytes * kept // rows
-                found.append(RowGroup(0, number, first, kept, place, share))
-                first += kept
-        return found
-
-    def _count_kept(self, number: int) -> int:
-        assert self._filter is not None
-        with reading(self.path):
-            batches = self._table.read(number, list(self._filter.columns), None, False)
-            return sum(self._filter.of_batch(batch).num_rows for batch in batches)
+    wanted = Filter.of(filters, table.schema, table.name)
+    opened = Opened((), [table], wanted, stamp=table.stamp)
+    return TableDataset(opened, options, like=like, **settings)

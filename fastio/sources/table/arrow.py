@@ -36,11 +36,14 @@ from fastio.packed.metadata import (
 )
 from fastio.runtime.memory import available_memory
 from fastio.sources.table.data import Data, ForwardFile, Mapped
+from fastio.sources.table.leaves import with_types
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import Batches, reading, skipped_to
 
 _MOST_FREELY = 256 << 20
 _MOST_RATIO = 1000
+# Types of the same layout that may hold any bytes.
+_AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 _ALWAYS = 16 << 20  # bytes that are allowed without asking for the available memory
 
 
@@ -176,34 +179,12 @@ def _problem(array: pa.Array) -> pa.ArrowException | None:
             return error
         first = error
     try:  # only a string is not UTF-8: check everything else with the strings as bytes
-        array.view(_as_bytes(array.type)).validate(full=True)
+        array.view(with_types(array.type, _AS_BYTES)).validate(full=True)
         return None
     except pa.ArrowNotImplementedError:
         return first
     except pa.ArrowException as error:
         return error
-
-
-def _as_bytes(kind: pa.DataType) -> pa.DataType:
-    """Returns a type of the same layout, with binary types in place of string types."""
-    types = pa.types
-    if types.is_string(kind):
-        return pa.binary()
-    if types.is_large_string(kind):
-        return pa.large_binary()
-    if types.is_list(kind):
-        return pa.list_(_field_as_bytes(kind.value_field))
-    if types.is_large_list(kind):
-        return pa.large_list(_field_as_bytes(kind.value_field))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_field_as_bytes(kind.value_field), kind.list_size)
-    if types.is_struct(kind):
-        return pa.struct([_field_as_bytes(kind.field(n)) for n in range(kind.num_fields)])
-    return kind
-
-
-def _field_as_bytes(field: pa.Field) -> pa.Field:
-    return field.with_type(_as_bytes(field.type))
 
 
 class ArrowTable:

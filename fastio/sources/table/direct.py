@@ -7,12 +7,11 @@ have none: they are read into memory once, if they fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
 from fastio.errors import ShardCorrupt
@@ -23,7 +22,7 @@ from fastio.sources.table.filters import Filter
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
 from fastio.sources.table.options import TableOptions, narrowed, selected
-from fastio.sources.table.reading import Place, reading
+from fastio.sources.table.reading import Batches, Place, reading
 from fastio.sources.table.row_groups import Source, sources
 from fastio.sources.table.tables import Tables
 from fastio.sources.table.values import Ragged
@@ -71,7 +70,7 @@ class TableDataset:
     """Table files as row groups of fields.
 
     Args:
-        files: The files, all of one kind; see `find_tables`.
+        files: The files, all of one kind, see `find_tables`; or opened tables, with their filter.
         options: Which columns are read, as which fields.
         fields: The names of the fields that are read, in this order. If None, all.
         filters: The filter on rows. If None, all rows.
@@ -94,7 +93,7 @@ class TableDataset:
 
     def __init__(
         self,
-        files: Sequence[TableFile | str],
+        files: Sequence[TableFile | str] | Opened,
         options: TableOptions,
         *,
         fields: Sequence[str] | None = None,
@@ -103,16 +102,19 @@ class TableDataset:
         threads: int,
         like: TableDataset | None = None,
     ) -> None:
-        opened = open_all(files, filters, threads=threads) if like is None else like._opened
+        if isinstance(files, Opened):
+            opened = files
+        else:
+            opened = open_all(files, filters, threads=threads) if like is None else like._opened
         self._opened: Opened = opened
-        self._names = [file.name for file in opened.files]
+        self._names = [table.name for table in opened.tables]
         self.path = self._names[0]
         self._filter = opened.wanted
         if self._filter is not None:
             for table in opened.tables:
                 self._filter.check(table.schema, table.name)
-        stamped = stamp(opened.files)
-        self.fingerprint = xxhash.xxh3_64_hexdigest(f"{stamped} {self._filter}".encode())
+        about = f"{opened.stamp or stamp(opened.files)} {self._filter}"
+        self.fingerprint = xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
         tables = Tables(opened.tables, options, find_words=fields is None)
         if fields is not None:
             tables = Tables(opened.tables, narrowed(options, tables.schema, fields))
@@ -156,20 +158,18 @@ class TableDataset:
             ShardCorrupt: If it is damaged, or has changed since it was opened.
             SchemaError: If a value does not fit its field.
         """
-        place, done = group.place, 0
+        place, done, batch = group.place, 0, None
         where = place.file if place.row_group is None else f"{place.file}, row group {group.number}"
+        source = self._sources[group.file]
         batches = self._batches(group, rows, threads)
         while True:
             with reading(where):
-                batch = next(batches, None)
-            if batch is None:
+                at, batch = next(batches, (place, None))
+            if batch is None or done + batch.num_rows > group.rows:
                 break
-            at = Place(place.file, place.first_row + done, place.row_group)
             parts, ragged = self._conversion.parts(batch, at)
-            if self._sources[group.file].lends:  # copy strings, which outlive the file's check
+            if source.lends:  # copy strings, which outlive the file's check
                 ragged = {name: each.copied() for name, each in ragged.items()}
-            if done + batch.num_rows > group.rows:
-                break
             yield Rows(done, batch.num_rows, parts, ragged)
             done += batch.num_rows
         if done != group.rows or batch is not None:
@@ -194,16 +194,18 @@ class TableDataset:
         for source in self._sources:
             source.close()
 
-    def _batches(
-        self, group: RowGroup, rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        wanted = self._filter
+    def _batches(self, group: RowGroup, rows: int | None, threads: bool) -> Batches:
+        """Yields the matching rows of a row group."""
+        place, wanted, first = group.place, self._filter, group.place.first_row
         source = self._sources[group.file]
         for batch in source.read(group.number, self._columns(), rows, threads):
+            at = Place(place.file, first, place.row_group)
+            first += batch.num_rows
             if wanted is not None:
-                batch = wanted.of_batch(batch)
+                batch, numbers = wanted.numbered(batch)
+                at = replace(at, numbers=numbers + at.first_row)
             if batch.num_rows:
-                yield batch
+                yield at, batch
 
     def _columns(self) -> list[str]:
         """Returns the names of the columns to read."""

@@ -133,21 +133,17 @@ def is_vocabulary(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Returns whether a type is one of strings."""
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(kind))
+    types = pa.types
+    return any(
+        is_it(kind) for is_it in (types.is_string, types.is_large_string, types.is_string_view)
     )
 
 
 def is_binary(kind: pa.DataType) -> bool:
     """Returns whether a type is one of byte strings."""
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or (hasattr(pa.types, "is_binary_view") and pa.types.is_binary_view(kind))
-    )
+    types = pa.types
+    each = types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view
+    return any(is_it(kind) for is_it in each)
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
@@ -170,7 +166,7 @@ def widest(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return pa.large_binary()
     if pa.types.is_null(first) or pa.types.is_null(second):
         return second if pa.types.is_null(first) else first
-    if _is_any_list(first) and _is_any_list(second):
+    if is_list(first) and is_list(second):
         # The names of what is in lists differ between writers, and mean nothing.
         same = field_or_none(first) == field_or_none(second) and first.value_type.equals(
             second.value_type
@@ -190,9 +186,39 @@ def field_or_none(kind: pa.DataType) -> Field | None:
         return None
 
 
-def _is_any_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Returns whether a type is one of lists, of fixed size or not."""
     types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return any(
+        is_it(kind) for is_it in (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    )
+
+
+def children(kind: pa.DataType) -> list[pa.Field]:
+    """Returns the fields of a struct."""
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def with_types(
+    kind: pa.DataType, others: Mapping[pa.DataType, pa.DataType], wide_lists: bool = False
+) -> pa.DataType:
+    """Returns a type in which some types, in lists and structs too, are replaced by others.
+
+    With `wide_lists` the offsets of lists get 64 bits.
+    """
+    types = pa.types
+
+    def inside(field: pa.Field) -> pa.Field:
+        return field.with_type(with_types(field.type, others, wide_lists))
+
+    if types.is_list(kind) or types.is_large_list(kind):
+        wide = wide_lists or types.is_large_list(kind)
+        return (pa.large_list if wide else pa.list_)(inside(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(inside(kind.value_field), kind.list_size)
+    if types.is_struct(kind):
+        return pa.struct([inside(child) for child in children(kind)])
+    return others.get(kind, kind)
 
 
 def _holds(wider: pa.DataType, narrower: pa.DataType) -> bool:
@@ -216,8 +242,8 @@ def _holds(wider: pa.DataType, narrower: pa.DataType) -> bool:
 def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> list[Leaf]:
     if not pa.types.is_struct(kind):
         return [Leaf("_".join(path).replace(".", "_"), path, kind)]
-    children = [kind.field(number) for number in range(kind.num_fields)]
-    return [leaf for child in children for leaf in _leaves_of(child.type, (*path, child.name))]
+    below = ((child.type, (*path, child.name)) for child in children(kind))
+    return [leaf for each in below for leaf in _leaves_of(*each)]
 
 
 def _dtype(kind: pa.DataType) -> str | None:

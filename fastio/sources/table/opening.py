@@ -32,12 +32,14 @@ class Opened:
         tables: of each of them.
         wanted: which rows, None for all.
         skipped: names of files that cannot be read, and why.
+        stamp: changes when the data does, of tables that are not files.
     """
 
     files: Sequence[TableFile]
     tables: Sequence[Table]
     wanted: Filter | None = None
     skipped: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    stamp: str | None = None
 
 
 def open_all(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
@@ -26,8 +27,8 @@ from fastio.sources.table.tables import Tables
 _OPEN_FILES = 4  # for each thread
 
 
-class Source(Protocol):
-    """The row groups of one file.
+class Source(ABC):
+    """The row groups of one file, which are read separately.
 
     Attributes:
         has_groups: Whether the file has row groups. If False, they are parts of data in memory.
@@ -35,13 +36,14 @@ class Source(Protocol):
             not truncated.
     """
 
-    has_groups: bool
-    lends: bool
+    has_groups: bool = False
+    lends: bool = False
 
+    @abstractmethod
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """Returns each group's rows, and the approximate bytes of its `varying` columns."""
-        ...
 
+    @abstractmethod
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
@@ -49,24 +51,21 @@ class Source(Protocol):
 
         Each batch has at most `rows` rows; if None, the fastest size is chosen.
         """
-        ...
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         """Starts to fetch a row group. Returns False if there is no memory for it now."""
-        ...
+        return True
 
     def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
         """Returns the row groups that may have matching rows; None if that is unknown.
 
-        Args:
-            wanted: The filter.
-            constants: The partition columns of the file, if it has any.
+        `constants` are the partition columns of the file, if it has any.
         """
-        ...
+        return None
 
     def close(self) -> None:
         """Releases memory."""
-        ...
+        return None
 
 
 class OpenFiles(threading.local):
@@ -132,11 +131,10 @@ class AtHand:
         self._ahead.clear()
 
 
-class ParquetGroups:
+class ParquetGroups(Source):
     """The row groups of a Parquet file. The columns of a group are fetched together."""
 
     has_groups = True
-    lends = False
 
     def __init__(self, table: ParquetTable, at_hand: AtHand) -> None:
         self._table = table
@@ -196,7 +194,7 @@ class ParquetGroups:
         self._at_hand.close()
 
 
-class ArrowGroups:
+class ArrowGroups(Source):
     """The record batches of an Arrow file. Each is fetched whole."""
 
     has_groups = True
@@ -239,17 +237,12 @@ class ArrowGroups:
         table, nbytes = self._table, self._table.ranges(number)[0][1]
         return self._at_hand.begin(table.file, number, nbytes, partial(table.fetch, number))
 
-    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
-        return None
-
     def close(self) -> None:
         self._at_hand.close()
 
 
-class InMemory:
+class InMemory(Source):
     """A file that was read into memory, or a memory-mapped Arrow stream."""
-
-    has_groups = False
 
     def __init__(self, batches: list[pa.RecordBatch], mapped: Mapped | None = None) -> None:
         self._batches = batches
@@ -272,25 +265,12 @@ class InMemory:
             if self._mapped is not None:
                 self._mapped.check()
 
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        return True
-
-    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
-        return None
-
     def close(self) -> None:
         self._batches = []
         self._mapped = None
 
 
-class Nothing(InMemory):
-    """A file without matching rows, as its partition values show."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-
-
-class Partitioned:
+class Partitioned(Source):
     """The row groups of a file, with the partition columns of its path added."""
 
     def __init__(self, inner: Source, file: Table, constants: Constants) -> None:
@@ -361,6 +341,8 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
     columns = [*tables.conversion.reads, *(() if wanted is None else wanted.columns)]
 
     def of_file(table: Table) -> Source:
+        if isinstance(table, Source):
+            return table
         if isinstance(table, ParquetTable):
             return ParquetGroups(table, at_hand)
         if isinstance(table, ArrowTable) and table.has_batches:
@@ -373,7 +355,7 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
         if constants is None:
             return of_file(file)
         if wanted is not None and not wanted.among([constants], table.schema):
-            return Nothing()
+            return InMemory([])  # no row can match
         return Partitioned(of_file(file), file, constants)
 
     return list(pool.map(source, tables.tables))

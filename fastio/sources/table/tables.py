@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -20,6 +21,13 @@ from fastio.sources.table.reading import Place, Table
 # What is read from a file at a time: enough that reading is fast, and not much memory.
 _READ_ROWS = 65536
 _READ_AT_ONCE = 8  # files, for their dictionaries
+
+
+@runtime_checkable
+class WithClasses(Protocol):
+    """A table that knows the names of its classes, by column path, from elsewhere."""
+
+    classes: Mapping[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,11 @@ class Tables:
 
 def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Returns the class names on which the metadata of all tables agree, by column path."""
-    found = [class_names(features_of(unwrapped(table)[0].schema)) for table in tables]
+    inner = [unwrapped(table)[0] for table in tables]
+    found = [
+        table.classes if isinstance(table, WithClasses) else class_names(features_of(table.schema))
+        for table in inner
+    ]
     return {
         path: names
         for path, names in found[0].items()

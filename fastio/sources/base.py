@@ -43,23 +43,18 @@ class Options:
 
     @property
     def given(self) -> list[str]:
-        """The names of those that were given."""
+        """The names of the options that were given."""
         return [each.name for each in fields(self) if getattr(self, each.name) is not None]
 
     @property
     def kept(self) -> Cache | None:
-        """The cache, also where its folder was given."""
+        """The cache; a new object if its folder was given."""
         given = self.cache
         return given if given is None or isinstance(given, Cache) else Cache(given)
 
     @property
     def tables(self) -> TableOptions:
-        """What was said of a table's columns.
-
-        Raises:
-            SchemaError: the options are not possible.
-            ValueError: names are a string and no list.
-        """
+        """The options of a table's columns; SchemaError or ValueError if they are not valid."""
         return TableOptions.of(self.columns, self.groups, self.dtypes, self.nulls)
 
 
@@ -91,8 +86,8 @@ class Images:
     """What decoding all images found.
 
     Attributes:
-        damaged: those that cannot be decoded.
-        not_decoded: how many could not be reached; None: that cannot be told.
+        damaged: The images that cannot be decoded.
+        not_decoded: The number of images that could not be reached; None if that is unknown.
     """
 
     damaged: list[BadImage] = field(default_factory=list)
@@ -104,12 +99,12 @@ class Findings:
     """What was checked, and what is wrong with it.
 
     Attributes:
-        path: of the dataset.
-        files, nbytes, rows: how much was checked.
-        damaged: the files that are.
-        images: None where they were not decoded.
-        lacked: of tars, the fields that not every sample has; None for others.
-        kind: what the files are called: "shard", "tar", or "file" of data that others wrote.
+        path: The path of the dataset.
+        files, nbytes, rows: How much was checked.
+        damaged: The damaged files.
+        images: None if they were not decoded.
+        lacked: Of tars, the fields that not every sample has; None for others.
+        kind: What the files are called: "shard", "tar", or "file" of data that others wrote.
     """
 
     path: str
@@ -132,15 +127,15 @@ class Kind:
     """A kind of data. The registry has one of each, in the order in which they are asked.
 
     Attributes:
-        key: a word for it, for JSON: "packed".
-        name: with its article, for messages: "a packed dataset".
-        classes: of its datasets.
-        options: those of `fastio.open` that it takes beside `COMMON`.
-        sniff: what a source consists of, from its name and as few reads as tell; None: the source
-            is of another kind. Raises errors of what is of this kind and cannot be read.
-        open: the dataset.
-        describe: what it consists of, as JSON values (`fastio info`).
-        check: reads all of it, and decodes its images too where `deep` (`fastio verify`).
+        key: A word for it, for JSON: "packed".
+        name: Its name with an article, for messages: "a packed dataset".
+        classes: The classes of its datasets.
+        options: The options of `fastio.open` that it takes beside `COMMON`.
+        sniff: Returns what a source consists of, from its name and as few reads as possible; None
+            if it is of another kind. Raises an error if it is of this kind and cannot be read.
+        open: Returns the dataset.
+        describe: Returns what it consists of, as JSON values (`fastio info`).
+        check: Reads all of it, and decodes its images too if `deep` (`fastio verify`).
     """
 
     key: str
@@ -158,10 +153,8 @@ class Found:
     """A source whose kind is known.
 
     Attributes:
-        kind: it.
-        source: as it was given.
-        options: how to open it.
-        parts: what `Kind.sniff` returned.
+        kind, source, options: The kind, the source as it was given, and how to open it.
+        parts: What `Kind.sniff` returned.
     """
 
     kind: Kind
@@ -171,13 +164,13 @@ class Found:
 
     @property
     def name(self) -> str:
-        """What messages call the source."""
+        """The name of the source in messages."""
         source = self.source
         named = isinstance(source, (str, os.PathLike))
         return without_secrets(os.fspath(source)) if named else f"a {type(source).__name__}"
 
     def close(self) -> None:
-        """Closes what was opened to know the source, of one that is not going to be opened."""
+        """Closes what was opened to recognise a source that is not going to be opened."""
         if self.parts is not self.source and hasattr(self.parts, "close"):
             self.parts.close()
 

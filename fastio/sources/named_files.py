@@ -34,7 +34,7 @@ class NamedFiles:
         self._roots = [os.path.realpath(each) for each in folders]
 
     def find(self, path: str) -> str:
-        """Where a file lies, without links.
+        """Returns where a file lies, without links.
 
         Raises:
             PermissionError: that is in none of the folders.
@@ -55,12 +55,7 @@ class NamedFiles:
         )
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file.
-
-        Raises:
-            OSError: it may not be read, or cannot be.
-            ValueError: as `find`.
-        """
+        """Returns the bytes of a file, or raises OSError or, as `find`, ValueError."""
         return read_file(self.find(path))
 
     def _is_inside(self, real: str) -> bool:

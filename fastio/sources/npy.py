@@ -19,14 +19,11 @@ _VERSIONS = {
 
 
 def read_header(file: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """The header of an .npy file.
+    """Returns the shape, whether it is in Fortran's order, and the dtype of an .npy file.
 
     Args:
         file: at its beginning; at the first value afterwards.
         nbytes: of the whole file.
-
-    Returns:
-        Shape, whether it is in Fortran's order, and dtype.
 
     Raises:
         ValueError: it is no header, or the file has fewer bytes than its array takes; the message
@@ -53,11 +50,7 @@ def read_header(file: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np
 
 
 def array_of(data: bytes) -> NDArray[Any]:
-    """The array in an .npy file, in memory of its own.
-
-    Raises:
-        ValueError: as `read_header`; or it is of Python objects.
-    """
+    """Returns the array in an .npy file, in memory of its own, or raises as `read_header`."""
     file = io.BytesIO(data)
     shape, fortran, dtype = read_header(file, len(data))
     if dtype.hasobject:

@@ -25,7 +25,7 @@ from fastio.store import is_remote
 
 
 def _sniff(source: Any, options: Options) -> Dataset | str | None:
-    """The path; of a URL the dataset, which has to be opened to be known."""
+    """Returns the path; for a URL the dataset, which must be opened to be recognised."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     if not is_remote(source):
@@ -71,7 +71,7 @@ def _describe(found: Found) -> dict[str, Any]:
 
 
 def _codebook(dataset: Dataset) -> dict[str, Any] | None:
-    """Where the block codec's codebook came from and which it is; None where there is none."""
+    """Returns the origin and hash of the block codec's codebook; None if there is none."""
     data = dataset.manifest.codebook
     if data is None:
         return None

@@ -50,7 +50,7 @@ KINDS = (PACKED, HUGGING_FACE, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
 
 
 def find(source: Any, options: Options | None = None) -> Found | None:
-    """The kind of a source, and what it consists of; None where no kind knows it.
+    """Returns the kind of a source and what it consists of; None if no kind knows it.
 
     Args:
         source: a path, a URL, a pattern, a list of these, or an object.
@@ -75,7 +75,7 @@ def find(source: Any, options: Options | None = None) -> Found | None:
 
 
 def is_named(source: Any) -> bool:
-    """Whether a source is a path or a list of them: a list of other strings is one of samples."""
+    """Returns whether a source is a path or a list of them, not a list of samples."""
     if not isinstance(source, (list, tuple)):
         return isinstance(source, (str, os.PathLike))
     if not source or not all(isinstance(each, (str, os.PathLike)) for each in source):
@@ -85,17 +85,16 @@ def is_named(source: Any) -> bool:
 
 
 def kind_of(dataset: Rows) -> Kind | None:
-    """The kind of a dataset that is open; None of what is made of others."""
+    """Returns the kind of an open dataset; None for a dataset that is made of others."""
     return next((kind for kind in KINDS if isinstance(dataset, kind.classes)), None)
 
 
 def find_data(source: Any, options: Options | None = None) -> Found:
-    """As `find`, of what has to be data of some kind, with options that this kind has.
+    """Returns as `find`, for a source that must be data of some kind that takes the options.
 
     Raises:
         DatasetNotFound: no kind knows it.
         OptionError: an option is one of another kind.
-        As `find`.
     """
     found = find(source, options)
     if found is None:
@@ -109,7 +108,7 @@ def find_data(source: Any, options: Options | None = None) -> Found:
 
 
 def open_found(found: Found) -> Rows:
-    """The dataset of a source whose kind is known."""
+    """Opens the dataset of a source whose kind is known."""
     with _named_errors(found.source):
         dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
@@ -216,27 +215,16 @@ def open(
 
 
 def describe(source: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a source consists of, as JSON values; see `fastio info`.
-
-    Raises:
-        As `open`.
-    """
+    """Returns what a source consists of, as JSON values; see `fastio info`. Raises as `open`."""
     found = find_data(source, Options(storage_options))
     with _named_errors(source):
         return {"dataset": found.kind.key} | found.kind.describe(found)
 
 
 def check(source: Any, options: Options | None, deep: bool, progress: Progress) -> Findings:
-    """Read all of a source, and say what is damaged; see `fastio verify`.
+    """Reads all of a source and returns what is damaged; see `fastio verify`. Raises as `open`.
 
-    Args:
-        source: as for `open`.
-        options: likewise.
-        deep: decode images too.
-        progress: shows what is done.
-
-    Raises:
-        As `open`.
+    With `deep` images are decoded too.
     """
     found = find_data(source, options)
     with _named_errors(source):
@@ -244,17 +232,13 @@ def check(source: Any, options: Options | None, deep: bool, progress: Progress) 
 
 
 def takers(option: str) -> str:
-    """The kinds that take an option of `open`, in words."""
+    """Returns the kinds that take an option of `open`, in words."""
     names = [kind.name for kind in KINDS if option in kind.options]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _check_names(source: Any) -> None:
-    """Raises if a path or URL, or one in a list of them, contains NUL: no system can open it.
-
-    Raises:
-        SourceNotFound: One does. The message names it.
-    """
+    """Raises SourceNotFound if a path or URL contains NUL, which no system can open."""
     if not is_named(source):
         return
     for name in source if isinstance(source, (list, tuple)) else (source,):
@@ -266,11 +250,7 @@ def _check_names(source: Any) -> None:
 
 @contextmanager
 def _named_errors(source: Any) -> Iterator[None]:
-    """Turns errors of the file system, such as a missing permission, into one of fastio's.
-
-    Raises:
-        SourceNotFound: With the file that the error names, or else the source.
-    """
+    """Turns errors of the file system, such as a missing permission, into SourceNotFound."""
     try:
         yield
     except FastioError:
@@ -283,7 +263,7 @@ def _named_errors(source: Any) -> Iterator[None]:
 
 
 def _check_options(found: Found) -> None:
-    """See to it that all options are those of the kind, and of URLs where it is one."""
+    """Raises OptionError unless all options are those of the kind, and of URLs for one."""
     for option in found.options.given:
         if option not in found.kind.options | COMMON:
             raise OptionError(
@@ -297,7 +277,7 @@ def _check_options(found: Found) -> None:
 
 
 def _why_nothing(source: Any) -> str:
-    """Why no kind knows a source, and what to do."""
+    """Returns why no kind knows a source, and what to do."""
     if isinstance(source, (list, tuple)):
         return (
             "the list is neither one of tars nor one of table files (Parquet, Arrow, CSV, JSONL); "

@@ -36,7 +36,7 @@ class HuggingFaceDataset(Rows):
     Args:
         source: a directory that `save_to_disk` wrote, a `datasets.Dataset`, or one of them opened
             as a table with these options.
-        options: which columns, as which fields, as of tables.
+        options: which columns become which fields, as of tables.
         roots: folders, beside its own, that files which it names may lie in.
 
     Attributes:
@@ -74,18 +74,18 @@ class HuggingFaceDataset(Rows):
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that stand for the data, and for what is made of them."""
+        """16 hexadecimal digits that identify the data and the fields that are made of them."""
         about = f"{self._table.stamp} {self.schema.to_json()}"
         return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The Arrow files that its rows, and their order, lie in; none where they are in memory."""
+        """The Arrow files of its rows, and of their order; none if they are in memory."""
         return self._table.stored.files
 
     @property
     def stamp(self) -> str:
-        """What changes when the data do."""
+        """A text that changes when the data do."""
         return self._table.stamp
 
     def __len__(self) -> int:
@@ -97,13 +97,12 @@ class HuggingFaceDataset(Rows):
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
     ) -> TableDataset | None:
-        """The same rows as row groups; None where some are not read so: see `wants_rows`.
+        """Returns the same rows as row groups; None if there are images or nested lists.
 
         Args:
             fields: names of the fields that are wanted, in this order; None for all.
-            memory: as table files take it; without effect here.
-            threads: that count matching rows.
-            keep_nulls: as `TableOptions` has it.
+            memory, threads: as for `TableDataset`.
+            keep_nulls: as for `TableOptions`.
         """
         if wants_rows(self._table, self._options):
             return None
@@ -111,7 +110,7 @@ class HuggingFaceDataset(Rows):
         return open_groups(self._table, options, fields=fields, memory=memory, threads=threads)
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """One field of many rows.
+        """Returns one field of many rows.
 
         Args:
             field: a field that is not an image.
@@ -131,7 +130,7 @@ class HuggingFaceDataset(Rows):
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """`gather` for several fields."""
+        """Returns several fields of many rows; see `gather`."""
         rows = np.asarray(rows, np.int64)
         for name in fields:
             if isinstance(self._field(name), Image):
@@ -175,7 +174,7 @@ class HuggingFaceDataset(Rows):
         return encoded_reads(path_of, file, places.offset, length, is_jpeg, same_files=known)
 
     def read(self, field: str, row: int) -> bytes:
-        """The bytes of one image.
+        """Returns the bytes of one image.
 
         Raises:
             ValueError: the row has none; or after `close`.
@@ -185,18 +184,7 @@ class HuggingFaceDataset(Rows):
         return self._images[field].read(row)
 
     def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
-        """One upright image, uint8 (H, W, C), by Pillow.
-
-        Args:
-            field: an image field.
-            row: row number from 0.
-            at_least: as packed datasets have it; of no effect here.
-
-        Raises:
-            SchemaError: there is no such field, or it is no image.
-            IndexError: the row number is out of range.
-            ImageError: it cannot be read or decoded.
-        """
+        """Returns one upright image, uint8 (H, W, C), by Pillow; see `Rows.image`."""
         kind = self._field(field)
         if not isinstance(kind, Image):
             raise SchemaError(f"field {field!r} is not an image field: use gather")
@@ -205,11 +193,11 @@ class HuggingFaceDataset(Rows):
             return upright_pixels(self.read(field, row), kind.mode, None, self.max_pixels)
 
     def sample_name(self, row: int) -> str:
-        """How messages name a row."""
+        """Returns how messages name a row."""
         return f"{self.path} row {row}"
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One sample, with images as upright uint8 (H, W, C) arrays.
+        """Returns one sample, with images as upright uint8 (H, W, C) arrays.
 
         Args:
             index: row number; negative ones count from the end.
@@ -233,7 +221,7 @@ class HuggingFaceDataset(Rows):
         return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
-        """Lets go of images that were copied out of memory; images cannot be read any more."""
+        """Releases images that were copied out of memory; no image can be read any more."""
         for column in self._images.values():
             column.close()
 

@@ -22,7 +22,7 @@ from fastio.sources.table.reading import Place
 
 
 def nested_field(kind: pa.DataType) -> Array | Text | None:
-    """The field of lists of lists of numbers, or of lists of strings; None for other types."""
+    """Returns the field of lists of lists of numbers, or of lists of strings; None for others."""
     if field_or_none(kind) is not None or not is_list(kind):
         return None
     if is_text(kind.value_type):
@@ -38,7 +38,7 @@ def nested_field(kind: pa.DataType) -> Array | Text | None:
 def nested_values(
     array: pa.Array, leaf: Leaf, field: Array | Text, place: Place
 ) -> list[NDArray[Any]] | list[list[str]]:
-    """Each row's numbers as an array of the field's dtype, or its strings.
+    """Returns each row's numbers as an array of the field's dtype, or its strings.
 
     Raises:
         SchemaError: a value is null, or lists in a list differ in their lengths.
@@ -90,7 +90,7 @@ def _as_array(value: Any, field: Array) -> NDArray[Any]:
 
 
 def _shape(kind: pa.DataType) -> tuple[int | None, ...]:
-    """The lengths of lists in lists, None where they differ."""
+    """Returns the lengths of lists in lists, None where they differ."""
     shape: tuple[int | None, ...] = ()
     while is_list(kind):
         fixed = pa.types.is_fixed_size_list(kind)
@@ -100,14 +100,13 @@ def _shape(kind: pa.DataType) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is made of a dataset's columns.
+    """The fields that are made of a dataset's columns.
 
     Attributes:
-        schema: all fields, in order.
-        table: the columns of what `conversion` makes.
-        options: of it.
-        conversion: makes all fields but images and nested ones; None where there are no others.
-        nested: the columns of fields that are lists of lists, or of strings, by the fields' names.
+        schema: All fields, in order.
+        table, options, conversion: The columns and options of `conversion`, which makes all fields
+            but images and nested ones; None if there are no others.
+        nested: The columns of fields that are lists of lists, or of strings, by the fields' names.
     """
 
     schema: Schema
@@ -118,7 +117,7 @@ class Chosen:
 
 
 def wants_rows(table: HuggingFaceTable, options: TableOptions) -> bool:
-    """Whether what is wanted has what tables are not read with: images, lists of lists, strings."""
+    """Returns whether fields are wanted that row groups do not have: images and nested lists."""
     special = {*table.images, *_nested(table)}
     if options.columns is not None:
         special &= {name.replace(".", "_") for name in options.columns}
@@ -126,11 +125,7 @@ def wants_rows(table: HuggingFaceTable, options: TableOptions) -> bool:
 
 
 def choose_fields(table: HuggingFaceTable, options: TableOptions) -> Chosen:
-    """The fields of a dataset.
-
-    Args:
-        table: the dataset.
-        options: what is wanted of it.
+    """Returns the fields of a dataset.
 
     Raises:
         SchemaError: a wanted column is not there or cannot be stored, or two fields have one name.
@@ -173,7 +168,7 @@ def _nested(table: HuggingFaceTable) -> dict[str, tuple[Leaf, Array | Text]]:
 
 
 def _without(schema: pa.Schema, paths: set[tuple[str, ...]]) -> pa.Schema:
-    """A table's columns without some, which may be parts of structs."""
+    """Returns a table's columns without some, which may be parts of structs."""
 
     def pruned(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType | None:
         if path in paths:
@@ -194,7 +189,7 @@ def _order(
     conversion: Conversion | None,
     special: Mapping[str, Field],
 ) -> list[str]:
-    """The names of all fields: as `columns` has them, or where their first column stands."""
+    """Returns the names of all fields, as `columns` has them or in the order of the columns."""
     made = [] if conversion is None else list(conversion.schema().fields)
     if options.columns is not None:
         listed = [name.replace(".", "_") for name in options.columns]

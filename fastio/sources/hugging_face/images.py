@@ -26,13 +26,7 @@ _COMPARED_BYTES = 64
 
 
 class MappedRange(NamedTuple):
-    """Memory that is mapped from a file.
-
-    Attributes:
-        begin, end: addresses.
-        offset: of its first byte in the file.
-        path: of the file.
-    """
+    """Memory [begin, end) that is mapped from a file, and the offset of its first byte there."""
 
     begin: int
     end: int
@@ -40,13 +34,13 @@ class MappedRange(NamedTuple):
     path: str
 
     def goes_on_in(self, other: MappedRange) -> bool:
-        """Whether another lies behind it, in the file as in memory."""
+        """Returns whether another follows it, in the file as in memory."""
         end = self.offset + self.end - self.begin
         return (self.end, end, self.path) == (other.begin, other.offset, other.path)
 
 
 class MappedFiles:
-    """The files that this process has mapped when this is made."""
+    """The files that this process has mapped when the object is made, as Linux tells it."""
 
     def __init__(self) -> None:
         self._mappings: list[MappedRange] = []
@@ -59,7 +53,7 @@ class MappedFiles:
         self._begins = [mapping.begin for mapping in self._mappings]
 
     def find(self, buffer: pa.Buffer) -> tuple[str, int] | None:
-        """The path of the file that a buffer is a part of, and the offset there; None: of none."""
+        """Returns the path of the file that contains a buffer, and its offset there, or None."""
         place = bisect.bisect_right(self._begins, buffer.address) - 1
         if place < 0 or not buffer.size:
             return None
@@ -82,7 +76,7 @@ class MappedFiles:
 
 
 def _is_there(path: str, offset: int, buffer: pa.Buffer) -> bool:
-    """Whether the file, which may have been replaced since, begins as the buffer does there."""
+    """Returns whether the file, which may have been replaced, has the buffer's first bytes."""
     count = min(_COMPARED_BYTES, buffer.size)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -119,12 +113,10 @@ class _Part:
     """The images of one record batch.
 
     Attributes:
-        data: The bytes of all images.
-        offsets: int64 (rows + 1,), the beginning of each image in `data`.
+        data, offsets: The bytes of all images, and where each begins, int64 (rows + 1,).
         missing: bool (rows,), rows without bytes; None if all have bytes.
         paths: The paths of the rows; None if the column has none.
-        file: The number of the file that contains `data`.
-        begin: The offset of `data` in that file.
+        file, begin: The number of the file that contains `data`, and the offset there.
     """
 
     data: pa.Buffer

@@ -66,14 +66,9 @@ def plain_array(
 ) -> pa.Array:
     """Converts a column's values to the type that `plain_type` returns.
 
-    Args:
-        array: The column.
-        feature: The feature of the column.
-        column, place: Names for messages.
-        files: The files that the column may refer to.
-
     Raises:
-        SchemaError: If an array does not have its feature's shape, or a file cannot be read.
+        SchemaError: If an array does not have its feature's shape, or a file cannot be read. The
+            message names `column` and `place`.
     """
     array = bare(array)
     if isinstance(feature, File) and pa.types.is_struct(array.type):

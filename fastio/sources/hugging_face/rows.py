@@ -28,10 +28,8 @@ _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 class BatchRows(NamedTuple):
     """Those of the requested rows that lie in one record batch.
 
-    Attributes:
-        batch: The number of the record batch.
-        places: int64 (n,), their positions among the requested rows.
-        local: int64 (n,), their numbers within the batch.
+    `places`, int64 (n,), are their positions among the requested rows, and `local` their numbers
+    within the batch.
     """
 
     batch: int
@@ -40,11 +38,9 @@ class BatchRows(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A record batch that was not validated yet.
+    """A record batch that was not validated yet, and its number in the file.
 
     Attributes:
-        batch: The record batch as it is stored.
-        number: Its number in the file.
         checks: Validates the file's columns.
         file: The mapped file that it lies in; None if it is in memory.
     """
@@ -55,11 +51,7 @@ class StoredBatch(NamedTuple):
     file: Mapped | None = None
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
-        """Returns some of its columns after validating them.
-
-        Raises:
-            ShardCorrupt: If one is damaged, or the file was truncated.
-        """
+        """Returns some of its columns after validating them, or raises ShardCorrupt."""
         self.checks.check(self.batch, self.number, names)
         return self.batch.select(list(names))
 
@@ -67,13 +59,12 @@ class StoredBatch(NamedTuple):
 class Rows:
     """Rows of record batches. Thread-safe.
 
+    Methods that read columns raise ShardCorrupt if one is damaged or its file was truncated.
+
     Args:
         schema: The schema of the batches.
         batches: The batches in order. Empty ones are left out.
         indices: int64 (n,), the numbers of the selected rows; None for all.
-
-    Attributes:
-        schema, indices: As given.
     """
 
     def __init__(
@@ -97,25 +88,14 @@ class Rows:
         return int(self._first[-1])
 
     def columns(self, number: int, names: Sequence[str]) -> pa.RecordBatch:
-        """Returns some columns of a record batch after validating them.
-
-        Raises:
-            ShardCorrupt: If one is damaged, or its file was truncated.
-        """
+        """Returns some columns of a record batch after validating them."""
         stored = self._batches[number]
         if stored.file is not None:
             stored.file.check_size()
         return stored.columns(names)
 
     def by_batch(self, rows: NDArray[np.int64]) -> list[BatchRows]:
-        """Groups rows by the record batch that they lie in.
-
-        Args:
-            rows: int64 (n,), row numbers from 0.
-
-        Raises:
-            IndexError: If a number is negative or too large.
-        """
+        """Groups rows, int64 (n,), by the record batch that they lie in, or raises IndexError."""
         rows = np.asarray(rows, np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
@@ -135,10 +115,6 @@ class Rows:
         """Returns some columns of some rows, in the order of the rows, as they are stored.
 
         If the result may be too large for 32-bit offsets, strings and lists get 64-bit offsets.
-
-        Raises:
-            IndexError: If a number is out of range.
-            ShardCorrupt: If a column is damaged, or its file was truncated.
         """
         found = self.by_batch(rows)
         if not found:
@@ -197,7 +173,7 @@ class Rows:
             number += 1
 
     def nbytes(self, run: range, columns: Sequence[str]) -> int:
-        """About what some columns take in consecutive rows."""
+        """Returns the approximate size of some columns of consecutive rows."""
         if not columns:
             return 0
         if not self.stored:
@@ -216,7 +192,7 @@ class Rows:
         return int(total * len(run) // max(rows, 1))
 
     def _files(self, parts: Sequence[BatchRows]) -> list[Mapped]:
-        """The files that some rows lie in."""
+        """Returns the files that some rows lie in."""
         files = {id(file): file for p in parts if (file := self._batches[p.batch].file) is not None}
         return list(files.values())
 
@@ -225,13 +201,13 @@ class Rows:
 
 
 def _bare(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose columns are what they are stored as, without metadata."""
+    """Returns a batch whose columns are as they are stored, without metadata."""
     names = batch.schema.names
     return pa.RecordBatch.from_arrays([bare(column) for column in batch.columns], names)
 
 
 def _taken(batch: pa.RecordBatch, local: NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows of a batch, which may be there several times."""
+    """Returns rows of a batch, which may occur several times."""
     most = int(np.unique(local, return_counts=True)[1].max())
     if most > 1 and batch.nbytes * most > _NARROW_BYTES:
         batch = _wide(batch)
@@ -239,7 +215,7 @@ def _taken(batch: pa.RecordBatch, local: NDArray[np.int64]) -> pa.RecordBatch:
 
 
 def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose strings and lists have offsets of 64 bits."""
+    """Returns a batch whose strings and lists have offsets of 64 bits."""
     columns = [
         column.cast(with_types(column.type, _WIDE, wide_lists=True)) for column in batch.columns
     ]
@@ -247,5 +223,5 @@ def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _one(table: Any) -> pa.RecordBatch:
-    """A table as one record batch."""
+    """Returns a table as one record batch."""
     return table.combine_chunks().to_batches()[0]

@@ -331,15 +331,10 @@ _STRINGS = (
 
 
 def unlike_python(dataset: Any, left_out: Collection[str] = ()) -> str | None:
-    """Why `dataset[i]` is not what a loader makes of a row.
+    """Returns why `dataset[i]` is not what a loader makes of a row, as a clause, or None.
 
-    Args:
-        dataset: a `datasets.Dataset`.
-        left_out: names of columns that are not looked at.
-
-    Returns:
-        A clause; or None where numbers, strings and lists of numbers, none of them null, are all
-        that there is.
+    They are equal if there are only numbers, strings and lists of numbers, none of them null.
+    Columns `left_out` are not looked at.
     """
     given = dataset.format
     if given["type"] not in (None, "python"):

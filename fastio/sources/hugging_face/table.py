@@ -33,18 +33,16 @@ from fastio.sources.table.row_groups import Source
 
 
 class HuggingFaceTable(Source):
-    """Rows of a dataset, whose columns have the types that fields are made of. Thread-safe.
+    """A dataset as a table (see `Table`) with row groups, of columns that fields are made of.
+
+    Thread-safe.
 
     Args:
         source: a directory of `save_to_disk`, or a `datasets.Dataset`.
-        options: what is wanted of it; only columns that are wanted have to be known.
+        options: only columns that are wanted must have known features.
         roots: folders, beside its own, that its files may lie in.
 
     Attributes:
-        name: the directory, or what messages call it.
-        schema: its columns without images.
-        rows: how many it has.
-        is_text: False.
         stamp: changes when the data do.
         classes: names of classes, by the path of their column.
         named_files: the files that its paths may name.
@@ -86,27 +84,27 @@ class HuggingFaceTable(Source):
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `tables.readers.Table`."""
+        """See `Table`."""
         for run in self._runs:
             if run.stop > start:
                 yield from self._placed(range(max(run.start, start), run.stop), columns)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        """Rows that are read at once, and about the bytes of their columns of varying width."""
+        """See `Source`."""
         stored = self._opened.rows
         return [(len(run), stored.nbytes(run, varying)) for run in self._runs]
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        """The record batches of a group, of at most `rows` rows; None: as it is fastest."""
+        """See `Source`."""
         for _, batch in self._placed(self._runs[number], columns):
             step = rows or batch.num_rows
             for begin in range(0, batch.num_rows, step):
                 yield batch.slice(begin, step)
 
     def take(self, columns: Sequence[str], rows: np.ndarray[Any, Any]) -> pa.RecordBatch:
-        """Some columns of some rows, int64 (n,), in that order.
+        """Returns some columns of some rows, int64 (n,), in that order.
 
         Raises:
             IndexError: a row number is out of range.
@@ -134,11 +132,7 @@ class HuggingFaceTable(Source):
 
 
 def _known(opened: OpenedDataset, options: TableOptions) -> dict[str, Feature]:
-    """The features of all columns that the dataset has.
-
-    Raises:
-        SchemaError: a wanted one is not known.
-    """
+    """Returns the features of all columns; SchemaError if a wanted one is not known."""
     found = {name: opened.features.get(name, Plain()) for name in opened.rows.schema.names}
     for name, feature in found.items():
         strange = _unknown_in(feature)
@@ -167,7 +161,7 @@ def _is_wanted(name: str, options: TableOptions) -> bool:
 
 
 def _is_named(path: tuple[str, ...], options: TableOptions) -> bool:
-    """Whether a column, or a part of one, is wanted by its name or by that of what it is in."""
+    """Returns whether a column is wanted by its name or by that of a struct that it is in."""
     if options.columns is None:
         return True
     above = {"_".join(path[:end]).replace(".", "_") for end in range(1, len(path) + 1)}
@@ -175,7 +169,7 @@ def _is_named(path: tuple[str, ...], options: TableOptions) -> bool:
 
 
 def _images_in_lists(feature: Feature, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The paths of lists of images."""
+    """Yields the paths of lists of images."""
     if is_list_of_images(feature):
         yield path
     inside = feature.of if isinstance(feature, Several) else feature
@@ -186,7 +180,7 @@ def _images_in_lists(feature: Feature, path: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _unknown_in(feature: Feature) -> str | None:
-    """The name of a type in it that is not known."""
+    """Returns the name of a type in a feature that is not known, or None."""
     if isinstance(feature, Unknown):
         return feature.type
     if isinstance(feature, Several):
@@ -216,13 +210,7 @@ def open_groups(
     like: TableDataset | None = None,
     **settings: Any,
 ) -> TableDataset:
-    """Returns the row groups of a dataset without images, with its indices applied.
-
-    Args:
-        table: The dataset.
-        options, filters, settings: As for `TableDataset`.
-        like: A dataset of the same rows and filter, which are not counted again.
-    """
+    """Returns the row groups of a dataset without images; see `TableDataset`."""
     wanted = Filter.of(filters, table.schema, table.name)
     opened = Opened((), [table], wanted, stamp=table.stamp)
     return TableDataset(opened, options, like=like, **settings)

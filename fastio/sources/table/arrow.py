@@ -63,12 +63,7 @@ class Checks:
         return Checks, (self._name,)
 
     def check(self, batch: pa.RecordBatch, number: int, columns: Iterable[str]) -> None:
-        """Validates columns of a record batch that have not been validated before.
-
-        Args:
-            batch: The whole record batch, not a slice.
-            number: The number of the batch.
-            columns: The names of the columns that are used.
+        """Validates columns of record batch `number`, a whole one, that were not validated before.
 
         Raises:
             ShardCorrupt: If a column's buffers are invalid. The message names column and batch.
@@ -83,16 +78,7 @@ class Checks:
 
 
 def check_column(array: pa.Array, name: str, where: str) -> None:
-    """Validates one column of a record batch.
-
-    Args:
-        array: The column.
-        name: The column's name.
-        where: The name of the batch, for messages.
-
-    Raises:
-        ShardCorrupt: If the column's buffers are invalid.
-    """
+    """Validates a column, or raises ShardCorrupt, which names it and `where` it is."""
     problem = _problem(array)
     if problem is not None:
         raise ShardCorrupt(
@@ -103,10 +89,6 @@ def check_column(array: pa.Array, name: str, where: str) -> None:
 
 def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> None:
     """Refuses a message whose compressed buffers state an implausibly large decompressed size.
-
-    Args:
-        metadata, body: The parts of the message.
-        where: The name of the message, for error messages.
 
     Raises:
         ShardCorrupt: If the size exceeds the limit, or the metadata are damaged.
@@ -142,9 +124,7 @@ def check_stream(data: memoryview, where: str) -> None:
 class CheckedStream(ForwardFile):
     """An Arrow stream for `pyarrow.PythonFile`, whose messages are checked before Arrow reads them.
 
-    Args:
-        file: A file object; its `read` gives the stream's bytes.
-        where: The name of the stream, for messages.
+    `file.read` gives the stream's bytes, and `where` names it in messages.
     """
 
     def __init__(self, file: Any, where: str) -> None:
@@ -221,12 +201,7 @@ class ArrowTable:
         return [(block.offset, block.metadata + block.body)]
 
     def fetch(self, number: int) -> Data:
-        """Returns data that has a record batch and the file's footer.
-
-        Raises:
-            ShardCorrupt: If the file has changed.
-            StoreError: If it cannot be read.
-        """
+        """Returns data that has a record batch and the file's footer; see `TableFile.fetch`."""
         return self._with_footer(self.file.fetch(self.ranges(number)))
 
     def batch(self, data: Data, number: int) -> pa.RecordBatch:
@@ -331,9 +306,7 @@ def _each(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBa
 
 
 def _is_file(data: Data, size: int) -> bool:
-    """Returns whether an Arrow file is no stream. A truncated one has the magic number only at its
-    beginning.
-    """
+    """Returns whether an Arrow file is no stream, by the magic number at its end or beginning."""
     count = len(MAGIC)
     if size >= count and _view(data, size - count, count) == MAGIC:
         return True
@@ -352,12 +325,7 @@ def _view(data: Data, offset: int, length: int) -> memoryview:
 
 
 class MemoryTable:
-    """An Arrow table in memory, or a stream of record batches, which can be read once.
-
-    Args:
-        name: The name for messages.
-        data: The table or the stream.
-    """
+    """An Arrow table in memory, or a stream of record batches, which can be read once."""
 
     is_text = False
 

@@ -62,12 +62,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Converted:
-    """Rows converted to fields.
-
-    Attributes:
-        fields: For each field an array (rows, *shape), or Ragged rows.
-        columns: The source columns of the fields.
-    """
+    """Rows converted to fields: arrays (rows, *shape) or Ragged rows, and their source columns."""
 
     fields: Mapping[str, NDArray[Any] | Ragged]
     columns: Sequence[Column]
@@ -75,12 +70,9 @@ class Converted:
 
 @dataclass(frozen=True)
 class Part:
-    """The values that one source column contributes to a fixed-width field.
+    """The values of one source column in a fixed-width field.
 
-    Attributes:
-        field: The name of the field.
-        first: The first position in the field's values.
-        values: (rows, ...) in the field's dtype.
+    They are (rows, ...) in the field's dtype, at position `first` of the field's values.
     """
 
     field: str
@@ -93,11 +85,9 @@ class _Member:
     """A column as a member of a field.
 
     Attributes:
-        leaf: The column.
-        kind: The field that the column would be by itself.
+        leaf, kind: The column, and the field that it would be by itself.
         policy: What replaces nulls: a value, MASK, _KEPT or _NO_POLICY.
-        first: The first position on the group's axis.
-        width: The number of positions on that axis.
+        first, width: The first position on the group's axis, and the number of positions.
     """
 
     leaf: Leaf
@@ -112,8 +102,7 @@ class _Plan:
     """How a field is made of columns.
 
     Attributes:
-        name: The name of the field.
-        kind: The field.
+        name, kind: The field.
         members: The columns; one, unless the field is a group.
         grouped: Whether the field is a group.
         valid: The name of the bool field that tells where values are, or None.
@@ -211,16 +200,9 @@ class Conversion:
         return Converted(fields, columns)
 
     def parts(self, batch: pa.RecordBatch, place: Place) -> tuple[list[Part], dict[str, Ragged]]:
-        """Converts rows to the parts of fields, without copies where possible.
+        """Converts rows, without copies where possible; see `convert`.
 
-        Args:
-            batch, place: As for `convert`.
-
-        Returns:
-            The parts of fixed-width fields, and the other fields.
-
-        Raises:
-            SchemaError: As for `convert`.
+        Returns the parts of fixed-width fields, and the other fields.
         """
         parts: list[Part] = []
         ragged: dict[str, Ragged] = {}

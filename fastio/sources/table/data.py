@@ -19,16 +19,10 @@ from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
 
 
 class Mapped:
-    """A memory-mapped file that pyarrow reads without a copy; see `fastio.sources.table.objects`.
+    """A memory-mapped file that pyarrow reads without a copy; see `Data`.
 
-    If the file is truncated while it is mapped, the process is not killed by a signal. The missing
-    part reads as zeros, and `check` reports it.
-
-    Args:
-        path: The path of the file.
-
-    Attributes:
-        path: As given.
+    If the file at `path` is truncated while it is mapped, the process is not killed by a signal.
+    The missing part reads as zeros, and `check` reports it.
     """
 
     def __init__(self, path: str) -> None:
@@ -100,11 +94,7 @@ Span = tuple[int, memoryview]
 
 
 class StoredBytes(Protocol):
-    """An object whose bytes can be read.
-
-    Attributes:
-        name: The object's name, for messages.
-    """
+    """An object in a store whose bytes can be read. `name` is for messages."""
 
     name: str
 
@@ -118,16 +108,10 @@ class StoredBytes(Protocol):
 
 
 def fetch(store: Store, key: str, stamp: Stamp, ranges: Sequence[tuple[int, int]]) -> list[Span]:
-    """Fetches ranges of an object. Close ranges are merged; up to 16 requests run at once.
+    """Fetches ranges (offset, length) of an object, of the version `stamp`.
 
-    Args:
-        store: The store of the object.
-        key: The object's name in the store.
-        stamp: The object's version when it was opened.
-        ranges: The ranges (offset, length) in any order.
-
-    Returns:
-        The offset and bytes of what was fetched, sorted, without overlaps.
+    Close ranges are merged, and up to 16 requests run at once. Returns the offset and bytes of what
+    was fetched, sorted, without overlaps.
 
     Raises:
         ShardCorrupt: If a range exceeds the object.
@@ -158,12 +142,7 @@ def _receive(store: Store, key: str, offset: int, memory: memoryview, stamp: Sta
 
 
 class Fetched:
-    """Ranges of an object that were fetched; see `fastio.sources.table.objects`. Immutable.
-
-    Args:
-        source: The object.
-        spans: The offset and bytes of what was fetched.
-    """
+    """Ranges of an object that were fetched, as offsets and bytes; see `Data`. Immutable."""
 
     def __init__(self, source: StoredBytes, spans: Sequence[Span]) -> None:
         self._source = source
@@ -208,12 +187,7 @@ def _start(span: Span) -> int:
 
 
 class SpanFile:
-    """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack.
-
-    Args:
-        source: The object.
-        fetched: The ranges that were fetched.
-    """
+    """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack."""
 
     closed = False
 
@@ -319,9 +293,7 @@ class ForwardFile:
 class StreamFile(ForwardFile):
     """A file for `pyarrow.PythonFile` that reads an object from its beginning to its end.
 
-    Args:
-        source: The object.
-        window: The number of bytes fetched at a time, by parallel requests of 8 MiB.
+    `window` bytes are fetched at a time, by parallel requests of 8 MiB.
     """
 
     def __init__(self, source: StoredBytes, window: int) -> None:

@@ -54,8 +54,7 @@ class Rows:
     """Consecutive rows of a row group.
 
     Attributes:
-        begin: The number of the first row in the row group.
-        count: The number of rows.
+        begin, count: The number of the first row in the row group, and the number of rows.
         parts: The values of fixed-width fields.
         ragged: The other fields.
     """
@@ -179,13 +178,9 @@ class TableDataset:
             )
 
     def ahead(self, group: RowGroup) -> bool:
-        """Starts to fetch a row group from a store before it is read.
+        """Starts to fetch a row group from a store; returns False if there is no memory for it now.
 
-        Args:
-            group: One of `groups`. It must be read later, or it takes memory until `close`.
-
-        Returns:
-            False if there is no memory for it now.
+        The row group must be read later, or it takes memory until `close`.
         """
         return self._sources[group.file].ahead(group.number, self._columns())
 

@@ -36,71 +36,47 @@ class Plain:
 
 @dataclass(frozen=True)
 class ClassLabel:
-    """Class numbers; -1 where there is none.
-
-    Attributes:
-        names: of the classes.
-    """
+    """Class numbers with the names of the classes; -1 stands for no class."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image file, struct<bytes, path>: its bytes, or where it lies.
-
-    Attributes:
-        mode: what it is delivered as.
-    """
+    """An image file, struct<bytes, path>, which is delivered in a mode."""
 
     mode: Literal["RGB", "L"] = "RGB"
 
 
 @dataclass(frozen=True)
 class File:
-    """Another file, struct<bytes, path>, of which the bytes are kept."""
+    """Another file, struct<bytes, path>, whose bytes are kept."""
 
 
 @dataclass(frozen=True)
 class FixedArray:
-    """Arrays of one shape, stored as lists of lists.
-
-    Attributes:
-        shape: None for an axis whose length differs.
-    """
+    """Arrays of one shape, stored as lists of lists. None is an axis whose length differs."""
 
     shape: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
 class Several:
-    """Lists of something.
-
-    Attributes:
-        of: what is in them.
-    """
+    """Lists of a feature."""
 
     of: Feature
 
 
 @dataclass(frozen=True)
 class Group:
-    """A struct.
-
-    Attributes:
-        children: by name.
-    """
+    """A struct of features by name."""
 
     children: Mapping[str, Feature]
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A feature of a type that fastio does not know.
-
-    Attributes:
-        type: its name.
-    """
+    """A feature of a type that fastio does not know."""
 
     type: str
 
@@ -109,13 +85,10 @@ Feature = Plain | ClassLabel | Picture | File | FixedArray | Several | Group | U
 
 
 def parse_features(value: Any) -> dict[str, Feature]:
-    """The features of columns.
-
-    Args:
-        value: JSON, as `datasets.Features.to_dict` gives it.
+    """Returns the features of columns from JSON, as `datasets.Features.to_dict` gives it.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: If it is something else.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"features must be an object, got {json.dumps(value, default=repr)[:80]}")
@@ -123,7 +96,7 @@ def parse_features(value: Any) -> dict[str, Feature]:
 
 
 def features_of(schema: pa.Schema) -> dict[str, Feature]:
-    """The features that stand in an Arrow schema's metadata; none where there are none."""
+    """Returns the features in the metadata of an Arrow schema; none if there are none."""
     try:
         about = json.loads((schema.metadata or {}).get(METADATA_KEY, b"null"))
         found = about["info"]["features"]
@@ -138,7 +111,7 @@ def features_of(schema: pa.Schema) -> dict[str, Feature]:
 
 
 def class_names(features: Mapping[str, Feature]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """The names of the classes of each ClassLabel, by its path of columns and struct fields."""
+    """Returns the class names of each ClassLabel, by its path of columns and struct fields."""
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     for name, feature in features.items():
         if isinstance(feature, ClassLabel):
@@ -150,7 +123,7 @@ def class_names(features: Mapping[str, Feature]) -> dict[tuple[str, ...], tuple[
 
 
 def has_pictures(features: Mapping[str, Feature]) -> bool:
-    """Whether there are images among columns, or in structs."""
+    """Returns whether there are images among columns, or in structs."""
     return any(
         isinstance(feature, Picture)
         or (isinstance(feature, Group) and has_pictures(feature.children))
@@ -159,12 +132,7 @@ def has_pictures(features: Mapping[str, Feature]) -> bool:
 
 
 def with_classes(schema: Schema, names: Mapping[tuple[str, ...], tuple[str, ...]]) -> Schema:
-    """A schema of the fields of columns, with the names of their classes.
-
-    Args:
-        schema: of the fields.
-        names: as `class_names` gives them.
-    """
+    """Returns a schema with the names of classes that `class_names` returned."""
     words = dict(schema.vocabularies)
     for path, classes in names.items():
         name = "_".join(path).replace(".", "_")

@@ -38,7 +38,7 @@ _OF_DATASETS = frozenset({"manifest.arrow", "pack.journal"})
 
 
 def table_kind(path: str | os.PathLike[str]) -> str | None:
-    """ "parquet", "arrow", "csv" or "jsonl" by a file's name; None for other names."""
+    """Returns "parquet", "arrow", "csv" or "jsonl" by a file's name; None for other names."""
     name = os.path.basename(os.fspath(path)).lower()
     if is_remote(path):
         name = name.partition("?")[0]
@@ -48,7 +48,7 @@ def table_kind(path: str | os.PathLike[str]) -> str | None:
 def find_tables(
     path: Any, storage_options: Mapping[str, Any] | None = None
 ) -> list[TableFile] | None:
-    """The table files that a path means.
+    """Returns the table files that a path means; None if it means no tables.
 
     Args:
         path: a file; a folder with table files, at any depth, and no images or sound files; a
@@ -56,10 +56,9 @@ def find_tables(
             folders and patterns of URLs only where the store lists what it has.
         storage_options: for URLs.
 
-    Returns:
-        The files, those of folders and patterns sorted; None where it means no tables. What the
-        names of folders say (year=2024) is in their `values`: of a folder what lies below it, of
-        a pattern and a list the whole path as it is written, of a single file nothing.
+    Files of folders and patterns are sorted. Their `values` are those in the names of folders
+    (year=2024): of a folder those below it, of a pattern and a list those of the whole path as it
+    is written, of a single file none.
 
     Raises:
         SourceNotFound: a file in a list does not exist, or a pattern of tables matches none.
@@ -79,11 +78,7 @@ def find_tables(
 
 
 def _check_files(found: Iterable[TableFile]) -> None:
-    """See to it that those on this machine are files: to open a pipe is to wait for its writer.
-
-    Raises:
-        SourceNotFound: one is something else, or gone.
-    """
+    """Raises SourceNotFound for what is no file here: opening a pipe would wait for its writer."""
     for file in found:
         if isinstance(file, LocalFile):
             try:
@@ -130,7 +125,7 @@ def _of_list(
 
 
 def _of_folder(folder: str) -> list[TableFile] | None:
-    """Files in the order of their paths; None as soon as there is an image or a sound file."""
+    """Returns the files in the order of their paths; None if there is an image or sound file."""
     found: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=unless_gone):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
@@ -172,7 +167,7 @@ def _of_url_pattern(store: Store, pattern: str) -> list[TableFile]:
 
 
 def _of_url_folder(store: Store, folder: str) -> list[TableFile] | None:
-    """As `_of_folder`; None too for what is, or will be, a packed dataset."""
+    """Returns as `_of_folder`; None also for a packed dataset, finished or not."""
     prefix = folder + "/" if folder else ""
     found: list[TableFile] = []
     for key, stamp in sorted(store.list(prefix), key=_parts):
@@ -190,7 +185,7 @@ def _parts(listed: tuple[str, Stamp]) -> list[str]:
 
 
 def _regular(pattern: str) -> str:
-    """A pattern as a regular expression: as glob's, "**/" any folders, "*" within one."""
+    """Returns a pattern of glob as a regular expression; "**/" is any folders, "*" in one."""
     found = ""
     at = 0
     while at < len(pattern):
@@ -228,11 +223,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def values_of(folders: Iterable[str]) -> dict[str, str | None]:
-    """Returns the partition values in the names of folders. Percent-encoding is decoded.
-
-    Args:
-        folders: The names, from the outermost folder to the innermost.
-    """
+    """Returns the partition values in names of folders, outermost first, percent-decoded."""
     found: dict[str, str | None] = {}
     for folder in folders:
         name, mark, value = folder.partition("=")

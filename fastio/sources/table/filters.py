@@ -83,10 +83,10 @@ class Constants:
 
 
 def constants_of(files: Sequence[TableFile]) -> list[Constants | None]:
-    """Returns the partition columns of each file. Types are inferred from the values of all files.
+    """Returns the partition columns of each file.
 
-    A column is int32 if all values parse as such, else strings. It is null for a file whose path
-    does not have it.
+    A column is int32 if all values of all files parse as such, else strings. It is null for a file
+    whose path does not have it.
     """
     names = [*dict.fromkeys(name for file in files for name in file.values)]
     if not names:
@@ -121,11 +121,9 @@ _NUMBER = "\0row"  # no file has a column of this name
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on rows.
+    """A condition on rows, as an expression of pyarrow.
 
-    Attributes:
-        condition: The condition, an expression of pyarrow.
-        columns: The names of the columns that it uses; at least one, which counts the rows.
+    `columns` are the names of the columns that it uses; at least one, which counts the rows.
     """
 
     condition: Any
@@ -133,14 +131,13 @@ class Filter:
 
     @staticmethod
     def of(filters: Any, schema: pa.Schema, where: str) -> Filter | None:
-        """Creates a filter from a user's argument.
+        """Creates a filter from a user's argument, for tables of a schema.
 
         Args:
             filters: An expression of pyarrow.dataset; or a list of tuples (column, operator,
                 value), all of which must hold; or a list of such lists, one of which must hold; or
                 None.
-            schema: The schema of the table.
-            where: The table's path, for messages.
+            schema, where: The schema and path of the table.
 
         Raises:
             SchemaError: If it has another form, or does not fit the table.
@@ -168,15 +165,9 @@ class Filter:
         return False
 
     def check(self, schema: pa.Schema, where: str, filters: Any = None) -> None:
-        """Checks that the filter fits a table.
+        """Raises SchemaError unless the filter fits a table: its columns and their types.
 
-        Args:
-            schema: The schema of the table.
-            where: The table's path.
-            filters: The filter as the user gave it, for messages.
-
-        Raises:
-            SchemaError: If a column is missing, or has another type.
+        `filters` is the filter as the user gave it, for messages.
         """
         try:
             schema.empty_table().filter(self.condition)
@@ -207,10 +198,7 @@ class Filter:
     ) -> set[int]:
         """Returns the row groups of a file that may have matching rows, by their statistics.
 
-        Args:
-            metadata: The file's footer.
-            schema: The schema of the file, with partition columns.
-            constants: The partition columns, if there are any.
+        `schema` and `constants` have the partition columns, if there are any.
         """
         import pyarrow.dataset as pa_dataset
 
@@ -247,12 +235,7 @@ def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:
 
 
 class PartitionedTable:
-    """A table with the partition columns of its path added; see `Table`.
-
-    Attributes:
-        inner: The file's table.
-        constants: The partition columns.
-    """
+    """A table with the partition columns of its path added; see `Table`."""
 
     def __init__(self, inner: Table, constants: Constants) -> None:
         self.inner = inner
@@ -274,13 +257,6 @@ class PartitionedTable:
 
 class FilteredTable:
     """The rows of a table that match a filter; see `Table`. Their number is unknown before reading.
-
-    Args:
-        inner: The table.
-        wanted: The filter.
-
-    Attributes:
-        inner: The table.
 
     Raises:
         SchemaError: If the table lacks columns that the filter uses.

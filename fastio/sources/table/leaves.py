@@ -53,15 +53,7 @@ class Leaf:
 
 
 def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
-    """Returns the leaves of a table by name, in order.
-
-    Args:
-        schema: The schema of the table.
-        where: The table's path, for messages.
-
-    Raises:
-        SchemaError: If two leaves have the same name.
-    """
+    """Returns the leaves of a table by name, in order; SchemaError if two have the same name."""
     found: dict[str, Leaf] = {}
     for column in schema:
         for leaf in _leaves_of(column.type, (column.name,)):
@@ -75,11 +67,7 @@ def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
 
 
 def find_leaf(found: Mapping[str, Leaf], name: str, where: str) -> Leaf:
-    """Returns the leaf of a name that a user has given.
-
-    Raises:
-        SchemaError: If there is none.
-    """
+    """Returns the leaf of a name that a user has given; SchemaError if there is none."""
     leaf = found.get(name) or found.get(name.replace(".", "_"))
     if leaf is None:
         raise SchemaError(f"{where} has no column {name!r}; it has {_listed(name, list(found))}")
@@ -95,11 +83,7 @@ def _listed(wanted: str, names: list[str]) -> str:
 
 
 def field_of(leaf: Leaf, where: str) -> Field:
-    """Returns the field that a leaf becomes.
-
-    Raises:
-        SchemaError: If its type cannot be stored.
-    """
+    """Returns the field that a leaf becomes; SchemaError if its type cannot be stored."""
     kind = value_type(leaf.type)
     if is_text(kind):
         return Text()

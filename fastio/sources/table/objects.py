@@ -44,11 +44,7 @@ class TableFile(Protocol):
     def remote(self) -> bool: ...
 
     def size(self) -> int:
-        """Returns the size in bytes.
-
-        Raises:
-            SourceNotFound: If there is no such file.
-        """
+        """Returns the size in bytes; SourceNotFound if there is no such file."""
         ...
 
     def stamp(self) -> str:
@@ -56,11 +52,7 @@ class TableFile(Protocol):
         ...
 
     def check(self) -> None:
-        """Checks that the file has not changed since it was opened.
-
-        Raises:
-            SourceChanged: If it was replaced or written to.
-        """
+        """Raises SourceChanged if the file was replaced or written to since it was opened."""
         ...
 
     def opened(self, read: Callable[[], None]) -> None:
@@ -185,10 +177,7 @@ class LocalFile:
 
 
 def decompressed(path: str) -> Any:
-    """Returns a stream of a local file's bytes, decompressed if its name ends in .gz, .zst, ...
-
-    pyarrow takes a path whose name is not UTF-8 as bytes only.
-    """
+    """Returns a stream of a local file's bytes, decompressed if its name ends in .gz, .zst, ..."""
     suffix = os.path.splitext(path)[1]
     try:
         codec = pa.Codec.detect(f"a{suffix}").name
@@ -240,9 +229,6 @@ class StoreFile:
 
         Without TLS (plain http) each range is fetched twice and both results must be equal. With
         TLS, ranges are fetched twice only if the first result cannot be parsed.
-
-        Raises:
-            ShardCorrupt: As raised by `read`.
         """
         plain = self.store.is_plain
         try:
@@ -290,10 +276,7 @@ class StoreFile:
     def intact(
         self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]
     ) -> Iterator[T]:
-        """See `TableFile`. Fetches data again if it cannot be read.
-
-        If a second fetch returns the same bytes, they are damaged at the source and not on the way.
-        """
+        """See `TableFile`. Fetches data that cannot be read again, until it is the same."""
         given = 0
         for attempt in range(_ATTEMPTS):
             try:
@@ -339,11 +322,7 @@ def as_file(file: TableFile | str) -> TableFile:
 
 
 def stamp(files: Sequence[TableFile | str]) -> str:
-    """Returns a hash of the files' stamps and partition values, which changes when a file does.
-
-    Raises:
-        OSError: If a file does not exist.
-    """
+    """Returns a hash of the files' stamps and partition values, which changes when a file does."""
     digest = xxhash.xxh3_64()
     for file in map(as_file, files):
         said = "".join(f"\0{name}={value}" for name, value in file.values.items())

@@ -28,11 +28,10 @@ class Opened:
     """Files as tables.
 
     Attributes:
-        files: those that may have rows that are wanted.
-        tables: of each of them.
-        wanted: which rows, None for all.
-        skipped: names of files that cannot be read, and why.
-        stamp: changes when the data does, of tables that are not files.
+        files, tables: Those that may have wanted rows.
+        wanted: The filter on rows, None for all.
+        skipped: The names of files that cannot be read, and why.
+        stamp: Changes when the data does, of tables that are not files.
     """
 
     files: Sequence[TableFile]
@@ -49,19 +48,19 @@ def open_all(
     skip_damaged: bool = False,
     threads: int | None = None,
 ) -> Opened:
-    """Files, opened side by side, with the columns that their folders are.
+    """Opens files, several at a time, with the partition columns of their paths.
 
     Args:
-        files: at least one.
-        filters: as `Filter.of` takes them. Files that cannot have such rows, by what their folders
-            say, are not opened, save the first.
-        skip_damaged: leave out files that are empty or damaged as far as opening them tells.
-        threads: that open files here.
+        files: At least one.
+        filters: As for `Filter.of`. Files that cannot have such rows, by their partition values,
+            are not opened, except the first.
+        skip_damaged: Whether to leave out files that are found to be empty or damaged.
+        threads: The number of threads that open local files.
 
     Raises:
-        SourceNotFound, StoreError: a file cannot be read.
-        ShardCorrupt: one is damaged; where such are left out: all are.
-        SchemaError: two columns of one have the same name, or the filters do not fit.
+        SourceNotFound, StoreError: If a file cannot be read.
+        ShardCorrupt: If one is damaged; with `skip_damaged`, if all are.
+        SchemaError: If two columns of one have the same name, or the filters do not fit.
     """
     found = [as_file(file) for file in files]
     constants = constants_of(found)
@@ -119,17 +118,12 @@ def open_files(
     options: TableOptions,
     filters: Any = None,
 ) -> Tables:
-    """Table files, in this order; see `Tables` and `open_all`.
-
-    Raises:
-        SourceNotFound: a file cannot be read.
-        SchemaError, ShardCorrupt: as `Tables`.
-    """
+    """Returns files, in this order, as one table; see `open_all` and `Tables`."""
     return joined(open_all(files, filters), options)
 
 
 def joined(opened: Opened, options: TableOptions) -> Tables:
-    """Opened files as one table, of the rows that are wanted; see `Tables`."""
+    """Returns opened files as one table of the wanted rows; see `Tables`."""
     wanted = opened.wanted
     if wanted is None:
         return Tables(opened.tables, options)

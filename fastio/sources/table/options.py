@@ -71,12 +71,7 @@ class TableOptions:
         dtypes: Mapping[str, str] | None,
         nulls: Mapping[str, Any] | None,
     ) -> TableOptions:
-        """Creates options from a user's arguments.
-
-        Raises:
-            SchemaError: If they are not valid.
-            ValueError: If a string is given in place of a list of names.
-        """
+        """Creates options from a user's arguments; ValueError for a string in place of a list."""
         for what, names in {"columns": columns, **(groups or {})}.items():
             if isinstance(names, str):
                 raise ValueError(f"{what} must be a list of names: [{names!r}]")
@@ -127,7 +122,7 @@ def _check_once(what: str, names: tuple[str, ...]) -> None:
 
 
 def selected(schema: Schema, fields: Sequence[str] | None) -> Schema:
-    """The schema of some fields, in their order, each before what tells where its values are."""
+    """Returns the schema of some fields in their order, each followed by its validity field."""
     if fields is None:
         return schema
     fields = [n for name in fields for n in (name, name + KEPT_SUFFIX) if n in schema.fields]
@@ -138,11 +133,7 @@ def selected(schema: Schema, fields: Sequence[str] | None) -> Schema:
 
 
 def narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> TableOptions:
-    """The options with what only these fields need.
-
-    Raises:
-        SchemaError: there is no such field.
-    """
+    """Returns the options with what only these fields need; SchemaError if one does not exist."""
     needed: list[str] = []
     for name in fields:
         if name not in schema.fields:

@@ -29,16 +29,12 @@ _BUFFER_BYTES = 4096
 
 
 def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
-    """Checks the description of every column of every row group.
+    """Checks the description of every column of every row group, in a file of `nbytes` bytes.
 
     pyarrow ends the process (C++ `terminate`) if `RowGroupMetaData.column` finds a description that
     contradicts itself, such as a histogram of a wrong size. No Python code can catch that. A read
     of row groups checks the same descriptions first, and raises an error. So this function begins
     to read the row groups from a file that refuses to be read.
-
-    Args:
-        metadata: The footer.
-        nbytes: The size of the file.
 
     Raises:
         OSError: If a description contradicts itself, if the file is too short for it, or if a row
@@ -57,12 +53,7 @@ def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
 
 
 def check_codecs(metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[int]) -> None:
-    """Checks the compression of columns. An unknown one would end the process too.
-
-    Args:
-        metadata: The footer.
-        group: The number of the row group.
-        columns: The numbers of the columns.
+    """Checks the compression of columns of a row group. An unknown one would end the process too.
 
     Raises:
         OSError: If pyarrow does not know a column's compression.
@@ -149,12 +140,7 @@ class _Chunk:
 
 
 def flat_columns(metadata: pa_parquet.FileMetaData, schema: pa.Schema) -> dict[str, FlatColumn]:
-    """Returns the columns that may be decoded natively, by name.
-
-    Args:
-        metadata: The file's footer.
-        schema: The file's Arrow schema.
-    """
+    """Returns the columns of a file that may be decoded natively, by name."""
     found: dict[str, FlatColumn] = {}
     if _SHORT_CHUNKS.match(metadata.created_by or ""):
         return found
@@ -174,9 +160,7 @@ class ColumnReader:
     """Reads columns of a Parquet file's row groups. Thread-safe.
 
     Args:
-        path: The path of the file, for messages.
-        metadata: The file's footer.
-        schema: The file's Arrow schema.
+        path, metadata, schema: The file's path for messages, its footer and its Arrow schema.
         checked: Whether to verify the checksums of pages that have one.
     """
 
@@ -306,7 +290,7 @@ def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder, checked: bool) -> pa.
 
 
 class ParquetTable:
-    """A Parquet file, which is read row group by row group.
+    """A Parquet file, which is read row group by row group; see `Table`.
 
     Attributes:
         file: The file.
@@ -335,11 +319,7 @@ class ParquetTable:
             self.rows = self.metadata.num_rows
 
     def ranges(self, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
-        """Returns the ranges (offset, length) of a row group's columns in the file.
-
-        Raises:
-            ShardCorrupt: If the footer's values are impossible.
-        """
+        """Returns the ranges (offset, length) of a row group's columns in the file."""
         about = self.metadata.row_group(group)
         wanted = tuple(f"{name}." for name in columns)
         chunks = (about.column(number) for number in range(about.num_columns))

@@ -99,12 +99,7 @@ def skipped_to(
 ) -> Batches:
     """Yields batches from row `start` on, for tables that are only readable from the beginning.
 
-    Args:
-        name: The name of the table.
-        batches: All batches of the table.
-        start: The first row that is wanted.
-        columns: The columns that are wanted.
-        check: Validates columns of a batch, by its number. None if Arrow built them itself.
+    `check` validates columns of a batch, by its number; None if Arrow built them itself.
     """
     first = 0
     for number, batch in enumerate(batches):

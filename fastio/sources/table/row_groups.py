@@ -69,11 +69,7 @@ class Source(ABC):
 
 
 class OpenFiles(threading.local):
-    """The files that a thread has open, ordered by last use.
-
-    Attributes:
-        decoder: The thread's decoder of columns.
-    """
+    """The files that a thread has open, ordered by last use, and its decoder of columns."""
 
     def __init__(self) -> None:
         self.files: OrderedDict[str, Any] = OrderedDict()
@@ -98,9 +94,6 @@ class AtHand:
 
     Args:
         nbytes: The memory limit in bytes for fetches that are running or not taken yet.
-
-    Attributes:
-        decoder: The calling thread's decoder of columns.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -112,11 +105,7 @@ class AtHand:
         return self._opened.decoder
 
     def take(self, file: TableFile, key: Hashable, fetch: Callable[[], Data]) -> Data:
-        """Returns the bytes of a row group, which is identified by file and key.
-
-        Raises:
-            Exception: Whatever `fetch` raises.
-        """
+        """Returns the bytes of a row group, which is identified by file and key."""
         if not file.remote:
             data: Data = self._opened.get(file.name, lambda: file.fetch(()))
             return data
@@ -323,7 +312,7 @@ def _sliced(batch: pa.RecordBatch, rows: int | None) -> Iterator[pa.RecordBatch]
 
 
 def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None) -> list[Source]:
-    """Returns a source of row groups for each table.
+    """Returns a source of row groups for each table. Files without row groups go into memory.
 
     Args:
         tables: The opened files.
@@ -375,11 +364,7 @@ class _Room:
         self._left = nbytes
 
     def read(self, table: Table, tables: Tables, columns: list[str]) -> list[pa.RecordBatch]:
-        """Reads all rows of a table into memory.
-
-        Raises:
-            SchemaError: If they need more memory than is left.
-        """
+        """Reads all rows of a table into memory, or raises SchemaError if there is too little."""
         types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
         found = []
         for _, batch in table.batches(columns, types, 0, 1 << 16):

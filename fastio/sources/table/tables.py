@@ -32,11 +32,9 @@ class WithClasses(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows from one or more tables.
+    """Consecutive rows from one or more tables, with their origins.
 
-    Attributes:
-        first_row: The number of the first row in all tables together.
-        parts: The record batches and where they come from.
+    `first_row` is the number of the first row in all tables together.
     """
 
     first_row: int

@@ -65,11 +65,7 @@ def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def number_values(array: pa.Array) -> NDArray[Any]:
-    """Returns the values of an array of single numbers, (rows,); undefined where null.
-
-    Args:
-        array: Booleans, numbers, decimals or times.
-    """
+    """Returns the values of booleans, numbers, decimals or times, (rows,); undefined where null."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return number_values(array.cast(pa.uint8())).view(np.bool_)
@@ -89,8 +85,7 @@ def number_values(array: pa.Array) -> NDArray[Any]:
 def list_values(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Returns the numbers in fixed-size lists, and which are missing: (rows, *shape) both.
 
-    Returns:
-        The values, and a mask of numbers that are null or in a null list; None without nulls.
+    A number is missing if it is null or in a null list. The mask is None if none is.
     """
     rows, shape = len(array), []
     missing = None
@@ -106,10 +101,9 @@ def list_values(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_] | None
 
 
 def ragged_lists(array: pa.Array) -> tuple[Ragged, NDArray[np.bool_] | None]:
-    """Returns the numbers in lists, and which are missing. Null lists become empty rows.
+    """Returns the numbers in lists, and which are missing, bool (n,), or None without nulls.
 
-    Returns:
-        The rows, and a mask bool (n,) of their values; None without nulls.
+    Null lists become empty rows.
     """
     offsets = np.asarray(array.offsets).astype(np.int64)
     lengths = offsets[1:] - offsets[:-1]
@@ -154,15 +148,10 @@ def filled(values: NDArray[Any], missing: NDArray[np.bool_] | None, value: Any) 
 
 
 def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) -> NDArray[Any]:
-    """Casts numbers to another type. Floats may be rounded; other changes are errors.
-
-    Args:
-        values: (rows, ...).
-        dtype: One of `fastio.schema.DTYPES`.
-        column, place: Names for messages.
+    """Casts numbers (rows, ...) to a dtype. Floats may be rounded; other changes are errors.
 
     Raises:
-        SchemaError: If a number does not fit.
+        SchemaError: If a number does not fit. The message names column and row.
     """
     target = np.dtype(dtype)
     if values.dtype == target:
@@ -221,11 +210,7 @@ def _fixed_bytes(kind: pa.DataType) -> int:
 
 
 class Words:
-    """Maps words to codes, in the order in which the words were first seen.
-
-    Attributes:
-        all: The words; the code of a word is its index.
-    """
+    """Maps words to codes, in the order in which the words were first seen. `all` has the words."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -233,11 +218,7 @@ class Words:
         self._last: tuple[pa.Array, NDArray[np.int32]] | None = None
 
     def add(self, dictionary: pa.Array) -> None:
-        """Adds the words of a dictionary in their order. Not thread-safe; call it before `codes`.
-
-        Args:
-            dictionary: An array of strings. Nulls are ignored.
-        """
+        """Adds the words of a dictionary in their order. Not thread-safe, unlike `codes`."""
         if self._last is not None and dictionary.equals(self._last[0]):
             return
         for word in dictionary.to_pylist():
@@ -256,18 +237,11 @@ class Words:
         self._last = None
 
     def code(self, word: str) -> int:
-        """Returns the code of a word.
-
-        Raises:
-            KeyError: If the word is not known.
-        """
+        """Returns the code of a word; KeyError if it is not known."""
         return self._codes[word]
 
     def codes(self, array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
-        """Returns the codes of an array of words, and a mask of nulls; None if there are none.
-
-        Args:
-            array: Dictionary-encoded strings.
+        """Returns the codes of dictionary-encoded words, and a mask of nulls or None.
 
         Raises:
             SchemaError: If a word is not known.
@@ -302,7 +276,7 @@ class Words:
 
 
 def listed(rows: Ragged, kind: Field) -> list[Any]:
-    """Rows of differing lengths as str, bytes or arrays of their own."""
+    """Returns rows of differing lengths as a list of str, bytes or arrays of their own."""
     ends = rows.offsets.tolist()
     parts = [rows.values[begin:end] for begin, end in pairwise(ends)]
     if isinstance(kind, Array):
@@ -313,7 +287,7 @@ def listed(rows: Ragged, kind: Field) -> list[Any]:
 
 
 def sample_value(value: Any, kind: Field) -> Any:
-    """A row's value; numbers that Python has without loss are its own."""
+    """Returns a row's value; numbers that Python can represent without loss as its own."""
     if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
         return value.item()
     return value

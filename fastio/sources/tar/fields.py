@@ -34,13 +34,9 @@ class Column:
     extensions: tuple[str, ...]
 
     def pick(self, index: TarIndex, kind: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Returns `offsets`, `lengths`, `values` or `states` of rows, from the extension each row
-        has.
+        """Returns `offsets`, `lengths`, `values` or `states` of rows of the index, int64 (n,).
 
-        Args:
-            index: The index of the tars.
-            kind: The name of the index's method.
-            rows: int64 (n,), rows of the index.
+        Each row's entry is that of the extension that it has.
         """
         first, *others = (getattr(index, kind)(name)[rows] for name in self.extensions)
         if others:
@@ -221,12 +217,11 @@ class SampleFiles:
     """Reads files of samples. As thread-safe as its reader.
 
     Methods take rows twice, int64 (n,) each: as rows of the dataset, for messages (`rows`), and as
-    rows of the index (`at`).
+    rows of the index (`at`). They raise SampleError if a sample lacks the field.
 
     Args:
         path: The name of the dataset in messages.
-        index: The index of the tars.
-        reader: Reads the tars.
+        index, reader: The index of the tars, and what reads them.
         incomplete: Whether some samples may lack a field.
     """
 
@@ -240,7 +235,7 @@ class SampleFiles:
         """Reads the files of rows, grouped by tar.
 
         Raises:
-            SampleError: If a sample lacks the field, or if the tar is truncated.
+            SampleError: Also if the tar is truncated.
             SourceNotFound, OSError: If a tar cannot be read.
         """
         self._check_there(column, rows, at)
@@ -258,11 +253,7 @@ class SampleFiles:
         return found
 
     def integers(self, column: Column, rows: Rows, at: Rows) -> NDArray[Any]:
-        """Returns the values of a field of numbers, from the index.
-
-        Raises:
-            SampleError: If a sample lacks the field.
-        """
+        """Returns the values of a field of numbers, from the index."""
         self._check_there(column, rows, at)
         return column.pick(self._index, "values", at)
 
@@ -274,11 +265,7 @@ class SampleFiles:
         data: Sequence[bytes],
         max_unzipped_bytes: int,
     ) -> list[Any]:
-        """Decodes files that `read` returned; gz files up to `max_unzipped_bytes`.
-
-        Raises:
-            SampleError: If a file does not fit the field.
-        """
+        """Decodes files that `read` returned. Raises SampleError if one does not fit the field."""
         values = []
         for place, number in enumerate(column.choice(self._index, at).tolist()):
             extension = column.extensions[number]
@@ -290,11 +277,7 @@ class SampleFiles:
         return values
 
     def _check_there(self, column: Column, rows: Rows, at: Rows) -> None:
-        """Raises if a sample lacks the field. Only datasets that keep incomplete samples have such.
-
-        Raises:
-            SampleError: For the first of them.
-        """
+        """Raises SampleError if a sample lacks the field. Only `incomplete` datasets have such."""
         if not self._incomplete or not column.extensions:
             return
         bad = np.flatnonzero(column.pick(self._index, "states", at) != STATE_THERE)

@@ -68,11 +68,7 @@ class Window:
         self._begin = 0
 
     def get(self, offset: int, length: int) -> bytes:
-        """Returns the bytes [offset, offset + length).
-
-        Raises:
-            ShardCorrupt: If the tar is shorter.
-        """
+        """Returns the bytes [offset, offset + length), or ShardCorrupt if the tar is shorter."""
         at = offset - self._begin
         if at < 0 or at + length > len(self._data):
             wanted = min(max(length, self._window_bytes), self.size - offset)
@@ -87,15 +83,8 @@ class Window:
     def settled(self, offset: int, length: int, check: Callable[[bytes, int], T]) -> T:
         """Returns the result of a check on some bytes, which are read again if they are damaged.
 
-        If the second read returns the same bytes, they are damaged at the source and not on the
-        way.
-
-        Args:
-            offset, length: The range of the bytes.
-            check: Called with the bytes and their offset. Raises ShardCorrupt if they are damaged.
-
-        Raises:
-            ShardCorrupt: As raised by `check`, or if the tar is shorter.
+        If a second read returns the same bytes, they are damaged at the source, not on the way.
+        `check` gets the bytes and their offset, and raises ShardCorrupt if they are damaged.
         """
         data = self.get(offset, length)
         for _ in range(_ATTEMPTS - 1):
@@ -244,11 +233,7 @@ class _Extra:
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes]:
-    """Returns the records "LENGTH KEY=VALUE\\n" of a pax header.
-
-    Raises:
-        ValueError: If it does not consist of such records.
-    """
+    r"""Returns the records "LENGTH KEY=VALUE\n" of a pax header, or raises ValueError."""
     records: dict[bytes, bytes] = {}
     at = 0
     while at < len(data) and data[at]:
@@ -280,10 +265,7 @@ def _size(field: bytes, window: Window, offset: int) -> int:
 
 
 def _number(field: bytes) -> int:
-    """Returns a number from a header field: octal digits, or base 256 for large numbers.
-
-    Returns -1 if it is not a number.
-    """
+    """Returns a number from a header field, octal or base 256; -1 if it is not a number."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     try:
@@ -293,12 +275,10 @@ def _number(field: bytes) -> int:
 
 
 def _checked_header(window: Window, header: bytes, offset: int) -> bytes:
-    """Returns a header if its checksum is right, which is the sum of its bytes with that field
-    blank.
+    """Returns a header if its checksum is right, or raises ShardCorrupt.
 
-    Blocks of zeros have no checksum and are returned. Raises ShardCorrupt for a wrong checksum.
-
-    The low half of Adler-32 is 1 plus this sum modulo 65521, and 50 times faster than `sum`.
+    The checksum is the sum of the header's bytes with that field blank. The low half of Adler-32 is
+    1 plus this sum modulo 65521, and 50 times faster than `sum`. Blocks of zeros have no checksum.
     """
     if header == _ZEROS:
         return header
@@ -400,17 +380,7 @@ def _is_special(name: str) -> bool:
 
 
 def scan_tar(reader: TarReader, name: str, window_bytes: int) -> TarSamples:
-    """Finds the samples of a tar by a pass over its headers: see `samples_of`.
-
-    Args:
-        reader: Reads the tar.
-        name: The name of the tar.
-        window_bytes: The number of bytes read at a time.
-
-    Raises:
-        SourceNotFound: If there is no such tar.
-        ShardCorrupt: If it is not a tar, is damaged, or has a file twice in one sample.
-    """
+    """Finds the samples of a tar by a pass over its headers, `window_bytes` at a time."""
     return samples_of(Window(reader, name, window_bytes))
 
 

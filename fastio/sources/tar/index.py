@@ -46,13 +46,9 @@ _MOST_CELLS = 32  # for each member
 
 @dataclass(frozen=True)
 class Tar:
-    """One of the tars.
+    """One of the tars: its name for the reader, stamp, number of samples, and size in bytes.
 
-    Attributes:
-        name: The name that the reader knows; for a local tar its path.
-        stamp: A text that changes when the tar does; for a local tar its size and time.
-        rows: The number of its samples.
-        nbytes: Its size in bytes.
+    The stamp is a text that changes when the tar does.
     """
 
     name: str
@@ -124,7 +120,7 @@ class TarIndex:
         return str(self._key_bytes[begin:end], "utf-8", "surrogateescape")
 
     def key_buffers(self) -> tuple[NDArray[np.int64], memoryview]:
-        """int64 (rows + 1,), where each key begins and ends in the bytes of all; and these."""
+        """Returns where each key begins and ends, int64 (rows + 1,), and the bytes of all keys."""
         return self._key_ends, self._key_bytes
 
     def offsets(self, extension: str) -> NDArray[np.int64]:
@@ -187,16 +183,7 @@ def build_index(
 def assemble(
     reader: TarReader, names: Sequence[str], stamps: Sequence[str], found: Sequence[TarSamples]
 ) -> TarIndex:
-    """Builds the index of tars whose samples were already found.
-
-    Args:
-        reader, names, stamps: As for `build_index`.
-        found: The samples of each tar.
-
-    Raises:
-        SourceNotFound: If there are no samples.
-        SchemaError: As for `build_index`.
-    """
+    """Builds the index of tars whose samples were already found; see `build_index`."""
     if not any(map(len, found)):
         where = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         raise SourceNotFound(f"{where}: no samples (files NAME.EXTENSION) in it")
@@ -243,11 +230,7 @@ def assemble(
 def _check_extensions(
     tars: Sequence[Tar], found: Sequence[TarSamples], names: Sequence[str]
 ) -> None:
-    """Refuses samples that nearly all have different extensions, which would take much memory.
-
-    Raises:
-        SchemaError: If they have. The message names some extensions.
-    """
+    """Raises SchemaError if nearly all samples have different extensions."""
     cells = len(names) * sum(map(len, found))
     members = sum(len(samples.members) // 6 for samples in found)
     if cells * _CELL_BYTES > _FREE_BYTES and cells > _MOST_CELLS * members:

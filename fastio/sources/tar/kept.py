@@ -47,14 +47,10 @@ def open_index(
     """Returns the index of tars from a cache; builds and stores it if it is not there.
 
     Args:
-        url: of the tars' folder.
-        tars: name, stamp and size in bytes of each; an index that was made of others is not used,
-            and replaced.
-        cache: where it is kept; where it cannot be used, or has no room, the index is not.
-        build: makes the index.
-
-    Raises:
-        Exception: Whatever `build` raises.
+        url: The tars' folder.
+        tars: The name, stamp and size in bytes of each; an index of others is replaced.
+        cache: Where it is kept, unless the cache cannot be used or has no room.
+        build: Makes the index.
     """
     try:
         folder, source = index_source(url, (name for name, _, _ in tars), cache)
@@ -77,11 +73,7 @@ def _is_of(index: TarIndex, tars: Sequence[tuple[str, str, int]]) -> bool:
 
 
 def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFolder, Source]:
-    """Returns the cache folder, and the source whose only piece is the index of some tars.
-
-    Raises:
-        CacheError: If the cache cannot be used.
-    """
+    """Returns the cache folder, and the source whose only piece is the index of some tars."""
     digest = xxhash.xxh3_64()
     for part in (url, *names):
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
@@ -91,11 +83,7 @@ def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFol
 
 
 def _read(folder: CacheFolder, source: Source) -> TarIndex | None:
-    """Maps the cached index; returns None if there is none or it is unusable.
-
-    Raises:
-        CacheError: If the cache cannot be used.
-    """
+    """Maps the cached index; returns None if there is none or it is unusable."""
     if not folder.has(source, _PIECE):
         return None
     try:
@@ -105,7 +93,7 @@ def _read(folder: CacheFolder, source: Source) -> TarIndex | None:
 
 
 def read_index(path: str) -> TarIndex:
-    """The index in a file, mapped, of which nothing is believed.
+    """Returns the index in a file, mapped, of which nothing is believed.
 
     Raises:
         CacheError: it is broken, or of another version of fastio.
@@ -131,11 +119,7 @@ def index_bytes(index: TarIndex) -> pa.Buffer:
 
 
 def _keep(folder: CacheFolder, source: Source, index: TarIndex) -> None:
-    """Stores an index in the cache, if there is space and no other process is storing it.
-
-    Raises:
-        CacheError, OSError: If it cannot be written.
-    """
+    """Stores an index in the cache, if there is space and no other process is storing it."""
     data = index_bytes(index)
     folder.drop(source, [_PIECE])
     if folder.claim(source, {_PIECE: data.size}) != {_PIECE: "mine"}:
@@ -157,10 +141,7 @@ class BrokenIndex(ValueError):
 
 
 def checked_columns(schema: pa.Schema) -> pa.Schema:
-    """The columns that an index must have by the description in its metadata.
-
-    Args:
-        schema: of the file; its metadata are all that is looked at.
+    """Returns the columns that an index must have by the description in its schema's metadata.
 
     Raises:
         BrokenIndex: the description has not the parts, types and ranges that `assemble` writes.
@@ -183,7 +164,7 @@ def checked_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def check_rows(index: TarIndex) -> None:
-    """Looks at every number in the columns of an index.
+    """Checks every number in the columns of an index.
 
     Raises:
         BrokenIndex: a key or a file lies elsewhere than its tar does, or the columns contradict one
@@ -202,7 +183,7 @@ def check_rows(index: TarIndex) -> None:
 
 
 def _check_files(index: TarIndex, name: str, sizes: NDArray[np.int64]) -> None:
-    """Looks at the columns of one extension, in tars of some sizes, int64 (rows,)."""
+    """Checks the columns of one extension, in tars of some sizes, int64 (rows,)."""
     offset, length, state = index.offsets(name), index.lengths(name), index.states(name)
     shown = f"files .{name}"
     there = offset >= 0
@@ -322,7 +303,7 @@ def _items(value: Any, count: int, what: str) -> list[Any]:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether a value is a string that can stand for the bytes of a file's name."""
+    """Returns whether a value is a string that can stand for the bytes of a file's name."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:

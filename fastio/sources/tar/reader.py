@@ -86,7 +86,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def is_tar_name(name: str | os.PathLike[str]) -> bool:
-    """Whether a file's name is one of a tar, compressed or not."""
+    """Returns whether a file's name is one of a tar, compressed or not."""
     return os.fsdecode(name).lower().endswith(_SUFFIXES)
 
 
@@ -206,12 +206,7 @@ class LocalTars:
         return os.fstat(self._descriptor(name).number).st_size
 
     def check(self, names: Iterable[str]) -> None:
-        """Checks that tars have not changed since they were opened.
-
-        Raises:
-            SourceChanged: If one was replaced or written to.
-            SourceNotFound: If one no longer exists.
-        """
+        """Raises SourceChanged or SourceNotFound if a tar has changed since it was opened."""
         for name in names:
             expected = self._stamps.get(name)
             if expected is not None and stamp(name) != expected:
@@ -258,11 +253,7 @@ class LocalTars:
 
 
 def stamp(path: str) -> str:
-    """Returns the size, time of modification and inode of a local tar, which change when it does.
-
-    Raises:
-        SourceNotFound: If it does not exist.
-    """
+    """Returns the size, time of modification and inode of a local tar, or SourceNotFound."""
     try:
         status = os.stat(path)
     except OSError as error:

@@ -92,7 +92,7 @@ def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) ->
 
 
 def may_be_field(extension: str, field: Field) -> bool:
-    """Whether `infer_field` can give a field for the files of an extension."""
+    """Returns whether `infer_field` can return a field for the files of an extension."""
     kind = category(extension)
     if kind == "image":
         return field == Image()
@@ -123,16 +123,11 @@ def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
 def decode(
     extension: str, field: Field, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
 ) -> Any:
-    """Returns the value of a file that is not an image.
-
-    Args:
-        extension: The extension of the file.
-        field: The field that the value must fit.
-        data: The bytes of the file.
-        max_unzipped_bytes: The largest decompressed size of a gz file.
+    """Returns the value of a file that is not an image, which must fit a field.
 
     Raises:
-        ValueError: If the contents do not fit the field. The message gives only the reason.
+        ValueError: If the contents do not fit the field, or a gz file decompresses to more than
+            `max_unzipped_bytes`. The message gives only the reason.
     """
     data = unzipped(extension, data, max_unzipped_bytes)
     if isinstance(field, Text):

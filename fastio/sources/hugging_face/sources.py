@@ -23,7 +23,12 @@ from fastio.runtime.files import check_file, only_files
 from fastio.sources.hugging_face.rows import Rows, StoredBatch
 from fastio.sources.table.arrow import Checks, check_stream
 from fastio.sources.table.data import Mapped
-from fastio.sources.table.features import Feature, features_of, has_pictures, parse_features
+from fastio.sources.table.features import (
+    Feature,
+    features_of,
+    parse_features,
+    pictures,
+)
 from fastio.sources.table.objects import stamp
 from fastio.sources.table.reading import reading
 
@@ -109,7 +114,7 @@ def _has_images(path: Path) -> bool:
         return False
     try:
         with Mapped(str(path)).opened(pa.ipc.open_stream) as reader:
-            return has_pictures(features_of(reader.schema))
+            return bool(pictures(features_of(reader.schema)))
     except Exception:  # what else it is, or lacks, is for others to say
         return False
 

@@ -11,19 +11,19 @@ import numpy as np
 import pyarrow as pa
 
 from fastio.errors import SchemaError
-from fastio.sources.hugging_face.plain import is_list_of_images, plain_batch, plain_schema
+from fastio.sources.hugging_face.plain import plain_batch, plain_schema
 from fastio.sources.hugging_face.sources import Opened as OpenedDataset
 from fastio.sources.hugging_face.sources import open_hugging_face
 from fastio.sources.named_files import NamedFiles
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.features import (
     Feature,
-    Group,
     Picture,
     Plain,
-    Several,
     Unknown,
     class_names,
+    leaf_features,
+    pictures,
 )
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.opening import Opened
@@ -76,7 +76,10 @@ class HuggingFaceTable(Source):
             if name in self.schema.names:
                 self.schema = self.schema.remove(self.schema.get_field_index(name))
         self.classes = class_names(self._features)
-        self.images = _images(self._features)
+        self.images = {
+            "_".join(path).replace(".", "_"): (path, picture)
+            for path, picture in pictures(self._features).items()
+        }
 
     def __reduce__(self) -> Any:
         return HuggingFaceTable, self._given
@@ -134,23 +137,24 @@ class HuggingFaceTable(Source):
 def _known(opened: OpenedDataset, options: TableOptions) -> dict[str, Feature]:
     """Returns the features of all columns; SchemaError if a wanted one is not known."""
     found = {name: opened.features.get(name, Plain()) for name in opened.rows.schema.names}
-    for name, feature in found.items():
-        strange = _unknown_in(feature)
-        if strange is not None and _is_wanted(name, options):
-            raise SchemaError(
-                f"{opened.name}: column {name!r} has the feature type {strange!r}, which "
-                "fastio does not support; leave it out by choosing other columns "
-                "(columns=..., --columns), or cast it to an Arrow type"
-            )
-        for path in _images_in_lists(feature, (name,)):
-            if _is_named(path, options):
+    unknown = set()
+    for path, feature, listed in leaf_features(found):
+        if isinstance(feature, Unknown):
+            unknown.add(path[0])
+            if _is_wanted(path[0], options):
                 raise SchemaError(
-                    f"{opened.name}: column {'.'.join(path)!r} contains lists of images, and "
-                    "fastio reads one image per row: give each image its own row (dataset.map "
-                    "with batched=True), or leave the column out by choosing other columns "
-                    "(columns=..., --columns)"
+                    f"{opened.name}: column {path[0]!r} has the feature type {feature.type!r}, "
+                    "which fastio does not support; leave it out by choosing other columns "
+                    "(columns=..., --columns), or cast it to an Arrow type"
                 )
-    return {n: Unknown("") if _unknown_in(f) is not None else f for n, f in found.items()}
+        if isinstance(feature, Picture) and listed and _is_named(path, options):
+            raise SchemaError(
+                f"{opened.name}: column {'.'.join(path)!r} contains lists of images, and "
+                "fastio reads one image per row: give each image its own row (dataset.map "
+                "with batched=True), or leave the column out by choosing other columns "
+                "(columns=..., --columns)"
+            )
+    return {name: Unknown("") if name in unknown else feature for name, feature in found.items()}
 
 
 def _is_wanted(name: str, options: TableOptions) -> bool:
@@ -166,40 +170,6 @@ def _is_named(path: tuple[str, ...], options: TableOptions) -> bool:
         return True
     above = {"_".join(path[:end]).replace(".", "_") for end in range(1, len(path) + 1)}
     return any(name.replace(".", "_") in above for name in options.columns)
-
-
-def _images_in_lists(feature: Feature, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yields the paths of lists of images."""
-    if is_list_of_images(feature):
-        yield path
-    inside = feature.of if isinstance(feature, Several) else feature
-    if isinstance(inside, Group):
-        for name, child in inside.children.items():
-            listed = isinstance(feature, Several)
-            yield from _images_in_lists(Several(child) if listed else child, (*path, name))
-
-
-def _unknown_in(feature: Feature) -> str | None:
-    """Returns the name of a type in a feature that is not known, or None."""
-    if isinstance(feature, Unknown):
-        return feature.type
-    if isinstance(feature, Several):
-        return _unknown_in(feature.of)
-    if isinstance(feature, Group):
-        return next(filter(None, map(_unknown_in, feature.children.values())), None)
-    return None
-
-
-def _images(features: Mapping[str, Feature]) -> dict[str, tuple[tuple[str, ...], Picture]]:
-    found: dict[str, tuple[tuple[str, ...], Picture]] = {}
-    for name, feature in features.items():
-        plain = name.replace(".", "_")
-        if isinstance(feature, Picture):
-            found[plain] = ((name,), feature)
-        elif isinstance(feature, Group):
-            for below, (path, picture) in _images(feature.children).items():
-                found[f"{plain}_{below}"] = ((name, *path), picture)
-    return found
 
 
 def open_groups(

@@ -38,7 +38,7 @@ from fastio.runtime.memory import available_memory
 from fastio.sources.table.data import Data, ForwardFile, Mapped
 from fastio.sources.table.leaves import with_types
 from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, reading, skipped_to
+from fastio.sources.table.reading import Batches, each_batch, reading, skipped_to
 
 _MOST_FREELY = 256 << 20
 _MOST_RATIO = 1000
@@ -287,22 +287,12 @@ class ArrowTable:
             reader, file = self._stream_reader(), self.mapped
             if file is not None:
                 check_stream(file.view, self.name)
-        for batch in _each(iter(reader), self.name):
+        for batch in each_batch(iter(reader), self.name):
             if file is not None:
                 file.check_size()
             yield batch
             if file is not None:
                 file.check()  # nothing of it was copied before
-
-
-def _each(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
-    """Yields batches. Errors of pyarrow name `where`."""
-    while True:
-        with reading(where):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
 
 
 def _is_file(data: Data, size: int) -> bool:

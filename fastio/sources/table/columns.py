@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -181,21 +181,18 @@ class Conversion:
         fields: dict[str, NDArray[Any] | Ragged] = {}
         columns: list[Column] = []
         copies: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for plan in self._plans:
-            shape = _fixed_shape(plan.kind)
-            if shape is None:
-                fields[plan.name] = self._ragged(plan, batch, place, columns)
+        for plan, found, ragged in self._members(batch, place):
+            shape = _fixed_shape(plan.kind) or ()
+            if ragged is not None:
+                fields[plan.name] = ragged
             else:
-                target = _target(out, plan.name, rows, shape, plan.kind)
-                fields[plan.name] = target
-                for member in plan.members:
-                    column = self._fixed(plan, member, batch, place)
-                    columns.append(column)
+                target = fields[plan.name] = _target(out, plan.name, rows, shape, plan.kind)
+                for member, column in zip(plan.members, found, strict=True):
                     copies.append((_part(target, plan, member), column.values))  # type: ignore[arg-type]
             if plan.valid is not None:
-                valid = _target(out, plan.valid, rows, shape or (), Scalar("bool"))
-                fields[plan.valid] = valid
-                _mark_valid(valid, plan, columns[-len(plan.members) :])
+                valid = fields[plan.valid] = _target(out, plan.valid, rows, shape, Scalar("bool"))
+                _mark_valid(valid, plan, found)
+            columns += found
         _copy_tiled(copies, rows)
         return Converted(fields, columns)
 
@@ -206,21 +203,28 @@ class Conversion:
         """
         parts: list[Part] = []
         ragged: dict[str, Ragged] = {}
-        for plan in self._plans:
-            columns: list[Column] = []
-            shape = _fixed_shape(plan.kind)
-            if shape is None:
-                ragged[plan.name] = self._ragged(plan, batch, place, columns)
+        for plan, columns, found in self._members(batch, place):
+            if found is not None:
+                ragged[plan.name] = found
             else:
-                for member in plan.members:
-                    column = self._fixed(plan, member, batch, place)
-                    columns.append(column)
+                for member, column in zip(plan.members, columns, strict=True):
                     parts.append(Part(plan.name, member.first, column.values))  # type: ignore[arg-type]
             if plan.valid is not None:
-                valid = np.empty((batch.num_rows, *(shape or ())), np.bool_)
+                valid = np.empty((batch.num_rows, *(_fixed_shape(plan.kind) or ())), np.bool_)
                 _mark_valid(valid, plan, columns)
                 parts.append(Part(plan.valid, 0, valid))
         return parts, ragged
+
+    def _members(
+        self, batch: pa.RecordBatch, place: Place
+    ) -> Iterator[tuple[_Plan, list[Column], Ragged | None]]:
+        """Yields the plan and source columns of each field, and its rows if they differ in size."""
+        for plan in self._plans:
+            if _fixed_shape(plan.kind) is None:
+                rows, column = self._ragged(plan, batch, place)
+                yield plan, [column], rows
+            else:
+                yield plan, [self._fixed(plan, m, batch, place) for m in plan.members], None
 
     # --- Planning ---------------------------------------------------------------------------------
 
@@ -369,9 +373,7 @@ class Conversion:
                 f"{place.column(member.leaf.spoken)}: nulls={policy!r} is not a valid {dtype}"
             ) from error
 
-    def _ragged(
-        self, plan: _Plan, batch: pa.RecordBatch, place: Place, columns: list[Column]
-    ) -> Ragged:
+    def _ragged(self, plan: _Plan, batch: pa.RecordBatch, place: Place) -> tuple[Ragged, Column]:
         """Converts the rows of a variable-width field."""
         (member,) = plan.members
         spoken = member.leaf.spoken
@@ -382,8 +384,8 @@ class Conversion:
         if not isinstance(plan.kind, Array):
             if nulls is not None and not _is_mask(member.policy):
                 array = array.fill_null(member.policy)
-            columns.append(Column(plan.name, member.leaf.name, None, None, nulls))
-            return ragged_bytes(array, spoken, place)
+            rows = ragged_bytes(array, spoken, place)
+            return rows, Column(plan.name, member.leaf.name, None, None, nulls)
         rows, missing = ragged_lists(array)
         dtype = plan.kind.dtype
         values = filled(rows.values, missing, 0)
@@ -393,8 +395,7 @@ class Conversion:
                 member = replace(member, policy=_NO_POLICY)
             values = filled(values, missing, self._fill(plan, member, values, missing, place))
         rows = Ragged(values, rows.offsets)
-        columns.append(Column(plan.name, member.leaf.name, rows, missing, nulls))
-        return rows
+        return rows, Column(plan.name, member.leaf.name, rows, missing, nulls)
 
     def _null_error(
         self, member: _Member, count: int, rows: int, dtype: str, place: Place

@@ -186,16 +186,20 @@ def _start(span: Span) -> int:
     return span[0]
 
 
-class SpanFile:
+class SpanFile(io.RawIOBase):
     """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack."""
-
-    closed = False
 
     def __init__(self, source: StoredBytes, fetched: Fetched) -> None:
         self._source = source
         self._size = source.size()
         self._fetched: Fetched | None = fetched
         self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
 
     def read_buffer(self, nbytes: int | None = None) -> memoryview:
         """Returns the next bytes, fewer only at the end; without a copy if one span has them."""
@@ -206,34 +210,19 @@ class SpanFile:
         return data
 
     def read(self, nbytes: int | None = None) -> bytes:
-        """Returns the next bytes, fewer only at the end."""
         return bytes(self.read_buffer(nbytes))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves to a position and returns it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
     def tell(self) -> int:
-        """Returns the position."""
         return self._at
 
     def close(self) -> None:
-        """Releases the bytes."""
-        self._fetched, self.closed = None, True
-
-    def readable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def writable(self) -> bool:
-        """Returns False."""
-        return False
+        self._fetched = None
+        super().close()
 
     def _bytes(self, offset: int, count: int) -> memoryview:
         found = None if self._fetched is None else self._fetched.data(offset, count)
@@ -242,14 +231,19 @@ class SpanFile:
         return found.data
 
 
-class ForwardFile:
+class ForwardFile(io.RawIOBase):
     """A file for `pyarrow.PythonFile` that is read once, from its beginning to its end."""
-
-    closed = False
 
     def __init__(self) -> None:
         self._data = memoryview(b"")
         self._at = 0
+
+    def _next(self) -> memoryview:
+        """Returns the bytes from `tell()` on, as many as are available; none at the end."""
+        raise NotImplementedError
+
+    def readable(self) -> bool:
+        return True
 
     def read(self, nbytes: int | None = None) -> bytes:
         """Returns the next bytes, fewer only at the end."""
@@ -265,29 +259,12 @@ class ForwardFile:
             self._at += len(part)
         return b"".join(parts)
 
-    def _next(self) -> memoryview:
-        """Returns the bytes from `tell()` on, as many as are available; none at the end."""
-        raise NotImplementedError
-
     def tell(self) -> int:
-        """Returns the number of bytes that were read."""
         return self._at
 
     def close(self) -> None:
-        """Releases the bytes that were not read."""
-        self._data, self.closed = memoryview(b""), True
-
-    def readable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Returns False."""
-        return False
-
-    def writable(self) -> bool:
-        """Returns False."""
-        return False
+        self._data = memoryview(b"")
+        super().close()
 
 
 class StreamFile(ForwardFile):

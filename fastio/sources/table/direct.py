@@ -6,7 +6,7 @@ have none: they are read into memory once, if they fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
 from fastio.sources.table.options import TableOptions, narrowed, selected
 from fastio.sources.table.reading import Batches, Place, reading
-from fastio.sources.table.row_groups import Source, sources
+from fastio.sources.table.row_groups import sources
 from fastio.sources.table.tables import Tables
 from fastio.sources.table.values import Ragged
 
@@ -234,28 +234,21 @@ class TableDataset:
         wanted = self._filter
         if wanted is None:
             return (rows for groups in counted for rows, _ in groups)
-        jobs: list[Callable[[], int]] = []
         every = pool.map(lambda source: source.possible(wanted), self._sources)
-        for file, (groups, possible) in enumerate(zip(counted, every, strict=True)):
-            source = self._sources[file]
-            for number in range(len(groups)):
-                name = f"{self._names[file]}, row group {number}"
-                skipped = possible is not None and number not in possible
-                jobs.append(_counting(wanted, source, number, name, skipped))
-        return pool.map(lambda job: job(), jobs)
+        jobs = [
+            (file, number, possible is None or number in possible)
+            for file, (groups, possible) in enumerate(zip(counted, every, strict=True))
+            for number in range(len(groups))
+        ]
+        return pool.map(lambda job: self._matching(wanted, *job), jobs)
 
-
-def _counting(
-    wanted: Filter, source: Source, number: int, name: str, skipped: bool
-) -> Callable[[], int]:
-    def count() -> int:
-        if skipped:
+    def _matching(self, wanted: Filter, file: int, number: int, possible: bool) -> int:
+        """Returns the number of matching rows of a row group, if it may have any."""
+        if not possible:
             return 0
-        with reading(name):
-            batches = source.read(number, list(wanted.columns), None, False)
+        with reading(f"{self._names[file]}, row group {number}"):
+            batches = self._sources[file].read(number, list(wanted.columns), None, False)
             return sum(wanted.of_batch(batch).num_rows for batch in batches)
-
-    return count
 
 
 def _varies(kind: Any) -> bool:

@@ -7,7 +7,7 @@ versions ("Sequence", a list of one feature) are understood as of new ones ("Lis
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -110,25 +110,36 @@ def features_of(schema: pa.Schema) -> dict[str, Feature]:
         return {}
 
 
+def leaf_features(
+    features: Mapping[str, Feature], path: tuple[str, ...] = (), listed: bool = False
+) -> Iterator[tuple[tuple[str, ...], Feature, bool]]:
+    """Yields the path of each feature in columns, structs and lists; it; and whether in a list."""
+    for name, feature in features.items():
+        below, in_list = feature, listed
+        while isinstance(below, Several):
+            below, in_list = below.of, True
+        if isinstance(below, Group):
+            yield from leaf_features(below.children, (*path, name), in_list)
+        else:
+            yield (*path, name), below, in_list
+
+
 def class_names(features: Mapping[str, Feature]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Returns the class names of each ClassLabel, by its path of columns and struct fields."""
-    found: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for name, feature in features.items():
-        if isinstance(feature, ClassLabel):
-            found[(name,)] = feature.names
-        elif isinstance(feature, Group):
-            nested = class_names(feature.children)
-            found |= {(name, *path): names for path, names in nested.items()}
-    return found
+    return {
+        path: feature.names
+        for path, feature, listed in leaf_features(features)
+        if isinstance(feature, ClassLabel) and not listed
+    }
 
 
-def has_pictures(features: Mapping[str, Feature]) -> bool:
-    """Returns whether there are images among columns, or in structs."""
-    return any(
-        isinstance(feature, Picture)
-        or (isinstance(feature, Group) and has_pictures(feature.children))
-        for feature in features.values()
-    )
+def pictures(features: Mapping[str, Feature]) -> dict[tuple[str, ...], Picture]:
+    """Returns the images, by their path of columns and struct fields."""
+    return {
+        path: feature
+        for path, feature, listed in leaf_features(features)
+        if isinstance(feature, Picture) and not listed
+    }
 
 
 def with_classes(schema: Schema, names: Mapping[tuple[str, ...], tuple[str, ...]]) -> Schema:

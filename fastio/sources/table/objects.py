@@ -183,6 +183,7 @@ def decompressed(path: str) -> Any:
         codec = pa.Codec.detect(f"a{suffix}").name
     except (TypeError, ValueError):  # pyarrow raises one or the other for a name of no codec
         codec = None
+    # pyarrow takes a path whose name is not UTF-8 as bytes only.
     return pa.input_stream(pa.OSFile(os.fsencode(path)), compression=codec)
 
 

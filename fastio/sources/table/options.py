@@ -75,11 +75,9 @@ class TableOptions:
         for what, names in {"columns": columns, **(groups or {})}.items():
             if isinstance(names, str):
                 raise ValueError(f"{what} must be a list of names: [{names!r}]")
+        wanted = None if columns is None else tuple(columns)
         return cls(
-            None if columns is None else tuple(columns),
-            {name: tuple(members) for name, members in (groups or {}).items()},
-            dtypes or {},
-            nulls or {},
+            wanted, {k: tuple(v) for k, v in (groups or {}).items()}, dtypes or {}, nulls or {}
         )
 
     def __bool__(self) -> bool:

@@ -19,10 +19,9 @@ from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
-from fastio.sources.table.arrow import _each
 from fastio.sources.table.data import Data
 from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, Place, reading, without_rows
+from fastio.sources.table.reading import Batches, Place, each_batch, reading, without_rows
 
 _ANY_BYTES = 1 << 62
 _BUFFER_BYTES = 4096
@@ -370,7 +369,7 @@ class ParquetTable:
         with reading(where):
             file = self.reader(data)
             batches = file.iter_batches(rows, row_groups=[group], columns=list(columns))
-        for batch in _each(batches, where):
+        for batch in each_batch(batches, where):
             kept, skipped = without_rows(batch, start - first)
             if kept.num_rows:
                 yield Place(self.name, first + skipped, group), kept

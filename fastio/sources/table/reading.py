@@ -54,6 +54,7 @@ class Place:
         return Place(self.file, first, self.row_group, numbers)
 
 
+ADVICE = "copy it again, or write it again"  # for damaged files
 Batches = Iterator[tuple[Place, pa.RecordBatch]]
 
 
@@ -117,10 +118,20 @@ def without_rows(batch: pa.RecordBatch, start: int) -> tuple[pa.RecordBatch, int
     return (batch.slice(skipped) if skipped else batch), skipped
 
 
+def each_batch(
+    batches: Iterator[pa.RecordBatch], where: str, advice: str = ADVICE
+) -> Iterator[pa.RecordBatch]:
+    """Yields batches. Errors of pyarrow name `where`."""
+    while True:
+        with reading(where, advice):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
 @contextmanager
-def reading(
-    where: str, advice: str = "copy it again, or write it again", *, kind: str = ""
-) -> Iterator[None]:
+def reading(where: str, advice: str = ADVICE, *, kind: str = "") -> Iterator[None]:
     """Translates errors of pyarrow to those of fastio, which name the file and its `kind`."""
     try:
         yield

@@ -12,7 +12,7 @@ import pyarrow.json as pa_json
 
 from fastio.errors import ShardCorrupt
 from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, reading, skipped_to
+from fastio.sources.table.reading import Batches, each_batch, reading, skipped_to
 
 # What types of text files are found out from, and what of them is read at a time.
 _TEXT_BLOCK = 8 << 20
@@ -38,15 +38,9 @@ class CsvTable:
         with reading(self.name):
             reader = self._open(types, list(columns))
         with reader:
-            yield from skipped_to(self.name, self._batches(reader), start, columns)
-
-    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
-        while True:
-            with reading(self.name, _TYPE_ADVICE):
-                batch = next(reader, None)
-            if batch is None:
-                return
-            yield batch
+            yield from skipped_to(
+                self.name, each_batch(reader, self.name, _TYPE_ADVICE), start, columns
+            )
 
     def _open(self, types: Mapping[str, pa.DataType], columns: list[str] | None) -> Any:
         return pa_csv.open_csv(

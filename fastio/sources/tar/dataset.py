@@ -178,11 +178,6 @@ class TarDataset(Rows):
         self._fingerprint = digest.hexdigest()
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        """None: tars have numbers of classes and no names."""
-        return None
-
-    @property
     def tars(self) -> tuple[str, ...]:
         """The tars' names for their reader; the paths of local ones."""
         return tuple(tar.name for tar in self.index.tars)

@@ -210,9 +210,8 @@ def assemble(
             columns[f"state.{number}"] = pa.array(state)
         # Numbers as names, because the names of fields are validated with the dataset's schema.
         fields[str(number)] = _field(reader, tars, name, offset, length)
-        missing = np.flatnonzero(state == STATE_MISSING)
-        wrong = np.flatnonzero(state == STATE_NO_INTEGER)
-        about.append([name, *_count_and_first(missing), *_count_and_first(wrong)])
+        missing, wrong = state == STATE_MISSING, state == STATE_NO_INTEGER
+        about.append([name, *count_and_first(missing), *count_and_first(wrong)])
     description = {
         "version": VERSION,
         "tars": [[tar.name, tar.stamp, tar.rows, tar.nbytes] for tar in tars],
@@ -299,8 +298,10 @@ def _field(
     return infer_field(name, examples, bool((lengths == lengths[0]).all()))
 
 
-def _count_and_first(rows: NDArray[np.int64]) -> tuple[int, int]:
-    return len(rows), int(rows[0]) if len(rows) else -1
+def count_and_first(rows: NDArray[np.bool_]) -> tuple[int, int]:
+    """Returns how many rows are marked, and the number of the first, or -1."""
+    count = int(np.count_nonzero(rows))
+    return count, int(np.argmax(rows)) if count else -1
 
 
 def by_tar(tar_numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

@@ -26,7 +26,7 @@ from fastio.packed.ipc import MappedFile
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import Array, Schema
 from fastio.sources.tar.headers import STATE_MISSING, STATE_NO_INTEGER, STATE_THERE, split_name
-from fastio.sources.tar.index import METADATA_KEY, VERSION, TarIndex
+from fastio.sources.tar.index import METADATA_KEY, VERSION, TarIndex, count_and_first
 from fastio.sources.tar.values import is_integer, may_be_field
 
 _PIECE = 0  # an index is one
@@ -202,18 +202,13 @@ def _check_files(index: TarIndex, name: str, sizes: NDArray[np.int64]) -> None:
         values = index.values(name)
         _require(not values[state != STATE_THERE].any(), f"has values of {shown} without a number")
     extension = index.extensions[name]
-    counted = (
-        *_count_and_first(state == STATE_MISSING),
-        *_count_and_first(state == STATE_NO_INTEGER),
+    missing, wrong = state == STATE_MISSING, state == STATE_NO_INTEGER
+    told = (
+        *(extension.missing, extension.first_missing),
+        *(extension.no_integer, extension.first_no_integer),
     )
     _require(
-        counted
-        == (
-            extension.missing,
-            extension.first_missing,
-            extension.no_integer,
-            extension.first_no_integer,
-        ),
+        (*count_and_first(missing), *count_and_first(wrong)) == told,
         f"has {shown} that were counted wrongly",
     )
     field = extension.field
@@ -222,11 +217,6 @@ def _check_files(index: TarIndex, name: str, sizes: NDArray[np.int64]) -> None:
         zipped = name.rpartition(".")[2] == "gz"
         room = MAX_UNZIPPED_BYTES if zipped else int(length.max())
         _require(nbytes <= room, f"has {shown} too small for their shape")
-
-
-def _count_and_first(rows: NDArray[np.bool_]) -> tuple[int, int]:
-    count = int(np.count_nonzero(rows))
-    return count, int(np.argmax(rows)) if count else -1
 
 
 def _parsed(text: bytes | None) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from fastio.packed.of_sample import NOT_OF_SAMPLES
 from fastio.packed.reads import WHOLE_FILE
 from fastio.schema import Image, Schema
 from fastio.sources import HuggingFaceDataset, TarDataset
-from fastio.sources.hugging_face.fields import wants_rows
 from fastio.sources.hugging_face.sources import has_transform
-from fastio.sources.hugging_face.table import HuggingFaceTable
+from fastio.sources.hugging_face.table import HuggingFaceTable, wants_rows
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.opening import Opened
 from fastio.sources.table.options import TableOptions

@@ -20,9 +20,15 @@ from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_n
 from fastio.packed.rows import Rows
 from fastio.schema import Array, Image, Schema, Text
 from fastio.shown import without_secrets
-from fastio.sources.hugging_face.fields import Chosen, choose_fields, nested_values, wants_rows
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
-from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups
+from fastio.sources.hugging_face.table import (
+    Chosen,
+    HuggingFaceTable,
+    choose_fields,
+    nested_values,
+    open_groups,
+    wants_rows,
+)
 from fastio.sources.table.columns import Conversion, leaf_array
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.options import TableOptions, narrowed

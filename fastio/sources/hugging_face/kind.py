@@ -24,10 +24,9 @@ from fastio.sources.base import (
     row_spans,
 )
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
-from fastio.sources.hugging_face.fields import wants_rows
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.sources import is_hugging_face, record_batches
-from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups
+from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
 from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.kind import COLUMN_OPTIONS
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.profiler import profile
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 from fastio.sources.torch_dataset import (
@@ -181,3 +183,31 @@ def test_a_dataset_that_iterates_can_be_entered_later(workers: int) -> None:
 def test_an_iterable_dataset_is_batched_as_asked() -> None:
     reader = TorchReader(Counting(5), WorkerSettings(), batched=True, batch_size=2, drop_last=True)
     assert [batch.tolist() for batch in reader.read()] == [[0, 1], [2, 3]]
+
+
+def test_a_profiler_sees_each_batch_as_with_dataloader() -> None:
+    reader = TorchReader(Sized(), WorkerSettings(), batched=True)
+    with profile() as recorded:
+        assert read(reader, [1], [2]) == [[1], [2]]
+    names = [event.name for event in recorded.events() if event.name.startswith("enumerate(Da")]
+    assert len(names) == 3  # the third finds the end
+    assert read(reader, [3]) == [[3]]
+
+
+def test_dataloader_warns_of_each_batch_behind_the_length_of_an_iterable_dataset() -> None:
+    class Short(Counting):
+        def __len__(self) -> int:
+            return 2
+
+    reader = TorchReader(Short(4), WorkerSettings(), batched=True, batch_size=1)
+    assert len(reader) == 2
+    batches = reader.read()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [next(batches).item(), next(batches).item()] == [0, 1]
+        assert not caught
+        assert [batch.item() for batch in batches] == [2, 3]
+    assert [str(warning.message).split("), ")[1][:13] for warning in caught] == [
+        "but 3 samples",
+        "but 4 samples",
+    ]

@@ -87,10 +87,10 @@ class Loader(DataLoader[_Batch]):
             the batches.
         collate_fn: function that makes a batch from a list of samples. Its samples are what
             `dataset[i]` returns: PIL images for an ImageFolder without ToTensor, ints and lists for
-            rows of a `datasets.Dataset` (those with nulls, images, nested columns or a format use
-            the torch path), arrays for fastio's datasets, and None for nulls of table files that
-            are not packed. Fields named in `transforms` are tensors. All transforms run before
-            collate_fn, except those for the whole batch.
+            rows of a `datasets.Dataset` (which then uses the torch path), arrays for fastio's
+            datasets, and None for nulls of table files that are not packed. Fields named in
+            `transforms` are tensors. All transforms run before collate_fn, except those for the
+            whole batch.
         pin_memory: deliver batches in pinned memory, each batch in memory of its own, so that they
             can be copied with non_blocking=True. Not needed with `device`. Requires CUDA.
         drop_last: drop the last batch (counted over all ranks) if it is not full.

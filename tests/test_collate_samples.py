@@ -306,7 +306,9 @@ PLAIN: dict[str, Sequence[Any]] = {
 
 
 def test_hugging_face_rows_are_python_s_values() -> None:
-    compare(rows_of(**PLAIN))
+    with pytest.warns(PerformanceWarning, match="collate_fn"):
+        compare(rows_of(**PLAIN), "torch")
+    compare(rows_of(**PLAIN), fields=list(PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -324,12 +326,16 @@ def test_strings_and_nulls_of_hugging_face_rows(column: Sequence[Any]) -> None:
 
 
 def test_of_a_selection_of_rows_and_columns() -> None:
-    compare(rows_of(**PLAIN).select([3, 0, 4]).select_columns(["text", "ids"]))
+    some = rows_of(**PLAIN).select([3, 0, 4]).select_columns(["text", "ids"])
+    compare(some, "torch")
+    compare(some, fields=["text", "ids"])
 
 
 def test_subsets_and_joined_datasets_give_their_samples(folder: Path, packed: Path) -> None:
-    compare(Subset(rows_of(**PLAIN), [3, 1]))
+    compare(Subset(rows_of(**PLAIN), [3, 1]), "torch")
+    compare(Subset(rows_of(**PLAIN), [3, 1]), fields=list(PLAIN))
     compare(Subset(rows_of(x=[1, None, 3]), [2, 1]), "torch")
+    compare(ConcatDataset([rows_of(**PLAIN), rows_of(**PLAIN)]), "torch")
     joined: Any = ConcatDataset([image_folder(folder), image_folder(folder)])
     compare(joined)
     compare(Subset(joined, [7, 0]))
@@ -337,10 +343,11 @@ def test_subsets_and_joined_datasets_give_their_samples(folder: Path, packed: Pa
         compare(Subset(dataset, [6, 2]))
 
 
-def test_in_any_order() -> None:
+@pytest.mark.parametrize(("fields", "path"), [(None, "torch"), (list(PLAIN), "native")])
+def test_in_any_order(fields: Any, path: str) -> None:
     source = rows_of(**PLAIN)
-    with Loader(source, 2, sampler=[4, 0, 3], collate_fn=list) as loader:
-        assert loader.path == "native"
+    with Loader(source, 2, sampler=[4, 0, 3], collate_fn=list, fields=fields) as loader:
+        assert loader.path == path
         found = [sample for batch in loader for sample in batch]
     for sample, row in zip(found, (4, 0, 3), strict=True):
         same(sample, source[row])

@@ -565,7 +565,10 @@ def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
 # Hugging Face's rows
 
 
-def test_hugging_face_s_rows_for_a_collate_fn_come_in_data_loader_s_order() -> None:
+@pytest.mark.parametrize(("fields", "path"), [(None, "torch"), (["row"], "native")])
+def test_hugging_face_s_rows_for_a_collate_fn_come_in_data_loader_s_order(
+    fields: Any, path: str
+) -> None:
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"row": [[row] for row in range(ROWS)]})
 
@@ -573,8 +576,8 @@ def test_hugging_face_s_rows_for_a_collate_fn_come_in_data_loader_s_order() -> N
         return torch.tensor([sample["row"][0] for sample in samples])
 
     theirs = DataLoader(rows, 4, shuffle=True, collate_fn=gathered)
-    with Loader(rows, 4, shuffle=True, collate_fn=gathered) as loader:
-        assert loader.path == "native"
+    with Loader(rows, 4, shuffle=True, collate_fn=gathered, fields=fields) as loader:
+        assert loader.path == path
         assert epochs_and_draws(always(loader), 6) == epochs_and_draws(always(theirs), 6)
 
 

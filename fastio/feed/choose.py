@@ -60,6 +60,12 @@ _OWN_TRANSFORM = Slow(
     "(transforms={'image': [...]}) or a collate_fn to the loader.",
 )
 
+_FOR_COLLATE = (
+    "Leave out collate_fn (fastio.TokenPad pads rows of tokens), or open the dataset with the "
+    "columns and the values for nulls that you want, fastio.open(dataset, columns=[...], "
+    "nulls={...}): collate_fn then gets fastio's values."
+)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -120,6 +126,9 @@ def make_feed(request: Request) -> Feed:
     _check_no_view(request.transforms)
     parts, picked = parts_of(request.dataset)
     if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
+        slow = _python_rows(parts, request)
+        if slow is not None:
+            return _torch_feed(request, slow)
         return _concat_feed(parts, picked, request)
     if picked is not None and len(parts) == 1:
         request = _of_subset(parts[0], picked, request)
@@ -130,8 +139,9 @@ def make_feed(request: Request) -> Feed:
         if has_transform(request.dataset):
             return _torch_feed(request, _OWN_TRANSFORM)
         unlike = _unlike_python(request)
-        if unlike is not None and _asks_nothing(request):
-            return _torch_feed(request, unlike)
+        slow = unlike or _python_rows([request.dataset], request)
+        if slow is not None and _asks_nothing(request):
+            return _torch_feed(request, slow)
         python = is_dataset_object(request.dataset) and unlike is None
         samples = SampleForm(None, python)
         request = replace(request, dataset=open_data(request.dataset))
@@ -184,14 +194,19 @@ def _unlike_python(request: Request) -> Slow | None:
     if not named and as_list(given):
         named = [name for name, kind in request.dataset.features.items() if _is_image(kind)]
     reason = unlike_python(request.dataset, named)
-    if reason is None:
+    return None if reason is None else Slow(reason, _FOR_COLLATE)
+
+
+def _python_rows(parts: Sequence[Any], request: Request) -> Slow | None:
+    """Returns why rows of the datasets package are not read natively for collate_fn, or None.
+
+    Their Python objects take as long to make on the native path, and longer in small batches.
+    """
+    rows = any(is_dataset_object(part) for part in parts)
+    only_collates = request.workers.collate_fn is not None and _asks_nothing(request)
+    if not rows or not only_collates or request.by_rows or as_list(request.transforms):
         return None
-    return Slow(
-        reason,
-        "Leave out collate_fn, or open the dataset with the columns and the values for nulls that "
-        "you want, fastio.open(dataset, columns=[...], nulls={...}): collate_fn then gets fastio's "
-        "values.",
-    )
+    return Slow("collate_fn gets rows of the datasets package as Python objects", _FOR_COLLATE)
 
 
 def _is_image(feature: Any) -> bool:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy.typing as npt
 from torch.utils.data import DataLoader, Sampler, default_collate, default_convert
@@ -471,6 +471,15 @@ class Loader(DataLoader[_Batch]):
         if counted and not self._closed and len(self.dataset) != self._feed.epoch_rows():
             self._follow_changes()
         return self._feed.steps(self._ranks())
+
+    # Not __getitem__: NumPy would then take a loader for a sequence.
+    def __getitems__(self, indices: object) -> NoReturn:
+        """Raises a TypeError where a DataLoader, such as the Trainer's, has a loader as dataset."""
+        raise TypeError(
+            "a fastio.Loader has batches to iterate over, and no items: where a dataset is wanted, "
+            "pass loader.dataset. For the Trainer of transformers, use "
+            "fastio.integrations.accelerate.TrainerLoaders"
+        )
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """Starts the next epoch, or continues where a loaded state says.

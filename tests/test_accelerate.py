@@ -390,6 +390,13 @@ def test_the_trainers_datasets_stay_its_own(tmp_path: Path) -> None:
     assert own.evaluate()["eval_rows"] == len(own.predict(rows).predictions) == ROWS
 
 
+def test_the_trainer_s_own_class_names_the_one_for_loaders(packed: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    options = transformers.TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to=[])
+    with loader(packed) as bare, pytest.raises(TypeError, match=r"accelerate\.TrainerLoaders"):
+        transformers.Trainer(Tiny(), options, train_dataset=bare).train()
+
+
 def test_accelerates_script_of_the_docs(
     accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,16 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import fastio
 from fastio import SourceNotFound, StoreError
 from fastio.store import Store, is_remote, join, open_store, split
 from fastio.store.options import Untranslatable, for_fsspec, for_obstore
@@ -559,3 +563,48 @@ def test_parallel_raises_the_first_error_and_tells_the_others() -> None:
     with pytest.raises(KeyError, match="first"):
         parallel([waits, fails], threads=2)
     assert told.wait(60)
+
+
+@pytest.mark.parametrize("value", ["x", "5", True, [5], 0, -1, {"total": 5}])
+@pytest.mark.parametrize("place", ["http://127.0.0.1:9", "s3://b", "memory://b"])
+def test_a_timeout_that_is_no_time_is_named(place: str, value: object) -> None:
+    with pytest.raises(StoreError, match=r"option timeout of storage_options .* number of seconds"):
+        open_store(place, {"timeout": value})
+
+
+@pytest.mark.parametrize("value", [5, 0.5, timedelta(seconds=5)])
+def test_a_timeout_is_a_number_of_seconds_or_a_timedelta(url: str, value: object) -> None:
+    for options in ({"timeout": value}, {"timeout": value, **ONLY_FSSPEC["http"]}):
+        assert open_store(url, options).read("data") == DATA
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.tar", "packed"])
+def test_opens_do_not_wait_for_one_another(name: str) -> None:
+    opens = 4
+    together = threading.Barrier(opens)
+
+    class Waits(BaseHTTPRequestHandler):
+        """Answers the first requests when as many are waiting as there are opens."""
+
+        def do_GET(self) -> None:
+            if not together.broken:
+                with suppress(threading.BrokenBarrierError):
+                    together.wait(timeout=10)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    def missing(url: str) -> None:
+        with pytest.raises((SourceNotFound, StoreError)):
+            fastio.open(url)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Waits) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with ThreadPoolExecutor(opens) as pool:
+            url = f"http://127.0.0.1:{server.server_port}/{name}"
+            list(pool.map(missing, [url] * opens))
+        server.shutdown()
+    assert not together.broken, "an open waited for another one"

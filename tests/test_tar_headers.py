@@ -36,6 +36,9 @@ class HugeTar:
     def __init__(self, start: bytes, body: int, end: bytes) -> None:
         self._start, self._body, self._end = start, body, end
 
+    def where(self, name: str) -> str:
+        return name
+
     def size(self, name: str) -> int:
         return len(self._start) + self._body + len(self._end)
 

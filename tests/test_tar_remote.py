@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,14 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))
+
+
+def test_an_empty_tar_is_named_by_its_url(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").touch()
+    with http_folder(tmp_path) as url:
+        error = re.escape(f"{url}/a.tar is not a tar: it is empty (0 bytes)")
+        with pytest.raises(fastio.ShardCorrupt, match=error):
+            fastio.open(f"{url}/a.tar")
 
 
 def epochs(source: Any, count: int = 2, **arguments: Any) -> dict[tuple[int, int], Any]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.lifecycle import Owner
 from fastio.shown import without_secrets
-from fastio.store.options import family_of
+from fastio.store.options import Untranslatable, check_seconds, family_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, Transfers, attempt
@@ -74,6 +74,10 @@ def open_store(
     Raises:
         StoreError: If the URL or an option is not understood, or a package for it is missing.
     """
+    try:
+        check_seconds(storage_options or {})
+    except ValueError as error:
+        raise StoreError(f"{without_secrets(url)}: {error}") from None
     store = Store(url, storage_options, deadline_s=deadline_s, timeout_s=timeout_s)
     _ = store.backend
     return store
@@ -136,14 +140,6 @@ class Store:
     def size(self, name: str) -> int:
         """Returns the size of an object in bytes, in one request."""
         return self.stat(name).size
-
-    def exists(self, name: str) -> bool:
-        """Returns whether an object exists, in one request."""
-        try:
-            self.stat(name)
-        except SourceNotFound:
-            return False
-        return True
 
     def read(
         self,
@@ -414,8 +410,6 @@ def _try_obstore(
     url: str, options: Mapping[str, Any], limits: Limits
 ) -> tuple[Backend | None, str]:
     """Returns obstore's backend, or None and the reason why it cannot be used."""
-    from fastio.store.options import Untranslatable
-
     ours = "fastio.store.obstore_backend" in sys.modules
     if not ours and "obstore" in sys.modules and _is_forked_worker():
         return None, "obstore may have been used before this process was forked"

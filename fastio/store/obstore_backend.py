@@ -177,6 +177,8 @@ class ObstoreBackend:
             "connect_timeout": timedelta(seconds=timeout_s),
             **self._settings.client,
         }
+        if isinstance(options["timeout"], timedelta):  # the user's, within what is left
+            options["timeout"] = min(options["timeout"], timedelta(seconds=total_s))
         if timed_reads:
             # It counts from the request to the first byte too, and so would stop long uploads.
             options.setdefault("read_timeout", timedelta(seconds=timeout_s))

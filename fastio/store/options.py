@@ -6,6 +6,7 @@ import os
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -47,6 +48,10 @@ _FAMILY = {
 }
 
 
+# Options that are durations, at the top or in `client_options`.
+_SECONDS = frozenset({"timeout", "connect_timeout", "read_timeout"})
+
+
 class Untranslatable(Exception):
     """obstore has no such option, or would miss credentials that fsspec finds."""
 
@@ -73,6 +78,21 @@ def family_of(scheme: str) -> str | None:
     return _FAMILY.get(scheme)
 
 
+def check_seconds(options: Mapping[str, Any]) -> None:
+    """Raises ValueError if a timeout is neither a positive number of seconds nor a timedelta."""
+    for place, within in (("", options), ("client_options: ", options.get("client_options"))):
+        for name, value in within.items() if isinstance(within, Mapping) else ():
+            # An object may be aiohttp's own ClientTimeout, and text one of obstore's ("5 s").
+            wrong = isinstance(value, (bool, bytes, Mapping, list, tuple, set))
+            wrong |= isinstance(value, str) and not place
+            wrong |= isinstance(value, (int, float)) and not value > 0
+            if name in _SECONDS and wrong:
+                raise ValueError(
+                    f"the option {place}{name} of storage_options is {value!r}, expected a number "
+                    "of seconds above 0, such as 5 or 0.5, or a timedelta"
+                )
+
+
 def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
     """Translates a URL and options to obstore's; Untranslatable names an option without one."""
     settings = Settings(url)
@@ -80,6 +100,15 @@ def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
     client = options.pop("client_options", None)
     if client is not None:
         settings.client.update(client)
+    settings.client.update({name: options.pop(name) for name in _SECONDS & options.keys()})
+    for name in _SECONDS & settings.client.keys():
+        value = settings.client[name]
+        if value is None:
+            del settings.client[name]
+        elif isinstance(value, (int, float)):
+            settings.client[name] = timedelta(seconds=value)
+        elif not isinstance(value, (str, timedelta)):
+            raise Untranslatable(f"{name} of the type {type(value).__name__}")
     translate = {"s3": _s3, "gs": _gs, "az": _az, "http": _http}[family]
     translate(options, settings)
     if family == "http":
@@ -216,7 +245,9 @@ def for_fsspec(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _web_for_fsspec(options: dict[str, Any]) -> dict[str, Any]:
-    """Translates headers and certificates in `client_options` to aiohttp's options."""
+    """Translates headers, certificates and timeouts to aiohttp's options."""
+    if isinstance(options.get("timeout"), timedelta):
+        options["timeout"] = options["timeout"].total_seconds()
     client = dict(options.pop("client_options", None) or {})
     headers = {**(client.pop("default_headers", None) or {}), **(options.get("headers") or {})}
     if headers:

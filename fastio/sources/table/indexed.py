@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,6 +66,10 @@ class TableSamples(Rows):
         self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
+        self._kept_open: TableDataset | None = None
+        self._first_rows: NDArray[np.int64] | None = None
+        # One per object: that of functools.cached_property in Python 3.10 and 3.11 is shared, and
+        # one server that does not answer would delay the tables of all others.
         self._opening = threading.Lock()
 
     def row_groups(
@@ -87,19 +90,16 @@ class TableSamples(Rows):
             filters=self._filters,
             memory=memory,
             threads=threads,
-            like=self.__dict__.get("_opened"),
+            like=self._kept_open,
         )
-
-    @cached_property
-    def _opened(self) -> TableDataset:
-        return self.row_groups(None, _MOST_IN_MEMORY, available_cores())
 
     @property
     def _dataset(self) -> TableDataset:
-        if "_opened" not in self.__dict__:
-            with self._opening:  # cached_property has no lock from Python 3.12 on
-                return self._opened
-        return self._opened
+        if self._kept_open is None:
+            with self._opening:
+                if self._kept_open is None:
+                    self._kept_open = self.row_groups(None, _MOST_IN_MEMORY, available_cores())
+        return self._kept_open
 
     @property
     def path(self) -> str:  # type: ignore[override]
@@ -111,9 +111,13 @@ class TableSamples(Rows):
         """The schema of the fields."""
         return self._dataset.schema
 
-    @cached_property
+    @property
     def _first(self) -> NDArray[np.int64]:
-        return np.array([group.first_row for group in self._dataset.groups], np.int64)
+        """The number of the first row of each row group, int64 (row groups,)."""
+        groups = self._dataset.groups
+        if self._first_rows is None:
+            self._first_rows = np.array([group.first_row for group in groups], np.int64)
+        return self._first_rows
 
     @property
     def fingerprint(self) -> str:
@@ -210,8 +214,8 @@ class TableSamples(Rows):
         """Releases row groups in memory and open files."""
         with self._lock:
             self._read.clear()
-        if "_opened" in self.__dict__:
-            self._opened.close()
+        if self._kept_open is not None:
+            self._kept_open.close()
 
     def __reduce__(self) -> Any:
         given = self._make, self._options, self._filters, self.memory, self.remote

@@ -55,13 +55,16 @@ class Window:
         window_bytes: The size of the buffer: small if seeking is cheap, large if requests are slow.
 
     Attributes:
+        name: The path or URL of the tar, for messages.
+        size: The size of the tar in bytes.
         end: The byte after the last member, once `read_members` has reached it.
     """
 
     def __init__(self, reader: TarReader, name: str, window_bytes: int) -> None:
-        self.name = name
+        self.name = reader.where(name)
         self.size = reader.size(name)
         self.end = 0
+        self._name = name
         self._reader = reader
         self._window_bytes = window_bytes
         self._data = b""
@@ -72,7 +75,7 @@ class Window:
         at = offset - self._begin
         if at < 0 or at + length > len(self._data):
             wanted = min(max(length, self._window_bytes), self.size - offset)
-            found: Buffer = self._reader.read(self.name, offset, max(wanted, 0))
+            found: Buffer = self._reader.read(self._name, offset, max(wanted, 0))
             self._data = bytes(found)
             self._begin = offset
             at = 0

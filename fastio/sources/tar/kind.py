@@ -148,8 +148,14 @@ def _check_tar(reader: LocalTars | StoreTars, name: str) -> tuple[ShardCheck, Ta
     except SourceNotFound:
         return ShardCheck(name, nbytes, "missing"), None
     except ShardCorrupt as error:
-        # The message begins with the name, which is shown beside it anyway.
-        problem = str(error).removeprefix(name).removeprefix(" is ").removeprefix(": ").strip()
+        # The message begins with the path, and the name is shown beside it anyway.
+        problem = (
+            str(error)
+            .removeprefix(reader.where(name))
+            .removeprefix(" is ")
+            .removeprefix(": ")
+            .strip()
+        )
         return ShardCheck(name, nbytes, problem), None
     except (FastioError, OSError) as error:
         return ShardCheck(name, nbytes, str(error)), None

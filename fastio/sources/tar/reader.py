@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool
-from fastio.store import Stamp, Store, is_remote, open_store
+from fastio.store import Stamp, Store, is_remote, join, open_store
 
 TAR_SUFFIX = ".tar"
 # Compressed tars are recognised in order to say why they cannot be read.
@@ -154,6 +154,10 @@ class TarReader(Protocol):
     Methods raise SourceNotFound if there is no such tar, and OSError if it cannot be read.
     """
 
+    def where(self, name: str) -> str:
+        """Returns the path or URL of a tar, for messages."""
+        ...
+
     def size(self, name: str) -> int:
         """Returns the size of a tar in bytes."""
         ...
@@ -200,6 +204,10 @@ class LocalTars:
     def versions(self) -> list[tuple[str, str, int]]:
         """The name, stamp and size in bytes of each tar."""
         return [(name, mark, int(mark.partition(" ")[0])) for name, mark in self._stamps.items()]
+
+    def where(self, name: str) -> str:
+        """Returns the path of a tar."""
+        return name
 
     def size(self, name: str) -> int:
         """Returns the size of a tar in bytes."""
@@ -300,6 +308,10 @@ class StoreTars:
     def versions(self) -> list[tuple[str, str, int]]:
         """The name, stamp and size in bytes of each tar."""
         return [(name, stamp.key, stamp.size) for name, stamp in self.stamps.items()]
+
+    def where(self, name: str) -> str:
+        """Returns the URL of a tar."""
+        return join(self.folder, name)
 
     def size(self, name: str) -> int:
         """Returns the size of a tar in bytes."""

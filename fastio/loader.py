@@ -73,7 +73,9 @@ class Loader(DataLoader[_Batch]):
         dataset: anything that `fastio.open` accepts: a path, a URL, a pattern or a list of them, or
             a `datasets.Dataset`, which is opened with the default options. Also a dataset that
             `fastio.open` returned, several datasets mixed by `fastio.mix`, or a torch dataset.
-        batch_size: number of samples per batch on each rank; None delivers single samples.
+        batch_size: number of samples per batch on each rank; None delivers single samples, whose
+            numbers are Python's where DataLoader's are (int64, float64 and bool without transforms,
+            in host memory).
         shuffle: whether the rows are delivered in random order, see `seed`. None means False.
         sampler, batch_sampler: iterables of row numbers, or of lists of them, whose order is
             followed exactly. The sampler is then responsible for dividing rows among ranks, and the

@@ -394,3 +394,41 @@ def test_columns_that_are_named_are_fastio_s_values() -> None:
     with Loader(fastio.open(source, columns=["y"]), 3, collate_fn=list) as loader:
         assert loader.path == "native"
         assert next(iter(loader)) == [{"y": 1}, {"y": 2}, {"y": 3}]
+
+
+# Single samples
+
+
+@pytest.mark.parametrize("step", [None, "ToTensor", "PILToTensor"])
+def test_single_samples_of_an_image_folder_are_data_loader_s(
+    folder: Path, step: str | None
+) -> None:
+    source = image_folder(folder, *([step] if step else []))
+    with Loader(source, None) as loader:
+        assert loader.path == "native"
+        same(list(loader), list(DataLoader(source, None)))
+
+
+def test_numbers_of_single_samples_are_what_data_loader_gives(packed: Path) -> None:
+    names = ["int64", "int32", "bool", "fixed", "open", "any", "text", "bytes"]
+    with fastio.open(packed) as dataset, Loader(dataset, None, fields=names) as loader:
+        wanted = [{name: one[name] for name in names} for one in DataLoader(dataset, None)]
+        same(list(loader), wanted)
+
+
+def test_numbers_of_single_samples_with_transforms_are_tensors(packed: Path) -> None:
+    how = {"int64": fastio.OnBatch(lambda values: values * 2)}
+    with Loader(packed, None, fields=["int64"], transforms=how) as loader:
+        values = [sample["int64"] for sample in loader]
+    assert all(isinstance(value, torch.Tensor) for value in values)
+    assert [int(value) for value in values] == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_labels_of_single_padded_documents_are_what_data_loader_gives(tmp_path: Path) -> None:
+    schema = fastio.Schema({"tokens": fastio.Tokens("uint16"), "label": fastio.Scalar("int64")})
+    rows = [{"tokens": np.arange(row, dtype=np.uint16), "label": row} for row in range(1, 7)]
+    fastio.pack(rows, tmp_path / "tokens", schema=schema)
+    with fastio.open(tmp_path / "tokens") as dataset:
+        documents = fastio.TokenPad(dataset, 9)
+        with Loader(documents, None) as loader:
+            same(list(loader), list(DataLoader(documents, None)))

@@ -44,6 +44,7 @@ from fastio.sources.torch_dataset import (
     WorkerSettings,
     image_files,
     image_folders,
+    single_sample,
 )
 from fastio.stage import staged
 from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
@@ -161,6 +162,8 @@ def make_feed(request: Request) -> Feed:
     settings = _native_settings(request)
     if images is not None and not _given_for("image", request.transforms):
         samples = SampleForm(images)
+        if not request.sampling.batched and settings.collate_fn is None and request.device is None:
+            settings = replace(settings, collate_fn=single_sample)
     settings = replace(settings, samples=samples or SampleForm())
     settings.engine.ragged.check(opened.schema, request.fields, transforms.audio)
     if opened.remote_part is None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from fastio.feed.base import BatchInfo
 from fastio.feed.fields import FieldTransforms
 from fastio.order.sampling import Sampling
 from fastio.packed.pixels import pillow_image
-from fastio.schema import Field, Image
+from fastio.schema import Field, Image, Scalar
 from fastio.tensors.ragged import one_part, ragged_parts
 from fastio.tensors.trees import Finish, Step, Tail, image_tensors, pin, value_tensors
 from fastio.transforms import Compiled, Pointwise
@@ -152,16 +153,20 @@ class Delivery:
         self._settings = settings
         self.transform_s = 0.0
         steps: list[Step] = []
+        numbers: set[int | str | None] = set()
         for place, name in enumerate(self.fields):
             keys: dict[str, int | str | None] = {"tuple": place, "dict": name, "single": None}
             key, compiled = keys[self._schema.structure], transforms.fields.get(name, Compiled())
+            kind = self._schema.fields[name]
+            if isinstance(kind, Scalar) and np.dtype(kind.dtype).type in _PYTHONS:
+                numbers |= set() if name in self._transformed else {key}
             tail = tails.get(name, compiled.tail)
             steps += [(key, Tail(tail))] if tail else []
             steps += [(key, function) for function in compiled.batch]
         whole: list[Step] = [(None, function) for function in transforms.whole]
         if settings.collate_fn is None:
-            only: list[Step] = [] if sampling.batched else [(None, _only_sample)]
-            steps, whole = [], [*steps, *only, *whole]
+            only: Step = None, partial(_only_sample, frozenset(numbers))
+            steps, whole = [], [*steps, *([] if sampling.batched else [only]), *whole]
         self.steps = Finish(steps) if steps else None
         self.finish = Finish(whole) if whole else None
 
@@ -274,8 +279,21 @@ class Delivery:
         return tuple(values) if self._schema.structure == "tuple" else values[0]
 
 
-def _only_sample(data: Any) -> Any:
-    """Returns the sample of a batch of one."""
+def _only_sample(numbers: frozenset[int | str | None], data: Any) -> Any:
+    """Returns the sample of a batch of one.
+
+    Args:
+        numbers: keys of the parts that are Python numbers in samples, as DataLoader delivers them;
+            on an accelerator they are tensors, since reading them would wait for it.
+        data: the batch.
+    """
+
+    def first(key: int | str | None, part: Any) -> Any:
+        one = part[0]
+        return one.item() if key in numbers and one.device.type == "cpu" else one
+
     if isinstance(data, dict):
-        return {name: part[0] for name, part in data.items()}
-    return tuple(part[0] for part in data) if isinstance(data, tuple) else data[0]
+        return {name: first(name, part) for name, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(first(place, part) for place, part in enumerate(data))
+    return first(None, data)

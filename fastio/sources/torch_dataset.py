@@ -22,6 +22,7 @@ from torch.utils.data import (
     IterDataPipe,
     Sampler,
     Subset,
+    default_convert,
 )
 from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 
@@ -162,6 +163,11 @@ def dataset_kind(dataset: object) -> int:
 def endless_sampler() -> Sampler[None]:
     """The sampler that DataLoader shows for a dataset that iterates."""
     return _InfiniteConstantSampler()
+
+
+def single_sample(sample: Any) -> Any:
+    """Returns a sample as DataLoader delivers it without a batch size: arrays become tensors."""
+    return default_convert(sample)
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def endless_sampler() -> Sampler[None]:
 
 def single_sample(sample: Any) -> Any:
     """Returns a sample as DataLoader delivers it without a batch size: arrays become tensors."""
-    return default_convert(sample)
+    return default_convert(sample)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.utils.data import (
 )
 
 import fastio
+from tests.support import import_torchvision, numbered_folder
 
 ROWS = 10
 
@@ -166,3 +168,19 @@ def test_a_random_sampler_of_the_user_draws_anew_each_time_it_is_looked_at() -> 
     found = orders(fastio.Loader)
     assert found == orders(DataLoader)
     assert found[0] != found[1] != found[2]
+
+
+@pytest.mark.parametrize("kind", ["images", "datasets"])
+def test_a_part_without_samples_has_no_batches(kind: str, tmp_path: Path) -> None:
+    if kind == "datasets":
+        source = pytest.importorskip("datasets").Dataset.from_dict({"x": [1, 2]})
+    else:
+        folder = numbered_folder(tmp_path / "images", (2,))
+        source = import_torchvision().datasets.ImageFolder(str(folder))
+    nothing: Any = Subset(source, [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = fastio.Loader(nothing, 4)
+    assert (len(loader), list(loader)) == (len(DataLoader(nothing, 4)), [])
+    with pytest.raises(ValueError, match="num_samples=0"):
+        fastio.Loader(nothing, 4, shuffle=True)

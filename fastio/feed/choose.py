@@ -61,6 +61,7 @@ _OWN_TRANSFORM = Slow(
     "(transforms={'image': [...]}) or a collate_fn to the loader.",
 )
 
+_EMPTY = Slow("it has no samples", remedy="")
 _FOR_COLLATE = (
     "Leave out collate_fn (fastio.TokenPad pads rows of tokens), or open the dataset with the "
     "columns and the values for nulls that you want, fastio.open(dataset, columns=[...], "
@@ -139,6 +140,8 @@ def make_feed(request: Request) -> Feed:
     if is_hugging_face(request.dataset):
         if has_transform(request.dataset):
             return _torch_feed(request, _OWN_TRANSFORM)
+        if is_dataset_object(request.dataset) and not len(request.dataset):
+            return _torch_feed(request, _EMPTY)
         unlike = _unlike_python(request)
         slow = unlike or _python_rows([request.dataset], request)
         if slow is not None and _asks_nothing(request):
@@ -288,6 +291,8 @@ def _native_source(request: Request) -> tuple[Rows, list[Any], ImageForm | None]
     files = image_files(dataset)
     if isinstance(files, Slow):
         return files
+    if not files.samples:
+        return _EMPTY
     known = [] if files.transform is None else from_torchvision(files.transform)
     if known is None:
         return Slow(

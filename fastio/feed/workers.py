@@ -86,6 +86,8 @@ class TorchFeed(Feed):
 
     def warn(self) -> None:
         """Warns that this path is slow, why, and what to do; once per process and reason."""
+        if not self._remedy:
+            return
         processes = self._settings.num_workers
         where = f"in {processes} worker processes" if processes else "in the calling thread"
         _warn(

@@ -43,7 +43,7 @@ class Slow(NamedTuple):
 
     Attributes:
         reason: a clause.
-        remedy: a sentence that says what to do for native speed.
+        remedy: a sentence that says what to do for native speed; "" if there is nothing to load.
     """
 
     reason: str

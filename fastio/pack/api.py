@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fastio.errors import PackError
 from fastio.pack.codebooks import DEFAULT, choose_codebook
 from fastio.pack.columnar import TableEncoder
-from fastio.pack.destination import Destination, LocalDestination
+from fastio.pack.destination import Destination
 from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec, ImageOptions
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder, SampleOptions
@@ -328,7 +328,7 @@ def open_destination(
             "storage_options and staging can only be used with a URL as the destination, and "
             f"{os.fspath(dst)} is a local path"
         )
-    return LocalDestination(Path(dst))
+    return Destination(Path(dst))
 
 
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:

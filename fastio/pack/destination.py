@@ -1,4 +1,4 @@
-"""Destinations of packs: a folder, or a store that shards are uploaded to from one (`upload`).
+"""The folder that a dataset is packed to; `upload` has the one that is sent to a store.
 
 This module knows which files may be there already, and which belong to a pack and can be deleted.
 """
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fastio.errors import DatasetExists, PackError
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
@@ -28,16 +28,17 @@ def shard_name(number: int) -> str:
     return f"shard-{number:06d}.arrow"
 
 
-class Destination(Protocol):
-    """A place that a dataset is packed to. Used by one thread.
+class Destination:
+    """A folder that a dataset is packed to. Used by one thread.
 
     Attributes:
         name: The path or URL, for messages.
         folder: The folder in which the packer writes shards and the manifest.
     """
 
-    name: str
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self.folder = folder
 
     def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
         """Prepares the destination, and returns the journal of what is finished. Called first.
@@ -46,35 +47,6 @@ class Destination(Protocol):
             DatasetExists, PackError: As for `check_may_pack`, or the journal has other options.
             OSError: It cannot be created or changed.
         """
-
-    def check(self, entry: ShardEntry) -> None:
-        """Raises PackError unless a shard that the journal calls finished is there."""
-
-    def add(self, shard: FinishedShard) -> None:
-        """Takes a shard that was written to the folder."""
-
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Deletes the pack's own files except those named, after all uploads."""
-
-    def finish(self) -> None:
-        """Takes the manifest that was written to the folder, which completes the dataset."""
-
-    def discard(self) -> None:
-        """Deletes everything that was written."""
-
-    def close(self, keep: bool) -> None:
-        """Closes it. If `keep`, something is finished and can be resumed. Idempotent."""
-
-
-class LocalDestination:
-    """A folder on this machine; see `Destination`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = str(folder)
-        self.folder = folder
-
-    def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
-        """See `Destination`."""
         folder = self.folder
         if resume and overwrite:
             raise PackError(_EXCLUDE)
@@ -87,11 +59,11 @@ class LocalDestination:
                 check_not_in_use(folder)
             _remove(folder, own)
         check_may_pack(self.name, own, resume, overwrite)
-        self._journal = Journal(self.folder, options, resume)
+        self._journal = Journal(folder, options, resume)
         return self._journal
 
     def check(self, entry: ShardEntry) -> None:
-        """See `Destination`."""
+        """Raises PackError unless a shard that the journal calls finished is there."""
         path = self.folder / entry.name
         found = path.stat().st_size if path.is_file() else None
         if found != entry.nbytes:
@@ -102,24 +74,24 @@ class LocalDestination:
             )
 
     def add(self, shard: FinishedShard) -> None:
-        """See `Destination`."""
+        """Takes a shard that was written to the folder."""
         self._journal.append(shard)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """See `Destination`."""
+        """Deletes the pack's own files except those named, after all uploads."""
         remove_strays(self.folder, set(names))
 
     def finish(self) -> None:
-        """See `Destination`."""
+        """Takes the manifest that was written to the folder, which completes the dataset."""
         self._journal.remove()
 
     def discard(self) -> None:
-        """See `Destination`."""
+        """Deletes everything that was written."""
         remove_strays(self.folder, {JOURNAL_NAME})
         self._journal.remove()
 
     def close(self, keep: bool) -> None:
-        """See `Destination`."""
+        """Closes it. If `keep`, something is finished and can be resumed. Idempotent."""
         if not keep:
             self._journal.remove()
         self._journal.close()

@@ -23,7 +23,13 @@ from typing import Any
 import xxhash
 
 from fastio.errors import PackError, SourceNotFound, StoreError
-from fastio.pack.destination import check_may_pack, is_own, own_files, remove_strays
+from fastio.pack.destination import (
+    Destination,
+    check_may_pack,
+    is_own,
+    own_files,
+    remove_strays,
+)
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.runtime.files import whole_file
@@ -35,8 +41,8 @@ _WAITING = 2  # shards that are finished while all uploads are busy
 _DELETIONS = 16
 
 
-class RemoteDestination:
-    """A dataset's place in a store, with a local staging folder; see `destination.Destination`."""
+class RemoteDestination(Destination):
+    """A dataset's place in a store, with a local staging folder."""
 
     def __init__(
         self,
@@ -44,10 +50,10 @@ class RemoteDestination:
         storage_options: Mapping[str, Any] | None = None,
         staging: str | os.PathLike[str] | None = None,
     ) -> None:
+        super().__init__(Path())  # the folder is made when it is opened
         self._store = open_store(url, storage_options)
         self._staging = staging
         self.name = self._store.url
-        self.folder = Path()
         self._slots = threading.Semaphore(_UPLOADS + _WAITING)
         self._pool = DaemonPool(_UPLOADS, "fastio-upload")
         self._uploads: list[Future[None]] = []
@@ -56,7 +62,7 @@ class RemoteDestination:
         self._journaled = 0  # bytes of the journal that the store has
 
     def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
-        """See `destination.Destination`."""
+        """See `Destination`."""
         own = self._own_objects()
         check_may_pack(self.name, own, resume, overwrite)
         if overwrite:
@@ -84,11 +90,11 @@ class RemoteDestination:
         return Journal(self.folder, options, resume)
 
     def check(self, entry: ShardEntry) -> None:
-        """See `destination.Destination`; opening looked for all shards."""
+        """See `Destination`; opening looked for all shards."""
 
     def add(self, shard: FinishedShard) -> None:
-        """See `destination.Destination`; waits while many shards wait to be uploaded."""
-        self._journal.append(shard)
+        """See `Destination`; waits while many shards wait to be uploaded."""
+        super().add(shard)
         length = self._journal.path.stat().st_size
         self._slots.acquire()
         with self._advice():
@@ -96,33 +102,32 @@ class RemoteDestination:
         self._uploads.append(self._pool.submit(self._upload, shard.entry, length))
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """See `destination.Destination`; waits until all shards are uploaded."""
+        """See `Destination`; waits until all shards are uploaded."""
         with self._advice():
             for upload in self._uploads:
                 upload.result()
             self._delete(set(self._own_objects()) - set(names))
 
     def finish(self) -> None:
-        """See `destination.Destination`."""
+        """See `Destination`."""
         with self._advice():
             path = self.folder / MANIFEST_NAME
             self._send(MANIFEST_NAME, path.stat().st_size)
             self._store.delete(JOURNAL_NAME)
             path.unlink()
-            self._journal.remove()
+            super().finish()
 
     def discard(self) -> None:
-        """See `destination.Destination`."""
+        """See `Destination`."""
         self._end_uploads()
         self._delete(self._own_objects())
-        remove_strays(self.folder, {JOURNAL_NAME})
-        self._journal.remove()
+        super().discard()
         self._leave_folder()
 
     def close(self, keep: bool) -> None:
-        """See `destination.Destination`."""
+        """See `Destination`. The journal in the store stays in any case."""
         self._end_uploads()
-        self._journal.close()
+        super().close(keep=True)
         self._leave_folder()
         self._store.close()
 

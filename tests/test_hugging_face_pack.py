@@ -65,6 +65,15 @@ def test_images_are_stored_as_those_of_a_folder(
         assert packed.schema.vocabularies == {"label": tuple(NAMES)}
 
 
+def test_files_of_an_open_dataset_are_kept(saved: str, tmp_path: Path) -> None:
+    with fastio.open(saved) as opened:
+        pack(opened, tmp_path / "opened")
+    pack(saved, tmp_path / "folder")
+    with fastio.open(tmp_path / "opened") as found, fastio.open(tmp_path / "folder") as wanted:
+        assert found.manifest.codec_counts() == wanted.manifest.codec_counts()
+        assert found.stored_image("image", 1).crc32c == wanted.stored_image("image", 1).crc32c
+
+
 def test_images_are_shrunk_and_columns_chosen(saved: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_side": 16, "columns": ["label", "image"]}
     pack(saved, tmp_path / "packed", dtypes={"label": "int8"}, **options)

@@ -151,7 +151,7 @@ def test_a_schema_renames_a_folder_s_fields(folder: Path, tmp_path: Path) -> Non
 def test_a_schema_that_does_not_fit_a_folder_is_refused(
     folder: Path, tmp_path: Path, schema: Schema
 ) -> None:
-    with pytest.raises(SchemaError, match="image folder must be"):
+    with pytest.raises(SchemaError, match="the schema has the field"):
         pack(folder, tmp_path / "out", schema=schema)
 
 

@@ -3,14 +3,15 @@
     source -> parts -> encoder (threads) -> shards, journal -> manifest
 
 Everything takes this way, through the one `packer`. A source gives parts, and an encoder turns
-them into the columns of shards. `sources` opens data by the kind that the registry says it is. The
-samples of images, sounds, lists, tars, datasets and iterables are encoded one by one by `samples`,
-with `cells`, `images` and `reencode`; `infer` determines their schema, and `codebooks` has what the
-block codec needs. `tables` and `tokens` open tables and text, of which
-`columnar` encodes thousands of rows at once; `statistics` describes their columns.
+them into the columns of shards. The kind of the data in the registry says what is packed: the rows
+of a dataset, or tables. `sources` opens these, and iterables; `lists` and `arrays` open what only
+packing reads, lists of images and folders of NumPy's files. Rows are encoded one by one by
+`samples`, with `cells` and `images`; `infer` determines their schema, and `codebooks` has what the
+block codec needs. `tables` and `tokens` have the rows of tables and text, of which `columnar`
+encodes thousands at once; `statistics` describes their columns.
 
-`pipeline` keeps the order of the parts and bounds the memory, `shards` writes shards, `journal`
-records which are finished, `destination` and `upload` know which files are ours. `export` converts
+`pipeline` keeps the order of the parts and bounds the memory, `journal` records which
+shards are finished, `destination` and `upload` know which files are ours. `export` converts
 stored images back to files.
 """
 

@@ -20,12 +20,11 @@ from fastio.pack.sources import Wanted, open_source
 from fastio.pack.tables import RowSource, refuse_image_options
 from fastio.pack.tokens import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.pack.upload import RemoteDestination
-from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.runtime.sizes import size_in_bytes
 from fastio.schema import Schema
-from fastio.sources.table.options import TableOptions
+from fastio.sources.base import Options
 from fastio.store import is_remote
 
 DEFAULT_SHARD_SIZE = "64MiB"
@@ -225,8 +224,8 @@ def pack(
         ShardCorrupt: A table file or a tar is damaged.
     """
     start = time.monotonic()
-    if isinstance(src, Rows) and max_pixels is None:
-        max_pixels = src.max_pixels
+    if max_pixels is None:
+        max_pixels = getattr(src, "max_pixels", None)  # of an open dataset
     options = sample_options(
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
     )
@@ -236,16 +235,19 @@ def pack(
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
-    wanted = Wanted(
-        schema,
-        TableOptions.of(columns, groups, dtypes, nulls),
-        TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens),
-        filters,
-        on_error == "skip",
-        source_options if source_options is not None else storage_options,
-        roots,
-        max_unzipped_bytes,
+    data = Options(
+        storage_options=source_options if source_options is not None else storage_options,
+        fields=None if schema is None else tuple(schema.fields),
+        columns=columns,
+        groups=groups,
+        dtypes=dtypes,
+        nulls=nulls,
+        filters=filters,
+        roots=roots,
+        max_unzipped_bytes=max_unzipped_bytes,
     )
+    how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
+    wanted = Wanted(schema, how, data, on_error == "skip")
     source = open_source(src, wanted)
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):

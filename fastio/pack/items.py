@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fastio.errors import FastioError, PackError, SampleError
+from fastio.packed.reads import WHOLE_FILE
+from fastio.packed.rows import Rows
 from fastio.runtime.files import read_file
 from fastio.schema import Schema
 from fastio.sources.named_files import NamedFiles
@@ -34,29 +38,26 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class RowImage:
-    """An image that is still in an open dataset.
+    """An image that is still in an open dataset."""
 
-    Attributes:
-        field, row: The image field and the row number.
-        read_of: Returns the bytes of the image file of a field and row.
-        stamp_of: Returns a text that changes when that file does, and its size in bytes.
-    """
-
+    dataset: Rows
     field: str
     row: int
-    read_of: Callable[[str, int], bytes]
-    stamp_of: Callable[[str, int], tuple[str, int]]
 
     def read(self) -> bytes:
         """Returns the bytes of the image file. Raises ValueError or OSError."""
         try:
-            return self.read_of(self.field, self.row)
+            return self.dataset.read(self.field, self.row)
         except SampleError as error:
             raise ValueError(str(error.cause)) from error
 
     def stamp(self) -> tuple[str, int]:
-        """Returns what `stamp_of` returns for this image."""
-        return self.stamp_of(self.field, self.row)
+        """Returns a text that changes when the image does, and its size. Raises OSError."""
+        reads = self.dataset.image_reads(self.field, np.array([self.row], np.int64))
+        length = int(reads.length[0])
+        if length == WHOLE_FILE:
+            return ImageFile(reads.path(int(reads.file[0]))).stamp()
+        return f"{int(reads.offset[0])} {length}", length
 
 
 # Images that are not in memory yet.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.pack.datasets import Roots
 from fastio.pack.items import Bad, ImageFile, Item, Source
 from fastio.runtime.files import only_files
 from fastio.schema import Field, Image, Scalar, Schema, Text
@@ -30,7 +29,9 @@ _INT64 = range(-(2**63), 2**63)
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
-def list_source(path: str, schema: Schema | None, roots: Roots = None) -> Source:
+def list_source(
+    path: str, schema: Schema | None, roots: Iterable[str | os.PathLike[str]] | None = None
+) -> Source:
     """Returns the samples of a list of image files: one per line, with the images as the files are.
 
     The list is read line by line: once to find out what its columns hold, and once to pack.

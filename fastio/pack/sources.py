@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.pack.datasets import Roots, hugging_face_source, tar_source
-from fastio.pack.file_folders import audio_source, open_file_folder
+from fastio.pack.arrays import open_array_folder
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.items import (
     Bad,
-    ImageFile,
     Item,
+    RowImage,
     Source,
     ended,
     source_of_rows,
     unreadable,
 )
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
-from fastio.pack.tables import RowSource, open_memory, open_table_files
+from fastio.pack.tables import RowSource, open_memory, table_source
 from fastio.pack.tokens import TokenOptions, open_documents
+from fastio.packed.of_sample import NOT_OF_SAMPLES
 from fastio.packed.rows import Rows
 from fastio.schema import Image, Scalar, Schema
-from fastio.sources import FolderDataset, Kind, Options, TarDataset, find
+from fastio.shown import without_secrets
+from fastio.sources import FolderDataset, Found, Options, find
 from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
-from fastio.sources.packed import PACKED
 from fastio.sources.registry import kind_of
-from fastio.sources.table.kind import TABLES
-from fastio.sources.table.options import TableOptions
-from fastio.sources.tar.kind import TARS
+from fastio.sources.table.opening import Opened
 from fastio.store import is_remote
+
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,15 @@ class Wanted:
 
     Attributes:
         schema: The schema to use instead of the source's own, or None.
-        columns: Which columns become which fields. If any are given, the source must be a table.
-        skip_damaged: Whether `on_error` is "skip".
         tokens: How text becomes tokens, if there is a tokenizer.
+        data: The options of the source, as `fastio.open` has them.
+        skip_damaged: Whether `on_error` is "skip".
     """
 
     schema: Schema | None
-    columns: TableOptions
     tokens: TokenOptions
-    filters: Any = None
+    data: Options
     skip_damaged: bool = False
-    storage_options: Mapping[str, Any] | None = None
-    roots: Roots = None
-    max_unzipped_bytes: int | None = None
 
 
 def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
@@ -69,65 +67,88 @@ def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
     """
     if wanted.tokens.tokenizer is not None:
         return _open_text(src, wanted)
-    table = open_memory(src, wanted.columns, wanted.filters)
-    if table is not None:
-        return _without_schema(table, wanted)
-    of_columns = bool(wanted.columns) or wanted.filters is not None
-    if not of_columns and _is_list(src, wanted.schema):
-        return list_source(os.fspath(src), wanted.schema, wanted.roots)
-    kind, parts = _kind_of(src, wanted)
-    _check_wanted(src, kind, of_columns, wanted)
-    open_kind = _OPENERS.get("" if kind is None else kind.key, _open_samples)
-    return open_kind(src, parts, wanted)
+    schema, data = wanted.schema, wanted.data
+    opened = open_memory(src, data.filters)
+    if opened is not None:
+        return _columns(src, opened, "tables, whose columns determine", wanted)
+    of_columns = bool(data.tables) or data.filters is not None
+    if not of_columns and _is_list(src, schema):
+        return list_source(os.fspath(src), schema, data.roots)
+    kind = kind_of(src)
+    found = find(src, data) if kind is None else Found(kind, src, data, src)
+    takes = found.kind.options if found is not None and kind is None else frozenset()
+    _check_wanted(src, of_columns, takes, data)
+    if found is None or found.kind in (IMAGE_FOLDER, SOUND_FOLDER):
+        arrays = open_array_folder(src, schema, data.max_unzipped_bytes)
+        if arrays is not None:
+            return arrays
+    if found is None:
+        return _open_samples(src, schema)
+    if found.kind is HUGGING_FACE and schema is not None and kind is None:
+        _refuse_schema("a Hugging Face dataset, whose features determine")
+    packed = found.kind.pack(found, wanted.skip_damaged)
+    if isinstance(packed, Opened):
+        return _columns(src, packed, "tables, whose columns determine", wanted)
+    if packed.row_key(0) is None:
+        return indexed_source(packed, schema)
+    return rows_source(packed, _name_of(src, packed.path), schema)
 
 
 def _open_text(src: Any, wanted: Wanted) -> RowSource:
-    if wanted.filters is not None:
+    if wanted.data.filters is not None:
         raise PackError("filters can be used with tables, but not with a tokenizer")
     if wanted.schema is not None:
         raise SchemaError(
             "schema cannot be used with text: choose columns with columns, and their types "
             "with dtypes"
         )
-    return open_documents(src, wanted.tokens, wanted.columns)
+    return open_documents(src, wanted.tokens, wanted.data.tables)
 
 
-def _kind_of(src: Any, wanted: Wanted) -> tuple[Kind | None, Any]:
-    """Returns the kind of a source and its parts; None for data that only packing reads."""
-    if isinstance(src, Rows):
-        kind = kind_of(src)
-        # Rows of open tables are read one by one, as those of any dataset.
-        return (None if kind in (TABLES, HUGGING_FACE) else kind), None
-    found = find(src, Options(wanted.storage_options))
-    if found is None:
-        return None, None
-    found.close()
-    return found.kind, found.parts
-
-
-def _without_schema(found: RowSource, wanted: Wanted) -> RowSource:
+def _columns(src: Any, opened: Opened, what: str, wanted: Wanted) -> RowSource:
+    """Returns tables as a source."""
     if wanted.schema is not None:
-        raise SchemaError(
-            "schema cannot be used with tables, whose columns determine the fields: use "
-            "columns, groups, dtypes and nulls"
-        )
-    return found
+        _refuse_schema(what)
+    first = opened.files[0].name if opened.files else ""
+    return table_source(opened, wanted.data.tables, _name_of(src, first))
 
 
-def _check_wanted(src: Any, kind: Kind | None, of_columns: bool, wanted: Wanted) -> None:
+def _refuse_schema(what: str) -> NoReturn:
+    raise SchemaError(
+        f"schema cannot be used with {what} the fields: use columns, groups, dtypes and nulls"
+    )
+
+
+def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Options) -> None:
     """Checks that the options that are given are options of this kind of source."""
     given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
-    if of_columns and kind not in (TABLES, HUGGING_FACE):
+    if of_columns and "columns" not in takes:
         raise PackError(
             "columns, groups, dtypes, nulls and filters can only be used with tables "
             f"(Parquet, Arrow, CSV, JSONL), and {given} is not one"
         )
-    if wanted.roots is not None and kind is not HUGGING_FACE:
+    if data.roots is not None and "roots" not in takes:
         raise PackError(
             "roots can only be used with a list of images or a save_to_disk directory: leave it out"
         )
-    if wanted.max_unzipped_bytes is not None and isinstance(src, Rows):
+    if data.max_unzipped_bytes is not None and kind_of(src) is not None:
         raise PackError("the tars are already open: pass max_unzipped_bytes to fastio.open instead")
+
+
+def _name_of(src: Any, path: str) -> str:
+    """Returns what a manifest says that a dataset was made of: no absolute path.
+
+    Args:
+        src: The source as it was given.
+        path: The path of its first file, or that of an open dataset.
+    """
+    if isinstance(src, (str, os.PathLike)):
+        path = os.fspath(src)
+    elif not isinstance(src, (list, tuple)) and kind_of(src) is None:
+        return type(src).__name__
+    if is_remote(path):
+        return without_secrets(path).rstrip("/").rpartition("/")[2]
+    return os.path.basename(os.path.abspath(path)) if path else "image files"
 
 
 def _is_list(path: Any, schema: Schema | None) -> bool:
@@ -140,38 +161,16 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_tables(src: Any, parts: Any, wanted: Wanted) -> Source | RowSource:
-    files = open_table_files(src, parts, wanted.columns, wanted.filters, wanted.skip_damaged)
-    return _without_schema(files, wanted)
-
-
-def _open_hugging_face(src: Any, parts: Any, wanted: Wanted) -> Source | RowSource:
-    if wanted.schema is not None:
-        raise SchemaError(
-            "schema cannot be used with a Hugging Face dataset, whose features determine the "
-            "fields: use columns, groups, dtypes and nulls"
-        )
-    return hugging_face_source(src, wanted.columns, wanted.filters, wanted.roots)
-
-
-def _open_tars(src: Any, parts: Any, wanted: Wanted) -> Source:
-    tars = src
-    if not isinstance(src, Rows):
-        # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
-        fields = None if wanted.schema is None else list(wanted.schema.fields)
-        tars = TarDataset(src, fields=fields, incomplete="keep")
-        tars.limit(None, wanted.max_unzipped_bytes)
-    return tar_source(tars, wanted.schema)
-
-
-def _refuse_packed(src: Any, parts: Any, wanted: Wanted) -> Source:
-    raise PackError(f"{getattr(src, 'path', src)} is already packed")
-
-
-def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
-    schema = wanted.schema
+def _open_samples(src: Any, schema: Schema | None) -> Source:
+    """Returns data that no kind in the registry knows as a source."""
     if isinstance(src, (str, os.PathLike)):
-        return _open_path(os.fspath(src), wanted)
+        if os.path.isfile(src):
+            raise SourceNotFound(
+                f"{os.fspath(src)} is a file of a type that fastio does not pack "
+                f"({', '.join(LIST_SUFFIXES)}, .tar, .parquet, .arrow); text is packed with a "
+                "tokenizer (--tokenizer)"
+            )
+        FolderDataset(src)  # raises what a folder of images would need
     if isinstance(src, (bytes, Mapping)):
         raise PackError(
             f"a {type(src).__name__} cannot be packed: give an iterable or a dataset of "
@@ -179,7 +178,7 @@ def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
         )
     folder = _files_of_image_folder(src)
     if folder is not None:
-        return folder_source(folder, schema)
+        return rows_source(folder, _name_of(folder, folder.path), schema)
     if _is_indexed(src):
         return indexed_source(src, schema)
     if isinstance(src, Iterable):
@@ -190,35 +189,74 @@ def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
     )
 
 
-def _open_path(path: str, wanted: Wanted) -> Source:
-    if os.path.isfile(path):
-        raise SourceNotFound(
-            f"{path} is a file of a type that fastio does not pack "
-            f"({', '.join(LIST_SUFFIXES)}, .tar, .parquet, .arrow); text is packed with a "
-            "tokenizer (--tokenizer)"
-        )
-    files = open_file_folder(path, wanted.schema, wanted.max_unzipped_bytes)
-    return files or folder_source(FolderDataset(path), wanted.schema)
+def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
+    """Returns the rows of a dataset whose `row_key` identifies them.
+
+    Images stay where they are until they are encoded; other fields are read for many rows at once.
+
+    Args:
+        dataset, name: The dataset, and the name of the source.
+        schema: The schema to use instead of the dataset's: with the same names, or, if samples are
+            tuples, with the fields in the same order.
+
+    Raises:
+        SchemaError: The schema has fields that the dataset does not have.
+    """
+    wanted = dataset.schema
+    if schema is not None:
+        wanted = Schema(schema.fields, schema.structure, schema.classes or dataset.classes)
+    fields = _fields_of(dataset, wanted)
+    others = [field for field in fields if not isinstance(dataset.schema.fields[field], Image)]
+    # Files of folders may be long sounds, so that few of them should be in memory at once.
+    at_once = _ROWS_AT_ONCE if dataset.schema.structure == "dict" else 1
+
+    def read(rows: Sequence[int]) -> Iterator[Item | Bad]:
+        for begin in range(0, len(rows), at_once):
+            some = rows[begin : begin + at_once]
+            try:
+                yield from gathered(some)
+            except NOT_OF_SAMPLES:
+                raise
+            except Exception:  # MemoryError and RecursionError can be a sample's own too
+                yield from (item for row in some for item in alone(row))
+
+    def alone(row: int) -> list[Item | Bad]:
+        try:
+            return gathered([row])
+        except NOT_OF_SAMPLES:
+            raise
+        except Exception as error:
+            key = dataset.row_key(row) or ""
+            return [unreadable(name, row, error, dataset.sample_name(row), key)]
+
+    def gathered(rows: Sequence[int]) -> list[Item | Bad]:
+        columns = dataset.gather_all(others, np.array(rows, np.int64)) if others else {}
+        return [item(row, place, columns) for place, row in enumerate(rows)]
+
+    def item(row: int, place: int, columns: Mapping[str, Any]) -> Item:
+        values = [
+            columns[field][place] if field in columns else RowImage(dataset, field, row)
+            for field in fields
+        ]
+        return Item(row, dataset.sample_name(row), values, dataset.row_key(row) or "")
+
+    return source_of_rows(name, wanted, len(dataset), read)
 
 
-def _open_folder(src: Any, parts: Any, wanted: Wanted) -> Source:
-    if isinstance(src, (str, os.PathLike)):
-        return _open_path(os.fspath(src), wanted)
-    has_images = bool(src.schema.image_fields)
-    return folder_source(src, wanted.schema) if has_images else audio_source(src)
-
-
-def folder_source(folder: FolderDataset, schema: Schema | None) -> Source:
-    """Returns the files of an image folder as samples (image, label)."""
-    wanted = folder.schema if schema is None else _folder_schema(folder, schema)
-
-    def item(row: int) -> Item:
-        path = folder.paths[row]
-        values = (ImageFile(path), int(folder.labels[row]))
-        return Item(row, path, values[: len(wanted.fields)], folder.paths.relative(row))
-
-    name = os.path.basename(os.path.abspath(folder.path)) if folder.path else "image files"
-    return source_of_rows(name, wanted, len(folder), lambda rows: map(item, rows))
+def _fields_of(dataset: Rows, wanted: Schema) -> list[str]:
+    """Returns the dataset's field for each field of a schema."""
+    there = dataset.schema.fields
+    names = list(there) if dataset.schema.structure != "dict" else list(wanted.fields)
+    names += list(wanted.fields)[len(names) :]  # more than there are: none of the dataset's
+    for own, (name, field) in zip(names, wanted.fields.items(), strict=False):
+        found = there.get(own)
+        fits = all(isinstance(found, kind) == isinstance(field, kind) for kind in (Image, Scalar))
+        if found is None or not fits:
+            raise SchemaError(
+                f"the schema has the field {name!r}, {field}, and {dataset.path} has "
+                f"{'none' if found is None else found} in its place; it has the fields {there}"
+            )
+    return names[: len(wanted.fields)]
 
 
 def indexed_source(dataset: Any, schema: Schema | None) -> Source:
@@ -295,18 +333,6 @@ def checked_item(schema: Schema, position: int, sample: Any) -> Item | Bad:
         return Bad(position, name, error)
 
 
-def _folder_schema(folder: FolderDataset, schema: Schema) -> Schema:
-    """Returns the schema for a folder whose names, mode or label the user has chosen."""
-    kinds = list(schema.fields.values())
-    fits = len(kinds) <= 2 and isinstance(kinds[0], Image)
-    if not fits or not all(isinstance(kind, Scalar) for kind in kinds[1:]):
-        raise SchemaError(
-            "the schema for an image folder must be an Image, or an Image and then a Scalar for "
-            f"the label, got {dict(schema.fields)}"
-        )
-    return Schema(schema.fields, schema.structure, schema.classes or folder.classes)
-
-
 def _files_of_image_folder(src: Any) -> FolderDataset | None:
     """Returns the files of a torchvision ImageFolder without transforms; None for other objects."""
     if not type(src).__module__.startswith(("torchvision.", "torch.")):
@@ -332,15 +358,3 @@ def _classes(dataset: Any) -> list[str] | None:
     classes = getattr(dataset, "classes", None)
     is_names = isinstance(classes, (list, tuple)) and all(isinstance(c, str) for c in classes)
     return list(classes) if classes and is_names else None
-
-
-# What opens a kind of data for packing, by the key that the kind has in the registry. Data of other
-# kinds, and what only packing reads, is opened as samples.
-_OPENERS: Mapping[str, Callable[[Any, Any, Wanted], Source | RowSource]] = {
-    PACKED.key: _refuse_packed,
-    IMAGE_FOLDER.key: _open_folder,
-    SOUND_FOLDER.key: _open_folder,
-    TARS.key: _open_tars,
-    TABLES.key: _open_tables,
-    HUGGING_FACE.key: _open_hugging_face,
-}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +12,13 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.schema import Schema
-from fastio.shown import without_secrets
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.columns import Converted
 from fastio.sources.table.filters import Filter
-from fastio.sources.table.objects import TableFile, stamp
-from fastio.sources.table.opening import Opened, joined, open_all
+from fastio.sources.table.opening import Opened, joined
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import Place, Table
 from fastio.sources.table.tables import Piece
-from fastio.store import is_remote
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
 # is a part of what makes a dataset's bytes.
@@ -65,15 +61,14 @@ class RowSource:
     can_skip: bool = False
 
 
-def table_source(
-    opened: Opened, options: TableOptions, name: str, *, stamp: str | None = None
-) -> RowSource:
+def table_source(opened: Opened, options: TableOptions, name: str) -> RowSource:
     """Returns tables as a source.
 
     Args:
-        opened: The tables, and the rows that are wanted.
+        opened: The tables, and the rows that are wanted. Files whose damage is found later cannot
+            be left out, because resuming counts rows.
         options: Which columns become which fields.
-        name, stamp: As for `RowSource`. The stamp is None for data in memory.
+        name: As for `RowSource`.
     """
     tables = joined(opened, options)
     filters = {} if opened.wanted is None else {"filters": str(opened.wanted)}
@@ -85,7 +80,7 @@ def table_source(
         tables.conversion.columns(),
         tables.conversion.convert,
         lambda start: tables.pieces(start, PIECE_ROWS),
-        xxhash.xxh3_64().hexdigest() if stamp is None else stamp,
+        opened.stamp or xxhash.xxh3_64().hexdigest(),
         identity,
         lambda: {**identity, "skipped": len(opened.skipped)},
         skipped=opened.skipped,
@@ -93,38 +88,11 @@ def table_source(
     )
 
 
-def open_table_files(
-    src: Any,
-    files: Sequence[TableFile],
-    options: TableOptions,
-    filters: Any = None,
-    skip_damaged: bool = False,
-) -> RowSource:
-    """Returns table files as a source.
-
-    Args:
-        src: The source as the user gave it, for the manifest.
-        files: The files that `find_tables` found.
-        options, filters: Which columns become which fields, and which rows are packed.
-        skip_damaged: Whether to leave out files that are empty or cannot be opened. Files whose
-            damage is found later cannot be left out, because resuming counts rows.
-    """
-    opened = open_all(files, filters, skip_damaged=skip_damaged)
-    spoken = src if isinstance(src, (str, os.PathLike)) else files[0].name
-    return table_source(opened, options, _base(spoken), stamp=stamp(opened.files))
-
-
-def _base(path: str | os.PathLike[str]) -> str:
-    if is_remote(path):
-        return without_secrets(str(path)).rstrip("/").rpartition("/")[2]
-    return os.path.basename(os.path.abspath(os.fspath(path)))
-
-
-def open_memory(src: Any, options: TableOptions, filters: Any = None) -> RowSource | None:
-    """Returns Arrow data in memory as a source, or None for other objects; see `memory_table`.
+def open_memory(src: Any, filters: Any = None) -> Opened | None:
+    """Returns Arrow data in memory as a table, or None for other objects; see `memory_table`.
 
     Raises:
-        SchemaError: As for `Tables` and `Filter.of`, or a stream has dictionary-encoded strings.
+        SchemaError: As for `Filter.of`, or a stream has dictionary-encoded strings.
     """
     name = type(src).__name__
     arrow = (pa.Table, pa.RecordBatch, pa.RecordBatchReader)
@@ -139,8 +107,7 @@ def open_memory(src: Any, options: TableOptions, filters: Any = None) -> RowSour
                 f"{name}: column {column.name!r} is dictionary-encoded, and its dictionary has "
                 "to be known first: give a Table (reader.read_all()), or files"
             )
-    wanted = Filter.of(filters, table.schema, name)
-    return table_source(Opened((), [table], wanted), options, name)
+    return Opened((), [table], Filter.of(filters, table.schema, name))
 
 
 def memory_table(src: Any, name: str) -> Table | None:

@@ -7,7 +7,8 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 | its part in a store | `remote_part` | None: no blocks are staged for it |
 | the packed dataset of its rows | `packed` | None |
 | rows of each shard | `shard_bounds` | None: the rows do not lie in shards |
-| bytes of images | `image_reads`, `image`, `image_size` | there are no images |
+| bytes of images | `image_reads`, `read`, `image`, `image_size` | there are no images |
+| what identifies a row when a pack is resumed | `row_key` | None: nothing |
 | columns of fixed width | `fixed_columns` | None: they are read in Python |
 | rows of different sizes | `ragged_rows` | None: they are read in Python |
 | a file of sound | `sound_file` | the bytes that `gather_all` returns |
@@ -179,6 +180,17 @@ class Rows(ABC):
         Of a remote dataset these are places in the store.
         """
         raise SchemaError(f"{self.path}: field {field!r} is not an image field")
+
+    def read(self, field: str, row: int) -> bytes:
+        """Returns the bytes of an image file as they are; OSError or ValueError if it has none."""
+        raise SchemaError(f"{self.path}: field {field!r} has no files of images")
+
+    def row_key(self, row: int) -> str | None:
+        """Returns a text that changes when a row does, apart from its images.
+
+        None if nothing identifies the rows across runs; `read` then has no images either.
+        """
+        return None
 
     def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
         """Returns one upright image, uint8 (H, W, C), decoded in this thread.

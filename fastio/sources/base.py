@@ -1,4 +1,4 @@
-"""What a kind of data is: how it is recognised, opened, checked and described."""
+"""What a kind of data is: how it is recognised, opened, described, checked and packed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -16,6 +16,9 @@ from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.table.options import TableOptions
 from fastio.store import is_remote
+
+if TYPE_CHECKING:
+    from fastio.sources.table.opening import Opened
 
 # Progress(title, unit, total) is entered while something is counted, and gives what is called with
 # how much more is done.
@@ -136,6 +139,9 @@ class Kind:
         open: Returns the dataset.
         describe: Returns what it consists of, as JSON values (`fastio info`).
         check: Reads all of it, and decodes its images too if `deep` (`fastio verify`).
+        pack: Returns what `fastio.pack` packs: rows that are encoded one by one, or tables whose
+            rows are encoded by the thousand. The last argument is whether to leave out files that
+            cannot be opened. Raises PackError if it cannot be packed.
     """
 
     key: str
@@ -146,6 +152,7 @@ class Kind:
     open: Callable[[Found], Rows]
     describe: Callable[[Found], dict[str, Any]]
     check: Callable[[Found, bool, Progress], Findings]
+    pack: Callable[[Found, bool], Rows | Opened]
 
 
 @dataclass(frozen=True)

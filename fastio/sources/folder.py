@@ -198,6 +198,14 @@ class FolderDataset(Rows):
         """Returns several fields of many rows; see `gather`."""
         return {field: self.gather(field, rows) for field in fields}
 
+    def read(self, field: str, row: int) -> bytes:
+        """See `Rows`."""
+        return read_file(self.paths[row])
+
+    def row_key(self, row: int) -> str:
+        """Returns the path of a row's file below the folder."""
+        return self.paths.relative(row)
+
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: its file's path."""
         return self.paths[row]
@@ -334,6 +342,15 @@ class AudioFolder(FolderDataset):
             raise SchemaError(f"{self.path} has no field {field!r}; it has audio and label")
         return [self._read(row) for row in np.asarray(rows, np.int64).tolist()]
 
+    def row_key(self, row: int) -> str:
+        """Returns the path of a row's file, and its size and time if there is one."""
+        path = self.paths[row]
+        try:
+            status = os.stat(path)
+        except OSError:
+            return path
+        return f"{path} {status.st_size} {status.st_mtime_ns}"
+
     def sound_file(self, field: str, row: int) -> str:
         """Returns the path of a row's file, or OSError: libsndfile waits for a pipe's writer."""
         path = self.paths[row]
@@ -404,6 +421,10 @@ def _opened(found: Found) -> FolderDataset:
     return dataset
 
 
+def _pack(found: Found, skip_damaged: bool) -> FolderDataset:
+    return found.source if isinstance(found.source, FolderDataset) else _opened(found)
+
+
 def _describe(found: Found) -> dict[str, Any]:
     dataset = _opened(found)
     return {
@@ -447,7 +468,7 @@ def _decode(dataset: FolderDataset, rows: range) -> ImagesCheck:
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    return Kind(key, name, (opener,), frozenset(), sniff, _opened, _describe, _check)
+    return Kind(key, name, (opener,), frozenset(), sniff, _opened, _describe, _check, _pack)
 
 
 IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)

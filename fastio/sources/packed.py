@@ -7,7 +7,7 @@ from typing import Any
 
 import xxhash
 
-from fastio.errors import DatasetNotFound
+from fastio.errors import DatasetNotFound, PackError
 from fastio.packed import Dataset, check_images, is_dataset, is_half_written
 from fastio.runtime.cores import available_cores
 from fastio.sources.base import (
@@ -96,6 +96,11 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     return findings
 
 
+def _pack(found: Found, skip_damaged: bool) -> Dataset:
+    found.close()
+    raise PackError(f"{getattr(found.source, 'path', found.source)} is already packed")
+
+
 PACKED = Kind(
     "packed",
     "a packed dataset",
@@ -105,4 +110,5 @@ PACKED = Kind(
     _open,
     _describe,
     _check,
+    _pack,
 )

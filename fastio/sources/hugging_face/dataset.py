@@ -179,6 +179,10 @@ class HuggingFaceDataset(Rows):
         path_of = (files or [""]).__getitem__
         return encoded_reads(path_of, file, places.offset, length, is_jpeg, same_files=known)
 
+    def row_key(self, row: int) -> str:
+        """Returns the stamp of the data, and the row."""
+        return f"{self._table.stamp} {row}"
+
     def read(self, field: str, row: int) -> bytes:
         """Returns the bytes of one image.
 

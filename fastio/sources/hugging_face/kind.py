@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-from fastio.errors import FastioError, SchemaError
+from fastio.errors import FastioError, PackError, SchemaError
 from fastio.packed import BadImage, ImagesCheck, ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
@@ -25,10 +25,12 @@ from fastio.sources.base import (
 )
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.plain import bare
-from fastio.sources.hugging_face.sources import is_hugging_face, record_batches
+from fastio.sources.hugging_face.sources import has_transform, is_hugging_face, record_batches
 from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
+from fastio.sources.table.filters import Filter
 from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.kind import COLUMN_OPTIONS
+from fastio.sources.table.opening import Opened
 
 
 def _sniff(source: Any, options: Options) -> Any | None:
@@ -50,6 +52,25 @@ def _open(found: Found) -> HuggingFaceDataset | TableSamples:
         )
     make = partial(open_groups, table)
     return TableSamples(make, options.tables, options.filters, options.memory)
+
+
+def _pack(found: Found, skip_damaged: bool) -> HuggingFaceDataset | Opened:
+    if isinstance(found.source, HuggingFaceDataset):
+        return found.source
+    if has_transform(found.source):
+        raise PackError(
+            "the dataset computes its samples with a function (set_transform), which cannot be "
+            "packed: pack ds.with_format(None), without the function, or ds.map(function), "
+            "with its results"
+        )
+    options = found.options
+    table = HuggingFaceTable(found.source, options.tables, options.roots)
+    if not wants_rows(table, options.tables):
+        wanted = Filter.of(options.filters, table.schema, table.name)
+        return Opened((), [table], wanted, stamp=table.stamp)
+    if options.filters is not None:
+        raise PackError("filters cannot be used with a dataset that has images: use ds.filter()")
+    return HuggingFaceDataset(table, options.tables)
 
 
 def _describe(found: Found) -> dict[str, Any]:
@@ -118,4 +139,5 @@ HUGGING_FACE = Kind(
     _open,
     _describe,
     _check,
+    _pack,
 )

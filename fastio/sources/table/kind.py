@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,8 +34,8 @@ from fastio.sources.table.files import find_tables, table_kind
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.leaves import Leaf, field_or_none, leaves
-from fastio.sources.table.objects import TableFile
-from fastio.sources.table.opening import open_all, open_table
+from fastio.sources.table.objects import TableFile, stamp
+from fastio.sources.table.opening import Opened, open_all, open_table
 from fastio.sources.table.parquet import ParquetTable, check_codecs
 from fastio.sources.table.reading import Table, reading
 from fastio.store import is_remote
@@ -64,6 +65,13 @@ def _open(found: Found) -> TableSamples:
         options.memory,
         found.remote,
     )
+
+
+def _pack(found: Found, skip_damaged: bool) -> Opened | TableSamples:
+    if isinstance(found.source, TableSamples):
+        return found.source
+    opened = open_all(found.parts, found.options.filters, skip_damaged=skip_damaged)
+    return replace(opened, stamp=stamp(opened.files))
 
 
 # --- fastio info ----------------------------------------------------------------------------------
@@ -241,4 +249,5 @@ TABLES = Kind(
     _open,
     _describe,
     _check,
+    _pack,
 )

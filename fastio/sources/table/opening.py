@@ -31,7 +31,7 @@ class Opened:
         files, tables: Those that may have wanted rows.
         wanted: The filter on rows, None for all.
         skipped: The names of files that cannot be read, and why.
-        stamp: Changes when the data does, of tables that are not files.
+        stamp: Changes when the data does; None for data in memory, or if nobody asks for it.
     """
 
     files: Sequence[TableFile]

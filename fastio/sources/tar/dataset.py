@@ -363,6 +363,12 @@ class TarDataset(Rows):
         column, at = self._column(field), self.locate(rows)
         return self._read_bytes(column, rows, at)[0]
 
+    def row_key(self, row: int) -> str:
+        """Returns the name and version of a row's tar, and the key of its sample."""
+        at = self.locate(np.array([row]))
+        tar = self.index.tars[int(self.index.tar_numbers(at)[0])]
+        return f"{os.path.basename(tar.name)} {tar.stamp} {self.index.key(int(at[0]))}"
+
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: its tar and its key."""
         (at,) = self.locate(np.array([row], dtype=np.int64))

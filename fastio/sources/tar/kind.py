@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -83,6 +84,15 @@ def _open(found: Found) -> TarDataset:
         storage_options=options.storage_options,
         reader=found.parts if isinstance(found.parts, StoreTars) else None,
     )
+
+
+def _pack(found: Found, skip_damaged: bool) -> TarDataset:
+    """Returns all samples; those that lack a field are bad ones, to stop at or to leave out."""
+    if isinstance(found.source, TarDataset):
+        return found.source
+    dataset = _open(replace(found, options=replace(found.options, incomplete="keep")))
+    dataset.limit(None, found.options.max_unzipped_bytes)
+    return dataset
 
 
 def _describe(found: Found) -> dict[str, Any]:
@@ -213,4 +223,5 @@ TARS = Kind(
     _open,
     _describe,
     _check,
+    _pack,
 )

@@ -1,4 +1,4 @@
-"""Folders of sound files, and of NumPy's files, as samples to pack."""
+"""Folders of NumPy's files as samples to pack."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.pack.items import Bad, Item, Source, source_of_rows
-from fastio.runtime.files import only_files, read_file
+from fastio.runtime.files import only_files
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
-from fastio.sources import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
+from fastio.sources import AUDIO_EXTENSIONS, IMG_EXTENSIONS, FolderDataset
 from fastio.sources.folder import flat_files, folder_extension
 from fastio.sources.npy import read_header
 
@@ -26,32 +26,32 @@ LABEL = "label"
 _MOST_DEFLATED = 1032  # bytes that zip makes of one, at most
 
 
-def open_file_folder(
-    path: str, schema: Schema | None, max_unzipped_bytes: int | None = None
+def open_array_folder(
+    path: Any, schema: Schema | None, max_unzipped_bytes: int | None
 ) -> Source | None:
-    """Returns a folder of sound files or arrays as a source; None if its first file is an image.
+    """Returns a folder as a source if its first file of samples is one of NumPy's, else None.
 
     Raises:
         SourceNotFound: A class folder has no such files.
         SchemaError: The arrays' types or names differ.
         PackError: A schema is given.
     """
-    kinds = [IMG_EXTENSIONS, AUDIO_EXTENSIONS, ARRAY_EXTENSIONS]
-    kind = folder_extension(path, kinds) if os.path.isdir(path) else None
-    if kind in (None, 0):
+    if not isinstance(path, (str, os.PathLike)) or not os.path.isdir(path):
+        return None
+    path = os.fspath(path)
+    if folder_extension(path, [ARRAY_EXTENSIONS, IMG_EXTENSIONS, AUDIO_EXTENSIONS]) != 0:
         return None
     if schema is not None:
         raise PackError(
             f"schema cannot be used with {path}: its fields are determined by its files"
         )
-    return audio_source(AudioFolder(path)) if kind == 1 else _array_source(path, max_unzipped_bytes)
-
-
-def audio_source(folder: AudioFolder) -> Source:
-    """Returns the sound files of a folder, unchanged."""
-    return _file_source(
-        folder.path, folder.schema, folder.paths, folder.labels, lambda path: (read_file(path),)
-    )
+    most = MAX_UNZIPPED_BYTES if max_unzipped_bytes is None else max_unzipped_bytes
+    names = flat_files(path, ARRAY_EXTENSIONS)
+    if names:
+        paths = [os.path.join(path, name) for name in names]
+        return _arrays_of(path, paths, np.zeros(len(paths), np.int64), None, most)
+    folder = FolderDataset(path, ARRAY_EXTENSIONS)
+    return _arrays_of(path, list(folder.paths), folder.labels, folder.classes, most)
 
 
 def _file_source(
@@ -86,25 +86,12 @@ def _file_source(
     return source_of_rows(name, schema, len(paths), lambda rows: map(item, rows))
 
 
-# Arrays
-
-
 @dataclass(frozen=True)
 class _Header:
     """The dtype and shape of an array in a file."""
 
     dtype: str
     shape: tuple[int, ...]
-
-
-def _array_source(path: str, max_unzipped_bytes: int | None) -> Source:
-    most = MAX_UNZIPPED_BYTES if max_unzipped_bytes is None else max_unzipped_bytes
-    names = flat_files(path, ARRAY_EXTENSIONS)
-    if names:
-        paths = [os.path.join(path, name) for name in names]
-        return _arrays_of(path, paths, np.zeros(len(paths), np.int64), None, most)
-    folder = FolderDataset(path, ARRAY_EXTENSIONS)
-    return _arrays_of(path, list(folder.paths), folder.labels, folder.classes, most)
 
 
 def _arrays_of(

@@ -184,3 +184,19 @@ def test_a_part_without_samples_has_no_batches(kind: str, tmp_path: Path) -> Non
     assert (len(loader), list(loader)) == (len(DataLoader(nothing, 4)), [])
     with pytest.raises(ValueError, match="num_samples=0"):
         fastio.Loader(nothing, 4, shuffle=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": 5}, {"batch_size": None}])
+def test_epochs_that_are_left_early_leave_a_generator_as_dataloader_does(
+    workers: int, options: dict[str, Any]
+) -> None:
+    def first_batches(cls: Any) -> list[Any]:
+        generator = torch.Generator().manual_seed(3)
+        loader = cls(
+            list(range(ROWS)), shuffle=True, num_workers=workers, generator=generator, **options
+        )
+        found = [np.asarray(next(iter(loader))).tolist() for _ in range(3)]
+        return [*found, torch.rand(1, generator=generator).item()]
+
+    assert first_batches(fastio.Loader) == first_batches(DataLoader)

@@ -28,7 +28,8 @@ class LoaderIterator:
         self._batches = batches
         self._left_s: float | None = None  # when the caller got the last batch
         self._exhausted = False
-        self._draw = loader._feed.sampling.draw
+        # On the torch path, the keys that are asked for tell when the epoch ends.
+        self._draw = loader._feed.sampling.draw if loader._feed.path == "native" else None
 
     def __iter__(self) -> LoaderIterator:
         return self

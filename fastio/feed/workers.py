@@ -220,7 +220,12 @@ def _planned(
         cursor = with_order_seed(cursor, sampling, ranks, follows_torch)
         order_seed = cursor.order_seed
     first = sampling.first_step(cursor.position, ranks)
+    # RandomSampler draws once more at its end, where BatchSampler arrives with a batch that is not
+    # full, else behind the last one. Worker processes are ahead of what was delivered.
+    left = [] if sampling.draw is None else [sampling.draw]
     for batch in sampling.plan(rows, cursor, ranks):
+        if left and batch.valid < (sampling.batch_size or 1):
+            left.pop()(rows)
         info = BatchInfo(
             batch.rows,
             batch.valid,
@@ -230,6 +235,8 @@ def _planned(
             order_seed=order_seed,
         )
         yield batch.rows.tolist(), info
+    for draw in left:
+        draw(rows)
 
 
 def _sampled(

@@ -399,7 +399,6 @@ class Shards(Target):
         "fastio.packed.shard",
         "fastio.packed.packed",
         "fastio.packed.shards",
-        "fastio.packed.gathered",
         "fastio.packed.manifest",
     )
     allowed = (FastioError,)

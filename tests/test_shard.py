@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
-from fastio.packed.in_pieces import checksum
 from fastio.packed.ipc import ALIGNMENT
-from fastio.packed.shard import ShardReader
+from fastio.packed.shard import ShardReader, checksum
 from fastio.packed.shard_writer import write_shard
 from fastio.schema import DTYPES, Array, Bytes, Scalar, Schema, Text
 

@@ -1,10 +1,9 @@
 """Packed datasets: a manifest, the shards that it names, and rows by their global number.
 
-- `packed`: `Dataset`; `gathered` reads fields of many rows
+- `packed`: `Dataset`, and how it reads fields of many rows
 - `shards`: open shards, those in a folder, and their verification; `stored`: those in a store
 - `manifest`, `shard`: reading them; `manifest_writer`, `shard_writer`: their formats, and writing
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
-- `in_pieces`: how files are hashed
 - `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
 - `rows`, `of_sample`: what all datasets have in common; `layout`, `ragged`, `reads`: where the
   engine finds fields

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import ImageError, ManifestInvalid, SchemaError, ShardCorrupt, SourceChanged
-from fastio.packed.gathered import ShardRows, gathered
 from fastio.packed.layout import FixedWidth, Layout
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import decode_image
@@ -21,13 +20,27 @@ from fastio.packed.ragged import RaggedRows
 from fastio.packed.reads import ImageReads, shard_reads
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
-from fastio.packed.shards import LocalShards, ShardCheck
+from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
-from fastio.schema import CODEC_BLOCKS, Image, Scalar, Schema, is_fixed_width
+from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens, is_fixed_width
 from fastio.shown import without_secrets
 from fastio.store import Store, is_remote, open_store
 
 _ATTEMPTS = 6  # fetches of data that arrives damaged
+
+
+class ShardRows(NamedTuple):
+    """The part of some rows that lies in one shard.
+
+    Attributes:
+        shard: The number of the shard.
+        places: int64 (n,), the positions of these rows among those that were asked for.
+        local: int64 (n,), their numbers within the shard.
+    """
+
+    shard: int
+    places: NDArray[np.int64]
+    local: NDArray[np.int64]
 
 
 class StoredImage(NamedTuple):
@@ -88,10 +101,10 @@ class Dataset(Rows):
     ) -> None:
         self._given = os.fspath(path), storage_options, cache
         self.cache = cache
-        self._shards: LocalShards | StoredShards = (
+        self._shards = (
             StoredShards(open_store(os.fspath(path), storage_options), cache)
             if is_remote(path)
-            else LocalShards(os.fspath(path))
+            else Shards(os.fspath(path))
         )
         self.path = self._shards.path
         self.whole = self._shards.whole
@@ -227,7 +240,7 @@ class Dataset(Rows):
         groups = self.by_shard(rows)
         readers = [self.shard(group.shard) for group in groups]
         values = {
-            name: gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
+            name: _values_of(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
         self._shards.check_read(readers)
         return values
@@ -434,3 +447,54 @@ def _reopened(
             f"fingerprint is {dataset.fingerprint}, expected {fingerprint}; open it again"
         )
     return dataset
+
+
+def _values_of(
+    field: str, kind: Any, count: int, groups: list[ShardRows], readers: list[ShardReader]
+) -> NDArray[Any] | list[Any]:
+    """Returns one field of `count` rows, given the rows by shard and the readers of these shards.
+
+    Raises:
+        ShardCorrupt: Values are damaged.
+    """
+    shape: tuple[int, ...] | None = () if isinstance(kind, Scalar) else None
+    if isinstance(kind, Array):
+        shape = kind.fixed_shape
+    if shape is not None:
+        array = np.empty((count, *shape), dtype=kind.dtype)
+        for (_, places, local), reader in zip(groups, readers, strict=True):
+            stored = reader.fixed(field)[local]
+            if array.dtype.kind == "c":  # columns have pairs of numbers
+                stored = stored.view(array.dtype)
+            array[places] = stored.reshape(-1, *shape)
+        return array
+    values: list[Any] = [None] * count
+    for (_, places, local), reader in zip(groups, readers, strict=True):
+        found = _variable_values(reader, field, kind, local)
+        for place, value in zip(places.tolist(), found, strict=True):
+            values[place] = value
+    return values
+
+
+def _variable_values(
+    reader: ShardReader, field: str, kind: Any, local: NDArray[np.int64]
+) -> Sequence[Any]:
+    if isinstance(kind, Tokens):
+        starts, flat = reader.tokens(field)
+        bounds = zip(starts[local].tolist(), starts[local + 1].tolist(), strict=True)
+        return [flat[begin:end].copy() for begin, end in bounds]
+    values = reader.values(field, local)
+    if not isinstance(kind, Array):
+        return values
+    arrays = []
+    for row, value in zip(local.tolist(), values, strict=True):
+        # A copy, since arrays over bytes are read-only.
+        try:
+            flat = np.frombuffer(value, dtype=kind.dtype).copy()
+            arrays.append(flat.reshape(reader.shape(field, row)))
+        except ValueError as error:
+            raise ShardCorrupt(
+                f"{reader.path} row {row}: the {len(value)} bytes of {field!r} do not form an "
+                f"array of {kind.dtype} with the stored shape: {error}"
+            ) from error
+    return arrays

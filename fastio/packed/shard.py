@@ -10,8 +10,10 @@ CRC.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.errors import ShardCorrupt, SourceChanged
-from fastio.packed.in_pieces import file_pieces, mapped_pieces
+from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound
 from fastio.packed.ipc import FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardFile
+from fastio.runtime.files import only_files
 from fastio.schema import RECORD_COLUMN, Schema
 
 _METADATA_KEY = b"fastio"
+_READ_BYTES = 1 << 20  # hashed at a time
 _NUMPY_TYPES = {
     pa.from_numpy_dtype(name): np.dtype(name)
     for name in (
@@ -34,6 +37,8 @@ _NUMPY_TYPES = {
         *("float16", "float32", "float64"),
     )
 }
+
+Ranges = Sequence[tuple[int, int]]  # offset, bytes
 
 
 class ShardReader:
@@ -436,3 +441,57 @@ def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
 
 def _size(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.size)
+
+
+# --- Files in pieces, to hash them ----------------------------------------------------------------
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """Returns the xxh3_64 of a file as 16 hexadecimal digits; SourceNotFound if it is missing."""
+    digest = xxhash.xxh3_64()
+    try:
+        with open(path, "rb", buffering=0, opener=only_files) as file:
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"{os.fspath(path)} does not exist") from error
+    return digest.hexdigest()
+
+
+def mapped_pieces(data: memoryview, ranges: Ranges) -> Iterator[memoryview]:
+    """Yields the bytes of ranges of a mapped file, in pieces of at most 1 MiB."""
+    for at, nbytes in _cut(ranges):
+        yield data[at : at + nbytes]
+
+
+def file_pieces(path: str, ranges: Ranges, *, past_cache: bool) -> Iterator[memoryview]:
+    """Yields what `mapped_pieces` yields, from file reads, which map none of the file's pages.
+
+    If `past_cache`, and the file system supports it, they bypass the page cache (O_DIRECT), whose
+    contents then do not change.
+    """
+    # O_DIRECT reads whole pages to page-aligned memory.
+    room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))
+    file = _open_to_read(path, past_cache=past_cache)
+    try:
+        for at, nbytes in _cut(ranges):
+            before = at % mmap.PAGESIZE
+            pages = -(-(before + nbytes) // mmap.PAGESIZE)
+            found = os.preadv(file, [room[: pages * mmap.PAGESIZE]], at - before)
+            yield room[before : min(found, before + nbytes)]
+    finally:
+        os.close(file)
+
+
+def _cut(ranges: Ranges) -> Iterator[tuple[int, int]]:
+    for offset, nbytes in ranges:
+        for at in range(offset, offset + nbytes, _READ_BYTES):
+            yield at, min(_READ_BYTES, offset + nbytes - at)
+
+
+def _open_to_read(path: str, *, past_cache: bool) -> int:
+    """Opens a file for reading, without the page cache if asked for and supported."""
+    if past_cache and hasattr(os, "O_DIRECT"):
+        with suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
-from fastio.packed.in_pieces import checksum
 from fastio.packed.manifest import Manifest
-from fastio.packed.shard import ShardReader
+from fastio.packed.shard import ShardReader, checksum
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.memory import available_memory, local_ranks
 
@@ -154,27 +153,32 @@ class OpenShards:
         self._kept = OrderedDict(kept)
 
 
-class LocalShards:
+class Shards:
     """The shards in a folder, which are mapped. Thread-safe.
 
     Small columns are verified when a shard is opened, others in the background. Because files may
-    be replaced or written to, they are checked for changes. `StoredShards` has the same methods.
+    be replaced or written to, they are checked for changes.
+
+    Args:
+        path: The folder.
+        manifest: The manifest; None reads it from the folder.
 
     Attributes:
-        path: The folder.
-        manifest: The manifest.
+        path, manifest: The folder, and its manifest.
         readers: The open shards.
         whole: Whether an open shard has all of its bytes, or all except the images.
+        watched: Whether open files are checked for changes.
 
     Raises:
         DatasetNotFound, ManifestInvalid, FormatVersionUnsupported: As for `Manifest`.
     """
 
     whole = True
+    watched = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, manifest: Manifest | None = None) -> None:
         self.path = path
-        self.manifest = Manifest(path)
+        self.manifest = manifest or Manifest(path)
         self.readers = OpenShards(path, self._open)
         self._comparisons = Comparisons(self.manifest.nbytes)
         self._look_s, self._looks = 0.0, 0
@@ -233,11 +237,14 @@ class LocalShards:
         self._comparisons.raise_problem()
         for reader in readers:
             check_undamaged(reader)
-            reader.check_unchanged()
+            if self.watched:
+                reader.check_unchanged()
 
     def check_unchanged(self) -> None:
         """Checks all that is open; see `Dataset.check_unchanged`."""
         self._comparisons.raise_problem()
+        if not self.watched:
+            return
         self.manifest.check_unchanged()
         for reader in self.readers.all():
             reader.check_unchanged()
@@ -246,7 +253,7 @@ class LocalShards:
         """Checks some of what is open; see `Dataset.look`."""
         self._comparisons.raise_problem()
         now_s = time.monotonic()
-        if now_s < self._look_s:
+        if now_s < self._look_s or not self.watched:
             return
         self._look_s = now_s + _LOOK_S
         self.manifest.check_unchanged()

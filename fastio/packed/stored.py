@@ -35,7 +35,7 @@ from fastio.packed.manifest_writer import MANIFEST_NAME
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import (
     OpenShards,
-    check_undamaged,
+    Shards,
     compare,
     open_shard,
     wrong_hash,
@@ -53,8 +53,8 @@ _VERIFY_BYTES = 16 << 20
 Part = tuple[int, Any]  # offset in the shard, bytes-like object
 
 
-class StoredShards:
-    """The shards in a store, with the methods of `LocalShards`. Opening one fetches its head.
+class StoredShards(Shards):
+    """The shards in a store. Opening one fetches its head.
 
     Files are not checked for changes, because all fetched data is compared with the manifest.
 
@@ -72,14 +72,16 @@ class StoredShards:
         StoreError: If the store does not answer.
     """
 
+    watched = False
+
     def __init__(self, store: Store, cache: Cache | None) -> None:
+        super().__init__(store.url, _fetch_manifest(store))
         self.store = store
         self.cache = cache
-        self.path = store.url
-        self.manifest = _fetch_manifest(store)
         self.whole = not self.manifest.schema.image_fields
-        memory = (self.manifest.shard_bytes, _KEPT_WHOLE_BYTES) if self.whole else None
-        self.readers = OpenShards(self.path, self._open, memory)
+        if self.whole:
+            memory = self.manifest.shard_bytes, _KEPT_WHOLE_BYTES
+            self.readers = OpenShards(self.path, self._open, memory)
         self.bytes_fetched = 0
         self._source: tuple[CacheFolder, Source] | None = None
 
@@ -90,7 +92,7 @@ class StoredShards:
     def image_bytes(
         self, reader: ShardReader, field: str, shard: int, local_row: int
     ) -> NDArray[np.uint8]:
-        """Fetches an image, again if it does not match its checksum; see `LocalShards`.
+        """Fetches an image, again if it does not match its checksum; see `Shards`.
 
         Raises:
             SourceChanged: It is damaged because the dataset was replaced.
@@ -112,7 +114,7 @@ class StoredShards:
         return data  # damaged at the source: decoding it raises the error
 
     def renew(self, shards: Iterable[int]) -> bool:
-        """See `LocalShards`. Deletes damaged heads from the cache too."""
+        """See `Shards`. Deletes damaged heads from the cache too."""
         readers = self.readers
         damaged = [shard for shard in shards if readers.has(shard) and readers.get(shard).damaged]
         with suppress(CacheError):
@@ -123,7 +125,7 @@ class StoredShards:
         return bool(damaged)
 
     def check(self, shard: int) -> str | None:
-        """See `LocalShards`. Reads the shard in parts."""
+        """See `Shards`. Reads the shard in parts."""
         name, size = self.manifest.name(shard), int(self.manifest.shard_bytes[shard])
         digest = xxhash.xxh3_64()
         try:
@@ -139,7 +141,7 @@ class StoredShards:
         return wrong_hash(digest.hexdigest(), self.manifest.xxh3(shard))
 
     def check_manifest(self) -> None:
-        """See `LocalShards`."""
+        """See `Shards`."""
         with suppress(OSError, ManifestInvalid):
             found = _fetch_manifest(self.store).fingerprint
             if found != self.manifest.fingerprint:
@@ -148,23 +150,9 @@ class StoredShards:
                     f"expected {self.manifest.fingerprint}; open it again"
                 )
 
-    def check_read(self, readers: Iterable[ShardReader]) -> None:
-        """See `LocalShards`. A changed file is no error: the cache may evict it."""
-        for reader in readers:
-            check_undamaged(reader)
-
-    def check_unchanged(self) -> None:
-        """Does nothing; see the class."""
-
-    def look(self) -> None:
-        """Does nothing; see the class."""
-
-    def finish_epoch(self) -> None:
-        """Does nothing; see the class."""
-
     def close(self) -> None:
         """Drops all readers and closes the store."""
-        self.readers.close()
+        super().close()
         self.store.close()
 
     # --- Heads ------------------------------------------------------------------------------------

@@ -126,3 +126,12 @@ def test_shapes_may_differ_in_axes(tmp_path: Path) -> None:
     with Loader(tmp_path / "dst", 2) as loader:
         (batch,) = loader
     assert [tuple(array.shape) for array in batch] == [(4,), (2, 2)]
+
+
+def test_an_array_may_be_named_label_where_there_are_no_classes(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for number in range(3):
+        np.savez(tmp_path / "src" / f"{number}.npz", x=np.ones(2), label=np.int64(number))
+    fastio.pack(tmp_path / "src", tmp_path / "dst")
+    with fastio.open(tmp_path / "dst") as dataset:
+        assert [sample["label"] for sample in dataset] == [0, 1, 2]

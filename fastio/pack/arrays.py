@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -54,38 +54,6 @@ def open_array_folder(
     return _arrays_of(path, list(folder.paths), folder.labels, folder.classes, most)
 
 
-def _file_source(
-    path: str,
-    schema: Schema,
-    paths: Sequence[str],
-    labels: Any,
-    read: Callable[[str], tuple[Any, ...]],
-) -> Source:
-    """Returns files of one kind as a source.
-
-    Args:
-        path: The folder.
-        schema: The fields; the last is the label if it is named so.
-        paths: The paths of the files.
-        labels: int64 (rows,), the numbers of the classes.
-        read: Returns the values in a file.
-    """
-    name = os.path.basename(os.path.abspath(path))
-
-    def item(row: int) -> Item | Bad:
-        where = paths[row]
-        try:
-            status = os.stat(where)
-            values = read(where)
-        except Exception as error:  # MemoryError and RecursionError are a file's own too
-            return Bad(row, where, SampleError(name, row, where, error), where)
-        if LABEL in schema.fields:
-            values = (*values, int(labels[row]))
-        return Item(row, where, values, f"{where} {status.st_size} {status.st_mtime_ns}")
-
-    return source_of_rows(name, schema, len(paths), lambda rows: map(item, rows))
-
-
 @dataclass(frozen=True)
 class _Header:
     """The dtype and shape of an array in a file."""
@@ -97,6 +65,7 @@ class _Header:
 def _arrays_of(
     path: str, paths: list[str], labels: Any, classes: tuple[str, ...] | None, most: int
 ) -> Source:
+    """Returns files of arrays as a source; with classes, samples have a field `label` too."""
     endings = {os.path.splitext(name)[1].lower() for name in paths}
     if len(endings) > 1:
         raise SchemaError(f"{path} has both .npy and .npz files: pack them separately")
@@ -109,42 +78,47 @@ def _arrays_of(
     structure = "dict" if named else "tuple" if classes is not None else "single"
     members = [name for name in fields if classes is None or name != LABEL]
     schema = Schema(fields, structure, classes)  # type: ignore[arg-type]
-    return _file_source(path, schema, paths, labels, _Members(members, most) if named else _array)
+    source = os.path.basename(os.path.abspath(path))
+
+    def item(row: int) -> Item | Bad:
+        where = paths[row]
+        try:
+            status = os.stat(where)
+            values = _members(where, members, most) if named else [_array(where)]
+        except Exception as error:  # MemoryError and RecursionError are a file's own too
+            return Bad(row, where, SampleError(source, row, where, error), where)
+        if classes is not None:
+            values.append(int(labels[row]))
+        return Item(row, where, values, f"{where} {status.st_size} {status.st_mtime_ns}")
+
+    return source_of_rows(source, schema, len(paths), lambda rows: map(item, rows))
 
 
-def _array(path: str) -> tuple[Any]:
+def _array(path: str) -> Any:
+    """Returns the array of an .npy file."""
     with open(path, "rb", opener=only_files) as file:
         read_header(file, os.fstat(file.fileno()).st_size)
         file.seek(0)
-        return (np.load(file, allow_pickle=False),)
+        return np.load(file, allow_pickle=False)
 
 
-@dataclass(frozen=True)
-class _Members:
-    """Reads the arrays of an .npz file, in order, with a limit of bytes."""
-
-    names: Sequence[str]
-    max_unzipped_bytes: int
-
-    def __call__(self, path: str) -> tuple[Any, ...]:
-        _headers(path)  # which compares them with the bytes that there are
-        with (
-            open(path, "rb", opener=only_files) as file,
-            np.load(file, allow_pickle=False) as arrays,
-        ):
-            nbytes = sum(about.file_size for about in arrays.zip.infolist())
-            if nbytes > self.max_unzipped_bytes:
-                raise ValueError(
-                    f"its arrays take {nbytes:,} bytes, more than max_unzipped_bytes="
-                    f"{self.max_unzipped_bytes:,}. If you trust the data, pass a larger "
-                    "max_unzipped_bytes to fastio.pack"
-                )
-            if set(arrays.files) != set(self.names):
-                raise ValueError(
-                    f"it has the arrays {', '.join(arrays.files)}, and the first file "
-                    f"{', '.join(self.names)}"
-                )
-            return tuple(arrays[name] for name in self.names)
+def _members(path: str, names: Sequence[str], max_unzipped_bytes: int) -> list[Any]:
+    """Returns the arrays of an .npz file that have these names; ValueError if it has others."""
+    _headers(path)  # which compares them with the bytes that there are
+    with open(path, "rb", opener=only_files) as file, np.load(file, allow_pickle=False) as arrays:
+        nbytes = sum(about.file_size for about in arrays.zip.infolist())
+        if nbytes > max_unzipped_bytes:
+            raise ValueError(
+                f"its arrays take {nbytes:,} bytes, more than max_unzipped_bytes="
+                f"{max_unzipped_bytes:,}. If you trust the data, pass a larger "
+                "max_unzipped_bytes to fastio.pack"
+            )
+        if set(arrays.files) != set(names):
+            raise ValueError(
+                f"it has the arrays {', '.join(arrays.files)}, and the first file "
+                f"{', '.join(names)}"
+            )
+        return [arrays[name] for name in names]
 
 
 def _survey(paths: Sequence[str]) -> dict[str, Field]:
@@ -155,7 +129,7 @@ def _survey(paths: Sequence[str]) -> dict[str, Field]:
         try:
             for name, header in _headers(path).items():
                 found.setdefault(name, []).append((path, header))
-        except Exception as error:  # as in `_file_source`
+        except Exception as error:  # as in `_arrays_of`
             first = first or error
     if not found:
         raise SourceNotFound(f"none of {len(paths)} files can be read: {first}") from first

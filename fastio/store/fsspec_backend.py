@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent import futures
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from fsspec.asyn import sync as run_in_loop
 from fsspec.core import url_to_fs
 
+from fastio.runtime.threads import DaemonPool
 from fastio.store.options import for_fsspec
 from fastio.store.retry import Doubtful, Limits, Permanent
 from fastio.store.urls import join, scheme_of
@@ -178,23 +178,12 @@ class FsspecBackend:
 
 def _in_thread(function: Callable[[], Any], seconds: float) -> Any:
     """Calls a function in a thread. After the time limit the thread is left to end by itself."""
-    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((function(), None))
-        except BaseException as error:
-            answers.put((None, error))
-
     # A daemon thread: it may hang as long as its socket does, and must not delay the exit.
-    threading.Thread(target=run, daemon=True, name="fastio-store-fsspec").start()
+    pool = DaemonPool(1, "fastio-store-fsspec")
     try:
-        value, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    return value
+        return pool.submit(function).result(timeout=seconds)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _web_rules(fs: Any) -> ModuleType | None:
@@ -210,7 +199,8 @@ def _web_rules(fs: Any) -> ModuleType | None:
 
 def _translated(error: Exception, seconds: float) -> Exception:
     """Translates an error to Permanent, or to an error that is retried."""
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two classes in Python 3.10
+    # Three classes in Python 3.10.
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError, futures.TimeoutError)):
         return TimeoutError(f"no response within {seconds:.3g} s")
     if isinstance(error, (FileNotFoundError, Permanent)):
         return error

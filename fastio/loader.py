@@ -600,8 +600,8 @@ class Loader(DataLoader[_Batch]):
         cursor = self._at
         if generator is not None and self._draws_order and cursor.generator is None:
             cursor = replace(cursor, generator=generator_state(generator))
-        name = self._feed.order_name(self._ranks())
-        return to_state(cursor, fingerprint=self._feed.fingerprint, order=name)
+        order = self._feed.order(self._ranks())
+        return to_state(cursor, fingerprint=self._feed.fingerprint, order=order)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator continue exactly where `state_dict` was called.
@@ -614,9 +614,10 @@ class Loader(DataLoader[_Batch]):
                 the state and this loader has a generator.
         """
         if isinstance(state, Mapping) and state.get("fingerprint") == self._feed.fingerprint:
-            self._feed.adopt_order(str(state.get("order")), self._ranks())
-        name = self._feed.order_name(self._ranks())
-        cursor = from_state(state, fingerprint=self._feed.fingerprint, order=name)
+            saved = state.get("order")
+            self._feed.adopt_order(saved if isinstance(saved, Mapping) else {}, self._ranks())
+        order = self._feed.order(self._ranks())
+        cursor = from_state(state, fingerprint=self._feed.fingerprint, order=order)
         if self._draws_order != (cursor.generator is not None):
             had, has = ("without", "with") if self._draws_order else ("with", "without")
             raise StateMismatch(

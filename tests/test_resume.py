@@ -11,37 +11,38 @@ from fastio.errors import StateMismatch
 from fastio.order.state import Cursor, from_state, to_state
 
 CURSOR = Cursor(3, 1 << 40, -7, 5, "its state")
+SHUFFLE = {"kind": "shuffle"}
 
 
 def saved(**changes: Any) -> dict[str, Any]:
-    state = to_state(CURSOR, fingerprint="abc", order="shuffle")
+    state = to_state(CURSOR, fingerprint="abc", order=SHUFFLE)
     return {**state, **changes}
 
 
 def test_a_state_brings_the_cursor_back_through_json() -> None:
     state = json.loads(json.dumps(saved()))
-    cursor = from_state(state, fingerprint="abc", order="shuffle")
+    cursor = from_state(state, fingerprint="abc", order=SHUFFLE)
     assert cursor == CURSOR
 
 
 def test_a_seed_that_is_not_drawn_yet_stays_so() -> None:
     state = json.loads(json.dumps(saved(seed=None, generator=None)))
-    assert from_state(state, fingerprint="abc", order="shuffle").seed is None
+    assert from_state(state, fingerprint="abc", order=SHUFFLE).seed is None
 
 
 def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
     with pytest.raises(StateMismatch, match=r"'abc'.*'xyz'"):
-        from_state(saved(), fingerprint="xyz", order="shuffle")
+        from_state(saved(), fingerprint="xyz", order=SHUFFLE)
 
 
 def test_another_version_is_refused_naming_both() -> None:
-    with pytest.raises(StateMismatch, match=r"99.*3"):
-        from_state(saved(version=99), fingerprint="abc", order="shuffle")
+    with pytest.raises(StateMismatch, match=r"99.*4"):
+        from_state(saved(version=99), fingerprint="abc", order=SHUFFLE)
 
 
 def test_another_order_is_refused_naming_both() -> None:
     with pytest.raises(StateMismatch, match=r"'shuffle'.*'sequential'"):
-        from_state(saved(), fingerprint="abc", order="sequential")
+        from_state(saved(), fingerprint="abc", order={"kind": "sequential"})
 
 
 @pytest.mark.parametrize(
@@ -58,11 +59,11 @@ def test_another_order_is_refused_naming_both() -> None:
 )
 def test_damaged_states_are_refused(state: dict[str, Any]) -> None:
     with pytest.raises(StateMismatch):
-        from_state(state, fingerprint="abc", order="shuffle")
+        from_state(state, fingerprint="abc", order=SHUFFLE)
 
 
 def test_a_state_with_a_missing_key_is_refused_naming_it() -> None:
     state = saved()
     del state["position"]
     with pytest.raises(StateMismatch, match=r"position"):
-        from_state(state, fingerprint="abc", order="shuffle")
+        from_state(state, fingerprint="abc", order=SHUFFLE)

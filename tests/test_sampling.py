@@ -22,7 +22,7 @@ def rows(sampling: Sampling, count: int, cursor: Cursor = BEGIN, ranks: Ranks | 
 
 
 @pytest.mark.parametrize(
-    ("sampling", "mode", "name"),
+    ("sampling", "mode", "kind"),
     [
         (Sampling(), "sequential", "sequential"),
         (Sampling(shuffle=True), "shuffle", "shuffle"),
@@ -32,8 +32,8 @@ def rows(sampling: Sampling, count: int, cursor: Cursor = BEGIN, ranks: Ranks | 
         (Sampling(sampler=[1]), "sequential", "sampler"),
     ],
 )
-def test_shuffle_and_order_choose_the_mode(sampling: Sampling, mode: str, name: str) -> None:
-    assert (sampling.mode, sampling.name) == (mode, name)
+def test_shuffle_and_order_choose_the_mode(sampling: Sampling, mode: str, kind: str) -> None:
+    assert (sampling.mode, sampling.kind) == (mode, kind)
 
 
 def test_the_order_seed_goes_before_the_seed() -> None:

@@ -19,7 +19,7 @@ What holds for every feed:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +29,7 @@ import xxhash
 from fastio.device import HostBatch
 from fastio.errors import SampleError, TransformError
 from fastio.order.sampling import Ranks, Sampling
-from fastio.order.state import Cursor
+from fastio.order.state import Cursor, OrderState
 from fastio.stats import Stats
 from fastio.tensors.trees import Finish
 from fastio.transforms import Augmentation
@@ -161,12 +161,18 @@ class Feed(ABC):
         """
         return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
-    def order_name(self, ranks: Ranks) -> str:
-        """Returns the name of the order in which positions of a loader's state count."""
-        return self.sampling.named(ranks)
+    def order(self, ranks: Ranks) -> OrderState:
+        """Returns the values besides the seed on which the order of an epoch depends.
 
-    def adopt_order(self, name: str, ranks: Ranks) -> None:  # noqa: B027 - most kinds have none
-        """Uses the order parameters of a loader's state; none differ by default."""
+        A loader's state has them, because its position counts in that order. The keys are the same
+        for all loaders with this kind of feed.
+        """
+        return self.sampling.described(ranks)
+
+    def adopt_order(  # noqa: B027 - most kinds have none
+        self, order: Mapping[str, Any], ranks: Ranks
+    ) -> None:
+        """Uses the sizes of blocks and windows of a loader's state; most kinds have none."""
 
     def augmentation(
         self,

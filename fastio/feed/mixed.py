@@ -21,7 +21,7 @@ from fastio.feed.native import NativeFeed
 from fastio.order.order import Order, mixed_seed
 from fastio.order.plan import BucketPlan, Buckets
 from fastio.order.sampling import Ranks, Sampling
-from fastio.order.state import Cursor
+from fastio.order.state import Cursor, OrderState
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
 from fastio.views.mixing import Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
@@ -119,11 +119,10 @@ class ConcatFeed(JoinedFeed):
         most = max(_PLANNED, 4 * self.ahead) if self.local else _PLANNED_REMOTE
         return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
 
-    def order_name(self, ranks: Ranks) -> str:
-        name, bounds = self.sampling.named(ranks), self.sampling.bounds
-        return (
-            name if bounds is None else f"{name}:{xxhash.xxh3_64_hexdigest(repr(bounds).encode())}"
-        )
+    def order(self, ranks: Ranks) -> OrderState:
+        bounds = self.sampling.bounds
+        hashed = None if bounds is None else xxhash.xxh3_64_hexdigest(repr(bounds).encode())
+        return {**super().order(ranks), "bounds": hashed}
 
     def drawn(
         self, cursor: Cursor, ranks: Ranks, rows: Numbers, occurrences: Numbers, field: str | None
@@ -210,11 +209,9 @@ class MixFeed(JoinedFeed):
             "the sampler of a mix cannot be iterated over: a mix has no row numbers of its own"
         )
 
-    def order_name(self, ranks: Ranks) -> str:
-        if not self._buckets:
-            return f"mix:{self.sampling.mode}"
-        global_batch = (self.sampling.batch_size or 1) * ranks.world_size
-        return f"mix:{self.sampling.mode}:{self._buckets[0].pool}x{global_batch}"
+    def order(self, ranks: Ranks) -> OrderState:
+        sampling = replace(self.sampling, buckets=self._buckets[0] if self._buckets else None)
+        return {"kind": "mix", "mode": sampling.mode, **sampling.described_buckets(ranks)}
 
     def close(self) -> None:
         super().close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -162,9 +162,9 @@ class NativeFeed(Feed):
             None if following is None else partial(sampling.plan, rows, following, ranks),
         )
 
-    def adopt_order(self, name: str, ranks: Ranks) -> None:
+    def adopt_order(self, order: Mapping[str, Any], ranks: Ranks) -> None:
         """Uses the block and window of a loader's state, if rows are shuffled by windows."""
-        sampling = self.sampling.adopting(name)
+        sampling = self.sampling.adopting(order)
         if sampling == self.sampling:
             return
         if self._stager is None:  # another machine had room for other windows of a table

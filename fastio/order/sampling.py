@@ -8,7 +8,7 @@ shard by itself if sharding is wanted.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -27,13 +27,12 @@ from fastio.order.plan import (
     follow,
     row_numbers,
 )
-from fastio.order.state import Cursor
+from fastio.order.state import Cursor, OrderState
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
 _SKIPPED = 1 << 16  # keys that are left out at a time
 Skip = Callable[[Sequence[Any]], None]
 Permutation = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-_SHARDS = "shards"  # in place of a block's rows, in the name of an order
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
 
@@ -149,21 +148,26 @@ class Sampling:
         return plain and self.permute is not None and rows <= MOST_PERMUTED
 
     @property
-    def name(self) -> str:
-        """The name of the kind of order in which positions count, for the loader's state."""
-        if not self.ours:
-            return "sampler"
-        if self.draw is not None:
-            return "generator"
-        if self.mode in ("sequential", "shuffle") or self.window is None:
-            return self.mode
-        return f"{self.mode}:{_SHARDS if self.bounds else self.block}x{self.window}"
+    def kind(self) -> str:
+        """What decides the order: "sampler", "generator" or the mode."""
+        return "sampler" if not self.ours else self.mode if self.draw is None else "generator"
 
-    def named(self, ranks: Ranks) -> str:
-        """Returns `name` with the other values on which the order depends."""
+    def described(self, ranks: Ranks) -> OrderState:
+        """Returns the values besides the seed on which an epoch's order depends."""
+        windows = self.kind in ("window", "settle") and self.window is not None
+        return {
+            "kind": self.kind,
+            "block": self.block if windows and self.bounds is None else None,
+            "window": self.window if windows else None,
+            **self.described_buckets(ranks),
+        }
+
+    def described_buckets(self, ranks: Ranks) -> OrderState:
+        """Returns the values on which batches of rows of similar lengths depend."""
         if self.buckets is None:
-            return self.name
-        return f"{self.name}:{self.buckets.pool}x{(self.batch_size or 1) * ranks.world_size}"
+            return {"pool": None, "global_batch": None}
+        global_batch = (self.batch_size or 1) * ranks.world_size
+        return {"pool": self.buckets.pool, "global_batch": global_batch}
 
     @property
     def random(self) -> bool:
@@ -171,20 +175,17 @@ class Sampling:
         own = self.ours and self.draw is None
         return own and (self.mode != "sequential" or self.buckets is not None)
 
-    def adopting(self, name: str) -> Sampling:
-        """Returns this sampling with the block and window of another's name, if both have any."""
-        kind, _, numbers = name.partition(":")
-        block, _, window = numbers.partition("x")
+    def adopting(self, order: Mapping[str, Any]) -> Sampling:
+        """Returns this sampling with the block and window of a state, if both have windows."""
+        kind, block, window = (order.get(key) for key in ("kind", "block", "window"))
         by_window = kind == self.mode or (self.order == "auto" and bool(self.shuffle))
-        if block == _SHARDS and window.isdecimal() and self.bounds and self.ours and by_window:
-            return replace(self, window=int(window))
-        known = block.isdecimal() and window.isdecimal()
-        if not known or not self.ours or kind not in ("window", "settle"):
+        if not self.ours or not by_window or not _is_count(window):
             return self
-        if kind != self.mode and not (self.order == "auto" and self.shuffle):
+        if block is None and self.bounds:
+            return replace(self, window=window)
+        if not _is_count(block) or kind not in ("window", "settle"):
             return self
-        settle = kind == "settle"
-        return replace(self, block=int(block), window=int(window), settle=settle, bounds=None)
+        return replace(self, block=block, window=window, settle=kind == "settle", bounds=None)
 
     def orders(self, rows: int, seed: int) -> Orders:
         """Returns the orders of all epochs, if no sampler decides them."""
@@ -350,6 +351,10 @@ class Sampling:
         start = min(start, order.rows)
         batch_size = self.batch_size or 1
         return Plan(order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
 
 
 def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from fastio.feed.row_groups.cut import Share, windows
 from fastio.feed.row_groups.records import Records
 from fastio.feed.row_groups.run import Dealt, RunSettings, TableRun
 from fastio.order.sampling import Ranks, Sampling
-from fastio.order.state import Cursor
+from fastio.order.state import Cursor, OrderState
 from fastio.runtime.lifecycle import at_exit
 from fastio.runtime.memory import available_memory, local_ranks
 from fastio.runtime.sizes import size_in_bytes
@@ -37,7 +36,6 @@ _WINDOW_SIXTEENTHS = 5  # of memory for each of two windows; decoding gets 4, ba
 _CHUNK_BYTES = 2 << 20  # of small batches that are dealt together
 _DECODED = 2.5  # memory of a decoder relative to the rows: the rows and their encoded form
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
-_NAME = re.compile(r"row groups, windows of (\d+) bytes, rows of (\d+), (\d+) ranks?")
 
 
 def table_memory(memory: int | str | None) -> int:
@@ -118,30 +116,31 @@ class TableFeed(Feed):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _runs=weakref.WeakSet())
 
-    def order_name(self, ranks: Ranks) -> str:
-        """Returns a description of what an epoch's order depends on besides the seed."""
-        many = "s" * (ranks.world_size != 1)
-        return (
-            f"row groups, windows of {self._window_bytes} bytes, rows of {self._row_bytes}, "
-            f"{ranks.world_size} rank{many}"
-        )
+    def order(self, ranks: Ranks) -> OrderState:
+        """See `Feed`."""
+        return {
+            "kind": "row groups",
+            "window_bytes": self._window_bytes,
+            "row_bytes": self._row_bytes,
+            "ranks": ranks.world_size,
+        }
 
-    def adopt_order(self, name: str, ranks: Ranks) -> None:
+    def adopt_order(self, order: Mapping[str, Any], ranks: Ranks) -> None:
         """Uses the window size of a restored state, if `memory` is not given.
 
         Raises:
             StateMismatch: If the state has another order.
         """
-        found = _NAME.fullmatch(name)
-        if name == self.order_name(ranks) or found is None:
+        own, window = self.order(ranks), order.get("window_bytes")
+        if order == own or order.get("kind") != own["kind"]:
             return
-        window, row, world_size = map(int, found.groups())
-        if row == self._row_bytes and world_size == ranks.world_size and not self.settings.memory:
+        same = order == {**own, "window_bytes": window} and not self.settings.memory
+        if same and isinstance(window, int) and window > 0:
             self._window_bytes = window
             return
         raise StateMismatch(
-            f"the loader state was saved with the tables divided differently: {name}; this "
-            f"loader divides them as {self.order_name(ranks)}. Use the same memory=, fields "
+            "the loader state was saved with the tables divided differently: "
+            f"{_listed(order)}; this loader has {_listed(own)}. Use the same memory=, fields "
             "and number of ranks; or pack the tables (fastio pack), whose states do not "
             "depend on the number of ranks"
         )
@@ -346,6 +345,10 @@ class TableBatches:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _listed(order: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in order.items() if key != "kind")
 
 
 def _released(dealt: Dealt, last: bool) -> None:

@@ -17,7 +17,7 @@ import fastio
 from fastio import Cache, Loader, Scalar, Schema, Tokens
 from fastio.order.order import Orders, ShardOrder
 from fastio.order.plan import Plan
-from fastio.stage import Forecast, Lookahead, Stager
+from fastio.stage import Forecast, Lookahead, Stager, StagingPlan
 from tests.servers import Answer, FaultProxy, http_folder
 from tests.staging_support import piece_files
 from tests.support import open_loader
@@ -231,7 +231,8 @@ def test_no_more_is_asked_for_than_the_bytes_ahead_and_a_window(ahead: int) -> N
     assert isinstance(order, ShardOrder)
     windows = [shards.tolist() for _, shards in order.spans()]
     plan = Plan(order, 10)
-    run = Lookahead(iter(plan), cast(Stager, stager), Forecast(orders, 0, 0), 0, ahead)
+    staging = StagingPlan(Forecast(orders, 0, 0), 0, ahead)
+    run = Lookahead(iter(plan), cast(Stager, stager), staging)
     least = max(6, ahead // 100)
     for planned in run:
         current = (planned.next_position - 1) // 100

@@ -12,7 +12,7 @@ delivered.
 from __future__ import annotations
 
 from fastio.engine.engine import Engine
-from fastio.engine.settings import EngineSettings, OnError, StagingPlan
+from fastio.engine.settings import EngineSettings, OnError
 from fastio.engine.stream import BatchStream
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "Engine",
     "EngineSettings",
     "OnError",
-    "StagingPlan",
 ]

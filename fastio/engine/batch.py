@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastio.engine.ragged import RaggedBatch
 from fastio.errors import SampleError
 
 AnyArray = npt.NDArray[Any]
@@ -159,3 +160,42 @@ class Batch:
         """Returns the slots now. The arrays in `fields` must not be used afterwards."""
         for lease in self.leases.values():
             lease.release()
+
+    def skip(self, good: npt.NDArray[np.int64]) -> None:
+        """Keeps only the `good` rows, int64 indices in order."""
+        self.fields = {name: _select(values, good) for name, values in self.fields.items()}
+        for name, lease in self.leases.items():  # from here on the shorter views hold the lease
+            if not isinstance(self.fields[name], RaggedBatch):
+                self.fields[name] = lease.view(len(good))
+        self.valid = int(np.count_nonzero(good < self.valid))
+        self._number(good)
+
+    def replace(self, bad: list[int], good: npt.NDArray[np.int64]) -> None:
+        """Replaces each bad row by the next good row, or by the first one if none follows."""
+        sources = np.arange(len(self.rows))
+        sources[bad] = good[np.searchsorted(good, bad) % good.size]
+        self._number(sources)
+        for name, values in self.fields.items():
+            if isinstance(values, RaggedBatch):
+                self.fields[name] = values.take(sources)
+                continue
+            for index in bad:
+                values[index] = values[sources[index]]
+
+    def _number(self, places: npt.NDArray[np.int64]) -> None:
+        """Sets the row numbers to those of the samples at some places."""
+        self.rows = self.rows[places]
+        if self.occurrences is not None:
+            self.occurrences = self.occurrences[places]
+
+
+def _select(values: Any, good: npt.NDArray[np.int64]) -> Any:
+    """Returns the good rows of a field. Arrays are compacted in place and stay in their slot."""
+    if isinstance(values, RaggedBatch):
+        return values.take(good)
+    if isinstance(values, list):
+        return [values[index] for index in good.tolist()]
+    for place, index in enumerate(good.tolist()):
+        if place != index:
+            values[place] = values[index]
+    return values[: len(good)]

@@ -11,11 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.engine.batch import Batch
-from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ColdRows, ImageReader, Reader, check_names, make_readers
-from fastio.engine.mend import replace, skip
-from fastio.engine.pending import Pending
-from fastio.engine.settings import EngineSettings, StagingPlan
+from fastio.engine.pending import Feeder, Pending
+from fastio.engine.settings import EngineSettings
 from fastio.engine.stream import BatchStream
 from fastio.engine.threads import Threads
 from fastio.errors import LoaderClosed
@@ -23,7 +21,7 @@ from fastio.order.plan import PlannedBatch
 from fastio.packed.rows import Rows
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import PATIENCE_S
-from fastio.stage import Lookahead, Stager
+from fastio.stage import Lookahead, Stager, StagingPlan
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Pointwise, augmentation
 
@@ -126,14 +124,7 @@ class Engine:
         batches = iter(plan)
         if self._stager is not None and staging is not None:
             self._stager.reopen()
-            batches = Lookahead(
-                batches,
-                self._stager,
-                staging.forecast,
-                staging.position,
-                staging.ahead_bytes,
-                staging.following,
-            )
+            batches = Lookahead(batches, self._stager, staging)
         stream = BatchStream(self, batches, seed & _WORD, epoch, max(1, ahead), timeout_s, packed)
         self._streams.add(stream)
         return stream
@@ -270,10 +261,10 @@ class Engine:
             return None
         if self.settings.on_error == "skip":
             self._skipped += len(bad)
-            skip(batch, good)
+            batch.skip(good)
         else:
             self._replaced += len(bad)
-            replace(batch, bad, good)
+            batch.replace(bad, good)
         return batch
 
     def give_back(self, pending: Pending) -> None:

@@ -1,11 +1,13 @@
-"""Batches between submission and delivery."""
+"""Batches between submission and delivery, and the thread that starts those of remote datasets."""
 
 from __future__ import annotations
 
 import math
+import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,9 +19,12 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.engine.fields import Reader, Work
 from fastio.engine.fields.reader import WAIT_S
-from fastio.errors import SampleError
+from fastio.errors import LoaderClosed, SampleError
 from fastio.order.plan import PlannedBatch, draw_keys
 from fastio.runtime.threads import PATIENCE_S
+from fastio.stage import Stager
+
+_LOOK_S = 0.1
 
 
 @dataclass
@@ -152,3 +157,51 @@ class Pending:
                     slot.abandon()
                 return False
         return True
+
+
+class Feeder:
+    """A thread that starts batches in order, each when its blocks have arrived.
+
+    Args:
+        stager: fetches the blocks.
+        begin: passes a batch to the threads; records errors in the batch.
+    """
+
+    def __init__(self, stager: Stager, begin: Callable[[Pending], None]) -> None:
+        self._stager = stager
+        self._begin = begin
+        self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="fastio-feeder", daemon=True)
+        self._thread.start()
+
+    def put(self, pending: Pending) -> None:
+        """Adds a batch; its `staged` event is set in every case."""
+        self._queue.put(pending)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Ends the thread and waits for it up to a timeout. Waiting batches are left out."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (pending := self._queue.get()) is not None:
+            try:
+                self._feed(pending)
+            except Exception as error:
+                assert pending.blocks is not None
+                pending.began_s = self._stager.failed_since_s(pending.blocks)
+                pending.error = error
+            finally:
+                assert pending.staged is not None
+                pending.staged.set()
+
+    def _feed(self, pending: Pending) -> None:
+        assert pending.blocks is not None
+        while not pending.left_out:
+            if self._closed:
+                raise LoaderClosed("the engine was closed")
+            if self._stager.wait(pending.blocks, _LOOK_S):
+                self._begin(pending)
+                return

@@ -1,8 +1,8 @@
-"""The settings of an engine, and of how far ahead it fetches remote data."""
+"""The settings of an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,23 +10,11 @@ import numpy as np
 
 from fastio.engine.batch import Allocate, AnyArray, SlotPool
 from fastio.engine.ragged import Forms
-from fastio.order.plan import PlannedBatch
-from fastio.stage import Forecast
 from fastio.transforms import AudioDecode, Compiled
 
 OnError = Literal["raise", "skip", "replace"]
 _KEPT_SLOTS = 8  # free ones of each field
 _SMALL_BYTES = 64 << 10  # fields of a batch below this size, such as labels, get new memory
-
-
-@dataclass(frozen=True)
-class StagingPlan:
-    """How far ahead a run over a remote dataset fetches blocks; see `Lookahead`."""
-
-    forecast: Forecast
-    position: int
-    ahead_bytes: int
-    following: Callable[[], Iterator[PlannedBatch]] | None = None
 
 
 def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fastio.engine.batch import Batch
 from fastio.engine.fields.reader import WAIT_S
@@ -17,28 +17,8 @@ from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import PATIENCE_S
 from fastio.stage import Lookahead
 
-
-class Decoder(Protocol):
-    """The methods of an engine that a stream calls."""
-
-    @property
-    def name(self) -> str:
-        """The name of the dataset, for messages."""
-
-    def submit(self, planned: PlannedBatch, seed: int, epoch: int) -> Pending:
-        """Submits a batch; errors are recorded in it."""
-
-    def finish(self, pending: Pending) -> Batch | None:
-        """Returns a batch whose work is done; None if all of its rows were skipped."""
-
-    def again(self, failed: Pending) -> Pending:
-        """Submits a batch again whose bytes could not be fetched."""
-
-    def give_back(self, pending: Pending) -> None:
-        """Takes back the slots of a batch that is not delivered."""
-
-    def lose(self, pending: Pending) -> None:
-        """Drops a batch that hangs; its threads keep the memory."""
+if TYPE_CHECKING:
+    from fastio.engine.engine import Engine
 
 
 class Watched(Protocol):
@@ -60,7 +40,7 @@ class BatchStream:
 
     def __init__(
         self,
-        engine: Decoder,
+        engine: Engine,
         plan: Iterator[PlannedBatch],
         seed: int,
         epoch: int,

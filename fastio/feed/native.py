@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastio.device import HostBatch
-from fastio.engine import BatchStream, Engine, StagingPlan
+from fastio.engine import BatchStream, Engine
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ReadAheadPlan, windows_of
 from fastio.feed.base import BatchInfo, Feed, HostBatches, Numbers
@@ -21,7 +21,7 @@ from fastio.order.plan import PlannedBatch, draw_keys
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.packed.rows import Rows
-from fastio.stage import Forecast, Stager, ahead_bytes, staged
+from fastio.stage import Forecast, Stager, StagingPlan, ahead_bytes, staged
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
 

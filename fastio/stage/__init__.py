@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastio.stage.blocks import Blocks
 from fastio.stage.forecast import Forecast
-from fastio.stage.lookahead import Lookahead
-from fastio.stage.setup import ahead_bytes, staged
+from fastio.stage.lookahead import Lookahead, StagingPlan, ahead_bytes, staged
 from fastio.stage.shuffling import Cut, cut
 from fastio.stage.stager import Stager
 from fastio.stage.warming import WarmReport, warm
@@ -16,6 +15,7 @@ __all__ = [
     "Forecast",
     "Lookahead",
     "Stager",
+    "StagingPlan",
     "WarmReport",
     "ahead_bytes",
     "cut",

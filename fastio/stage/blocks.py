@@ -1,7 +1,8 @@
 """A remote dataset as blocks of consecutive rows, which are fetched and cached as units.
 
-Block b has the rows from b * block_rows on. Its bytes are those of `Dataset.extents`: ordered
-by shard, then by field, then by row.
+Block b of a packed dataset has the rows from b * block_rows on. Its bytes are ordered by shard,
+then by field, then by row. The blocks of tars have the parts of the tars that hold the rows' files.
+The blocks of a packed dataset without images are its shards, which are fetched and verified whole.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fastio.errors import StoreError
+from fastio.packed import Dataset
 from fastio.packed.reads import check_rows, spans
 from fastio.packed.reads import extents as extents_of
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
+from fastio.sources import Remote
+from fastio.sources.tar.dataset import TarDataset
 from fastio.store import Stamp
 
 Numbers = npt.NDArray[np.int64]
@@ -233,3 +239,161 @@ class Blocks:
                 offsets = reader.offsets(field)
                 at += int(offsets[end]) - int(offsets[begin])
         return found
+
+
+class ShardBlocks(Blocks):
+    """The shards of a dataset without images as its blocks. Thread-safe; see `Blocks`.
+
+    Rows are the dataset's own, or windows of its tokens. The cache keeps a block under the number
+    of its shard (see `packed.stored`). A block has no bytes besides the shard.
+
+    Args:
+        dataset: A packed dataset without images.
+        bounds: int64 (shards + 1,), the loader's first row in each shard, and the number of rows.
+            If None, the dataset's own rows.
+    """
+
+    def __init__(self, dataset: Dataset, bounds: Numbers | None = None) -> None:
+        super().__init__(dataset, 0, images=False)
+        self._remote = dataset
+        self.bounds = dataset.shard_bounds() if bounds is None else bounds
+        self.mean_bytes = max(1, dataset.nbytes // max(1, dataset.num_shards))
+
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return len(self.bounds) - 1
+
+    def of(self, rows: Numbers) -> Numbers:
+        """Returns the shards that rows need: int64, unique, in the order of their first rows."""
+        shards, first = np.unique(
+            np.searchsorted(self.bounds, rows, side="right") - 1, return_index=True
+        )
+        return shards[np.argsort(first, kind="stable")].astype(np.int64)
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """Returns the rows [first, last) of a block."""
+        return int(self.bounds[block]), int(self.bounds[block + 1])
+
+    def size(self, block: int) -> int:
+        """Returns 0, because a block has no bytes besides the shard."""
+        return 0
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yields each block and 0, because a block has no bytes besides the shard."""
+        return ((block, 0) for block in range(self.count))
+
+    def describes(self, rows: Numbers) -> bool:
+        """Returns whether all shards of the rows are in memory."""
+        return all(self._remote.is_kept(shard) for shard in self.of(rows).tolist())
+
+    def whole_shards(self, block: int) -> list[ShardReader]:
+        """Returns the shard, which stays in memory while it is referenced.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If it cannot be read.
+        """
+        return [self._remote.shard(block)]
+
+    def ranges(self, block: int) -> list[Range]:
+        """Returns no ranges, because a block has no bytes besides the shard."""
+        return []
+
+    def check(self, block: int, parts: Sequence[Any]) -> None:
+        """Does nothing, because shards are verified when they arrive."""
+
+    def places(self, field: str, rows: Numbers) -> Places:
+        """Raises NotImplementedError, because there are no images."""
+        raise NotImplementedError
+
+
+class TarBlocks(Blocks):
+    """The blocks of a dataset of tars. Thread-safe; see `Blocks`."""
+
+    def __init__(self, dataset: Any, block_rows: int) -> None:
+        super().__init__(dataset, block_rows)
+        self._tars: TarDataset = dataset
+
+    def size(self, block: int) -> int:
+        """Returns the size of a block in bytes."""
+        return sum(end - begin for _, begin, end in self._segments(block))
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yields each block and its size, in order."""
+        for block in range(self.count):
+            yield block, self.size(block)
+
+    def describes(self, rows: Numbers) -> bool:
+        """Returns False: fields other than images are read from the files in the blocks."""
+        return False
+
+    def whole_shards(self, block: int) -> list[ShardReader]:
+        """Returns no shards: tars are not fetched whole."""
+        return []
+
+    def ranges(self, block: int) -> list[Range]:
+        """Returns the ranges of a block's bytes in the store."""
+        names, stamps = self._tars.tars, self._tars.stamps
+        return [
+            Range(names[tar], begin, end - begin, stamps[names[tar]])
+            for tar, begin, end in self._segments(block)
+        ]
+
+    def check(self, block: int, parts: Sequence[Any]) -> None:
+        """Checks that all bytes have arrived. Contents cannot be checked: tars have no checksums.
+
+        Raises:
+            StoreError: If a tar has become shorter.
+        """
+        for (name, offset, length, _), part in zip(self.ranges(block), parts, strict=True):
+            if memoryview(part).nbytes != length:
+                where = f"{self._tars.store.url}: {name}"
+                raise StoreError(f"{where} ends before byte {offset + length:,}")
+
+    def check_source(self) -> None:
+        """Does nothing, because every request asks for the version that was indexed."""
+
+    def places(self, field: str, rows: Numbers) -> Places:
+        """Returns the positions of a field's files in the blocks of global rows."""
+        block = rows // self.block_rows
+        found = self._tars.extents(field, rows)
+        offset = found.offset - self._starts_of(block, found.tar)
+        return Places(block, offset, np.ascontiguousarray(found.length))
+
+    def read_through(self, staged_path: Callable[[int], str | None]) -> None:
+        """Lets the dataset read files from staged blocks; see `Blocks.read_through`."""
+        self._tars.staged = partial(self._staged, staged_path)
+
+    def _staged(
+        self, staged_path: Callable[[int], str | None], rows: Numbers
+    ) -> list[tuple[str, int] | None]:
+        """Returns each row's block, as its path and the offset in the tar where it begins."""
+        (tars, _, _), block = self._tars.sample_extents(rows), rows // self.block_rows
+        starts = self._starts_of(block, tars)
+        found: list[tuple[str, int] | None] = []
+        for number, start in zip(block.tolist(), starts.tolist(), strict=True):
+            path = staged_path(number)
+            found.append(None if path is None else (path, start))
+        return found
+
+    def _segments(self, block: int) -> list[tuple[int, int, int]]:
+        return self._tars.segments(np.arange(*self.rows(block), dtype=np.int64))
+
+    def _starts_of(self, blocks: Numbers, tars: Numbers) -> Numbers:
+        """Returns the byte of each row's tar that is first in its block, int64 (n,)."""
+        starts = np.empty(len(blocks), np.int64)
+        for block in np.unique(blocks).tolist():
+            base = 0
+            for tar, begin, end in self._segments(block):
+                starts[(blocks == block) & (tars == tar)] = begin - base
+                base += end - begin
+        return starts
+
+
+def blocks_of(dataset: Remote, block_rows: int, images: bool = True) -> Blocks:
+    """Returns the blocks of a packed dataset or of tars; for the arguments see `Blocks`."""
+    if dataset.packed is None:
+        return TarBlocks(dataset, block_rows)
+    if dataset.whole:
+        return ShardBlocks(dataset.packed)
+    return Blocks(dataset, block_rows, images)

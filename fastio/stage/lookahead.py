@@ -1,4 +1,4 @@
-"""Iterates over a plan and requests blocks ahead of the batches that need them.
+"""Makes the stager of a loader, and requests blocks ahead of the batches that need them.
 
 If the order has windows of whole shards, the shards of the next windows are requested by the
 windows. A window may have hundreds of thousands of rows: planning its batches only to find the next
@@ -8,64 +8,120 @@ window's shards would take longer than computing the sequence of windows.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
+from fastio.errors import CacheError
 from fastio.order.order import Order, Orders, ShardOrder
 from fastio.order.plan import PlannedBatch
+from fastio.order.sampling import Sampling
+from fastio.packed.rows import Rows
+from fastio.stage.blocks import Blocks, ShardBlocks, blocks_of
 from fastio.stage.forecast import Forecast
+from fastio.stage.shuffling import by_blocks, by_shards
 from fastio.stage.stager import Numbers, Stager
 
+_LEAST_AHEAD = 64 << 20
+_BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 _MOST_BATCHES = 4096
 _LEAST_AHEAD = 2  # shards beyond the current window
 Window = tuple[int, Numbers]  # the position after a window's last row, and the window's shards
 
 
+def staged(
+    dataset: Rows, sampling: Sampling, fields: Sequence[str] | None
+) -> tuple[Sampling, Stager]:
+    """Returns the sampling for a remote dataset, and a stager that fetches its blocks.
+
+    Datasets without images are staged by whole shards. `fastio.stage.shuffling` chooses the windows
+    in which rows are shuffled.
+
+    Args:
+        dataset: dataset of the loader, which has a `remote_part`.
+        sampling: requested sampling.
+        fields: fields that are delivered; None for all.
+
+    Raises:
+        CacheError: the cache's folder cannot be used.
+    """
+    remote = dataset.remote_part
+    assert remote is not None
+    packed, bounds = remote.packed, dataset.shard_bounds()
+    if remote.whole and packed is not None and bounds is not None:
+        sampling = by_shards(sampling, bounds.tolist())
+        return sampling, Stager(ShardBlocks(packed, bounds), packed.cache)
+    room = None if remote.cache is None else remote.cache.folder().room
+    sampling, rows = by_blocks(remote, sampling, room)
+    names = remote.schema.image_fields
+    blocks: Blocks = blocks_of(remote, rows, fields is None or any(n in names for n in fields))
+    stager = Stager(blocks, remote.cache)
+    blocks.read_through(stager.staged_path)
+    return sampling, stager
+
+
+def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
+    """Returns the bytes of blocks that are fetched ahead: at least two windows in window order."""
+    wanted = _LEAST_AHEAD
+    with suppress(CacheError):  # the stager goes on without the cache, and warns
+        if stager.cache is not None:
+            wanted = min(wanted, stager.cache.folder().room // _BUDGET_SHARE)
+    if sampling.mode in ("window", "settle"):
+        wanted = max(wanted, 2 * (sampling.window or 1) * stager.blocks.mean_bytes)
+    return wanted
+
+
+@dataclass(frozen=True)
+class StagingPlan:
+    """How far ahead a run over a remote dataset fetches blocks.
+
+    Attributes:
+        forecast: forecast that is recorded for other processes.
+        position: position in the epoch at which the run begins.
+        ahead_bytes: size of the blocks that may be requested and not yet released.
+        following: function that returns the next epoch's plan; None if it is unknown.
+    """
+
+    forecast: Forecast
+    position: int
+    ahead_bytes: int
+    following: Callable[[], Iterator[PlannedBatch]] | None = None
+
+
 class Lookahead:
-    """The batches of a plan, whose blocks are requested up to `ahead_bytes` ahead.
+    """The batches of a plan, whose blocks are requested ahead of them.
 
     Used by one thread at a time. After the plan's last batch, blocks of the next epoch's first
     batches, or its first window, are requested, so that the next epoch starts without waiting.
     Those batches are not yielded.
 
     Args:
-        plan: The batches.
-        stager: The stager that fetches blocks.
-        forecast: The forecast that is recorded for other processes.
-        position: The position in the epoch at which the plan begins.
-        ahead_bytes: The size of blocks that may be requested and not yet released.
-        following: Returns the next epoch's plan. None if it is unknown.
+        plan: batches.
+        stager: stager that fetches blocks.
+        staging: how far ahead blocks are fetched.
     """
 
-    def __init__(
-        self,
-        plan: Iterator[PlannedBatch],
-        stager: Stager,
-        forecast: Forecast,
-        position: int,
-        ahead_bytes: int,
-        following: Callable[[], Iterator[PlannedBatch]] | None = None,
-    ) -> None:
+    def __init__(self, plan: Iterator[PlannedBatch], stager: Stager, staging: StagingPlan) -> None:
+        forecast, following = staging.forecast, staging.following
         self._plan: Iterator[PlannedBatch] | None = plan
         self._stager = stager
         self._generation = stager.generation
         self._forecast = forecast
-        self._ahead_bytes = ahead_bytes
+        self._ahead_bytes = staging.ahead_bytes
         self._following = following
         self._windows = deque(_windows(forecast, following is not None))
         self._by_windows = bool(self._windows)
         if self._by_windows:
             least = (len(self._windows[0][1]) + _LEAST_AHEAD) * stager.blocks.mean_bytes
-            self._ahead_bytes = max(ahead_bytes, least)
+            self._ahead_bytes = max(staging.ahead_bytes, least)
         self._requested: deque[Window] = deque()
         self._next_plan: Iterator[PlannedBatch] | None = None
         self._queue: deque[tuple[PlannedBatch, Numbers]] = deque()
         self._carried: list[Numbers] = []
         self._counts: Counter[int] = Counter()
-        self._done = position
-        self._ahead = position
+        self._done = self._ahead = staging.position
         self._began = False
 
     def __iter__(self) -> Lookahead:

@@ -26,10 +26,9 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.blocks import Range
+from fastio.stage.blocks import Range, blocks_of
 from fastio.stage.forecast import Distances, Forecast, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
-from fastio.stage.setup import blocks_of
 from fastio.stage.shuffling import cut
 from fastio.store import Store
 

@@ -23,7 +23,7 @@ from typing_extensions import TypeVar
 from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.engine.ragged import Form
-from fastio.errors import LoaderClosed, StateMismatch
+from fastio.errors import LoaderClosed
 from fastio.feed.arguments import (
     check_arguments,
     check_rows,
@@ -31,10 +31,10 @@ from fastio.feed.arguments import (
     open_named,
     read_fields,
 )
+from fastio.feed.epochs import Epochs
 from fastio.feed.iterator import LoaderIterator
-from fastio.feed.samplers import NextEpoch, shown_samplers
+from fastio.feed.samplers import shown_samplers
 from fastio.order.sampling import OrderName, Ranks, Sampling
-from fastio.order.state import Cursor, from_state, to_state
 from fastio.sources import open as open_data
 from fastio.sources.hugging_face.sources import is_hugging_face
 from fastio.stats import Stats
@@ -287,18 +287,18 @@ class Loader(DataLoader[_Batch]):
             if shuffle:
                 check_rows(feed)
             feed.warn()
-            self._following = NextEpoch(
+            self._epochs = Epochs(
                 feed,
-                Cursor(0, 0, None if seed is None else int(seed)),
+                None if seed is None else int(seed),
                 generator,
                 persistent_workers and num_workers > 0,
             )
             if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
-                self._following.take_name()  # all ranks make their loaders in the same order
+                self._epochs.take_name()  # all ranks make their loaders in the same order
             self.batch_size = batch_size if batch_sampler is None else None
             self.drop_last = drop_last
             self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
-                self.dataset, self._following, self.batch_size
+                self.dataset, self._epochs, self.batch_size
             )
             if num_workers:
                 self.multiprocessing_context = multiprocessing_context
@@ -307,15 +307,12 @@ class Loader(DataLoader[_Batch]):
             self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
             self._tuner = self._make_tuner() if auto_threads else None
             failed.pop_all()
-        self._at = self._drawn = self._next
-        self._sampler_epoch = 0  # the sampler's epoch when it was last looked at
         self._batch: BatchInfo | None = None
         self._stats = Stats()
         self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._replaced: list[Feed] = []  # feeds from before a change; iterators may still read them
-        self._latest: weakref.ref[LoaderIterator] | None = None
         # DataLoader's own __init__ is not called. These are the attributes that it would set last;
         # from here on DataLoader's __setattr__ protects attributes.
         self._dataset_kind = dataset_kind(dataset)
@@ -374,34 +371,12 @@ class Loader(DataLoader[_Batch]):
                 "skip_first_batches accepts its result. For the Trainer of transformers, use "
                 "fastio.integrations.accelerate.TrainerLoaders"
             )
-        self._following.ranks = self._ranks()
+        self._epochs.ranks = self._ranks()
         return self.__dict__[name]
 
     @property
     def _feed(self) -> Feed:
-        return self._following.feed
-
-    @property
-    def _at(self) -> Cursor:
-        """The cursor after the batch yielded last, computed from `_place` on request."""
-        cursor, position = self._place
-        return replace(cursor, position=position)
-
-    @_at.setter
-    def _at(self, cursor: Cursor) -> None:
-        self._place = cursor, cursor.position
-
-    @property
-    def _next(self) -> Cursor:
-        return self._following.cursor
-
-    @_next.setter
-    def _next(self, cursor: Cursor) -> None:
-        self._following.cursor = cursor
-
-    @property
-    def _generator(self) -> torch.Generator | None:
-        return self._following.generator
+        return self._epochs.feed
 
     def _follow_changes(self) -> None:
         """Rebuilds the feed if attributes, or the transforms of the dataset, have changed."""
@@ -413,7 +388,7 @@ class Loader(DataLoader[_Batch]):
         request = replace(self._request, workers=workers)
         before, feed = self._feed, make_feed(request)
         feed.warn()
-        self._following.feed, self._following.generator = feed, self.generator
+        self._epochs.feed, self._epochs.generator = feed, self.generator
         self._request, self._workers, self._settings = request, workers, settings
         self._stats += before.stats()
         if self._open:  # open iterators continue with the feed that they have
@@ -503,10 +478,11 @@ class Loader(DataLoader[_Batch]):
         chosen = self.distributed is not None or self._given_ranks is not None
         if not chosen and self._feed.sampling.ours and not is_iterable_dataset(self.dataset):
             warn_unsharded()
-        self._follow_sampler()
+        epochs = self._epochs
+        epochs.follow_sampler()
         with current(self.device):
-            self._following.ranks, self._following.timeout_s = self._ranks(), self.timeout
-            cursor = self._following.drawn(self._next)
+            epochs.ranks, epochs.timeout_s = self._ranks(), self.timeout
+            cursor = epochs.drawn(epochs.next)
             run = self._feed.run(cursor, self._ranks())
         if self._stream is None:
             self._stream = copy_stream(self.device)
@@ -520,15 +496,8 @@ class Loader(DataLoader[_Batch]):
         )
         iterator = LoaderIterator(self, cursor, batches)
         self._open.add(iterator)
-        self._latest = weakref.ref(iterator)
-        self._at = cursor
-        self._next = cursor.at_epoch(cursor.epoch + 1)
+        epochs.start(iterator, cursor)
         return iterator
-
-    @property
-    def _draws_order(self) -> bool:
-        """Whether the order of an epoch is drawn from the generator."""
-        return self._following.draws_order
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch (from 0) that the next iterator delivers.
@@ -541,38 +510,7 @@ class Loader(DataLoader[_Batch]):
         Raises:
             ValueError: the epoch is negative.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch must be 0 or more, got {epoch}")
-        self._tell_sampler(int(epoch))
-        if epoch != self._next.epoch:
-            self._next = self._next.at_epoch(int(epoch))
-        self._at, self._latest = self._next, None
-
-    def _samplers(self) -> list[Any]:
-        """Returns the given sampler and the sampler nested in it, the outer one first."""
-        sampling = self._feed.sampling
-        given = sampling.sampler if sampling.batch_sampler is None else sampling.batch_sampler
-        return [one for one in (given, getattr(given, "sampler", None)) if one is not None]
-
-    def _tell_sampler(self, epoch: int) -> None:
-        """Calls `set_epoch` of the first sampler that has it."""
-        for sampler in self._samplers():
-            if callable(getattr(sampler, "set_epoch", None)):
-                sampler.set_epoch(epoch)
-                break
-        self._sampler_epoch = self._epoch_of_sampler()
-
-    def _epoch_of_sampler(self) -> int:
-        """Returns the epoch of the sampler, or 0 if it has none."""
-        epochs = [getattr(sampler, "epoch", None) for sampler in self._samplers()]
-        return next((epoch for epoch in epochs if type(epoch) is int and epoch >= 0), 0)
-
-    def _follow_sampler(self) -> None:
-        """Makes the epoch to which the user set the sampler the next one."""
-        epoch = self._epoch_of_sampler()
-        if epoch not in (self._sampler_epoch, self._next.epoch):
-            self._next = self._next.at_epoch(epoch)
-        self._sampler_epoch = epoch
+        self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the loader as JSON values: under 1 KB, or 4 KB with a generator.
@@ -590,18 +528,8 @@ class Loader(DataLoader[_Batch]):
         effect. If ranks share an epoch, no seed is drawn before the first iterator, and the state
         has none. With a generator, the state is exact only if one iterator was open at a time.
         """
-        from fastio.feed.seeds import generator_state, next_seed
-
-        generator, ranks, cursor = self._generator, self._ranks(), self._at
-        alone = ranks.world_size == 1
-        undrawn = cursor.seed is None and cursor.order_seed is None and generator is None
-        if undrawn and alone and not self._feed.follows_torch:
-            self._at = self._next = replace(cursor, seed=next_seed())
-        cursor = self._at
-        if generator is not None and self._draws_order and cursor.generator is None:
-            cursor = replace(cursor, generator=generator_state(generator))
-        order = self._feed.order(self._ranks())
-        return to_state(cursor, fingerprint=self._feed.fingerprint, order=order)
+        self._epochs.ranks = self._ranks()
+        return self._epochs.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator continue exactly where `state_dict` was called.
@@ -613,20 +541,8 @@ class Loader(DataLoader[_Batch]):
             StateMismatch: the state belongs to another dataset, version or order, or only one of
                 the state and this loader has a generator.
         """
-        if isinstance(state, Mapping) and state.get("fingerprint") == self._feed.fingerprint:
-            saved = state.get("order")
-            self._feed.adopt_order(saved if isinstance(saved, Mapping) else {}, self._ranks())
-        order = self._feed.order(self._ranks())
-        cursor = from_state(state, fingerprint=self._feed.fingerprint, order=order)
-        if self._draws_order != (cursor.generator is not None):
-            had, has = ("without", "with") if self._draws_order else ("with", "without")
-            raise StateMismatch(
-                f"the loader state was saved {had} a generator, but this loader was created "
-                f"{has} one: pass generator= to both or to neither"
-            )
-        self._at = self._next = cursor
-        self._latest = None
-        self._tell_sampler(cursor.epoch)
+        self._epochs.ranks = self._ranks()
+        self._epochs.load(state)
 
     def augmentation(
         self,
@@ -651,14 +567,14 @@ class Loader(DataLoader[_Batch]):
                 epoch.
         """
         if epoch is None:
-            epoch = self._at.epoch if self._batch is None else self._batch.epoch
-        known = [one for one in (self._at, self._drawn) if one.decides(epoch)]
-        if not known and self.path == "native":
+            epoch = self._epochs.at.epoch if self._batch is None else self._batch.epoch
+        known = self._epochs.known(epoch)
+        if known is None and self.path == "native":
             raise RuntimeError(
                 f"the seed of epoch {epoch} is not known: without seed=, it is drawn when the "
                 "iterator of the epoch is created"
             )
-        cursor = replace((known or [self._at])[0], epoch=epoch)
+        cursor = replace(known or self._epochs.at, epoch=epoch)
         return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
 
     def stats(self) -> Stats:
@@ -707,7 +623,7 @@ class Loader(DataLoader[_Batch]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        unpicklable = dict.fromkeys(("_open", "_latest", "_stream", "_tuner", "_settings"))
+        unpicklable = dict.fromkeys(("_open", "_stream", "_tuner", "_settings"))
         auto = self._tuner is not None
         return {**self.__dict__, **unpicklable, "_replaced": [], "_auto": auto}
 

@@ -24,6 +24,7 @@ class LoaderIterator:
 
     def __init__(self, loader: Loader, cursor: Cursor, batches: DevicePrefetcher) -> None:
         self._loader = loader
+        self._epochs = loader._epochs
         self._cursor = cursor
         self._batches = batches
         self._left_s: float | None = None  # when the caller got the last batch
@@ -59,7 +60,8 @@ class LoaderIterator:
         except StopIteration:
             if self._draw is not None:
                 self._exhaust(self._draw)
-            self._stand_at(self._cursor.at_epoch(self._cursor.epoch + 1), 0)
+            following = self._cursor.at_epoch(self._cursor.epoch + 1)
+            self._epochs.move(self, following, 0)
             self.close()
             raise
         finally:
@@ -70,11 +72,11 @@ class LoaderIterator:
         if loader._tuner is not None:
             loader._tune(loader._tuner)
         # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
-        state = loader.__dict__
-        state["_batch"], state["_drawn"] = info, self._cursor
+        loader.__dict__["_batch"] = info
+        self._epochs.drawn_last = self._cursor
         if info.order_seed is not None and self._cursor.order_seed is None:
             self._cursor = replace(self._cursor, order_seed=info.order_seed)
-        self._stand_at(self._cursor, info.next_position)
+        self._epochs.move(self, self._cursor, info.next_position)
         if self._draw is not None:
             self._exhaust(self._draw, info.next_position)
         return data
@@ -105,9 +107,3 @@ class LoaderIterator:
         if position is None or (position >= rows and partial):
             self._exhausted = True
             draw(rows)
-
-    def _stand_at(self, cursor: Cursor, position: int) -> None:
-        """Records the position of the user, if this is the latest iterator of the loader."""
-        latest = self._loader._latest
-        if latest is not None and latest() is self:
-            vars(self._loader)["_place"] = cursor, position

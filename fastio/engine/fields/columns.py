@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.engine.fields.reader import WAIT_S, InWork, Work, shard_error
+from fastio.engine.fields.reader import WAIT_S, Reader, Work, shard_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.packed.layout import Layout
 from fastio.packed.rows import Rows
+
+if TYPE_CHECKING:
+    from fastio.engine.pending import Pending
 
 Int64s = npt.NDArray[np.int64]
 _ATTEMPTS = 3  # at fetching a damaged shard again
@@ -105,7 +108,7 @@ class Columns:
         self.table.close()
 
 
-class ColumnReader:
+class ColumnReader(Reader):
     """Reads all fields of a layout with one native call; see `Reader`.
 
     Args:
@@ -126,16 +129,13 @@ class ColumnReader:
             field.name: settings.pool(field.shape, field.dtype) for field in self._columns.fields
         }
 
-    def submit(self, batch: InWork, work: Work) -> None:
+    def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`."""
         for name in self.fields:
             work.acquire(name, len(batch.rows))
         work.slots.append(self._gather(batch, work))
 
-    def follow(self, batch: InWork, work: Work) -> None:
-        """Does nothing."""
-
-    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+    def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`. Rows of damaged shards are read again, after the shard was fetched again.
 
         Raises:
@@ -156,6 +156,6 @@ class ColumnReader:
         """Stops the copying of resident shards."""
         self._columns.close()
 
-    def _gather(self, batch: InWork, work: Work) -> _native.Slot:
+    def _gather(self, batch: Pending, work: Work) -> _native.Slot:
         out = [work.memory[name] for name in self.fields]
         return self._columns.gather(self._threads.native, batch.rows, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from PIL import ImageFile
 from fastio import _native
 from fastio.engine.batch import AnyArray
 from fastio.engine.fields.image_files import ImageSource
-from fastio.engine.fields.reader import WAIT_S, InWork, Work, result_of, sample_error
+from fastio.engine.fields.reader import WAIT_S, Reader, Work, result_of, sample_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ImageError, LoaderClosed
@@ -22,11 +22,14 @@ from fastio.schema import CODEC_ENCODED, Image
 from fastio.stage import Stager
 from fastio.transforms import Compiled, Pointwise, affine, augmentation
 
+if TYPE_CHECKING:
+    from fastio.engine.pending import Pending
+
 _DAMAGED = (_native.TRUNCATED, _native.CORRUPT)
 Images = list[AnyArray | None]
 
 
-class ImageReader:
+class ImageReader(Reader):
     """Reads an image field; see `Reader`. Safe to use from several threads.
 
     Args:
@@ -70,14 +73,14 @@ class ImageReader:
             dtype = "uint8" if self._affine is None else "float32"
             self.pools = {name: settings.pool(self._shape(size), dtype, reuse_small=True)}
 
-    def submit(self, batch: InWork, work: Work) -> None:
+    def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""
         out = work.acquire(self._name, len(batch.rows)) if self.pools else None
         reads = self._submit(batch, batch.rows, batch.keys, out, work.slots)
         for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
             work.futures[place] = self._to_pillow(batch, place, out)
 
-    def follow(self, batch: InWork, work: Work) -> None:
+    def follow(self, batch: Pending, work: Work) -> None:
         """Passes images to Pillow that the native threads could not decode.
 
         These are foreign formats that are recognised only when read, such as a PNG named .jpg, and
@@ -91,7 +94,7 @@ class ImageReader:
                 if code in wanted and place not in work.futures:
                     work.futures[place] = self._to_pillow(batch, place, out)
 
-    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+    def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`. Images of a remote dataset that are damaged are fetched again."""
         (slot,) = work.slots
         out = work.memory.get(self._name)
@@ -127,7 +130,7 @@ class ImageReader:
 
     def _submit(
         self,
-        batch: InWork,
+        batch: Pending,
         rows: npt.NDArray[np.int64],
         keys: npt.NDArray[np.int64],
         out: AnyArray | None,
@@ -161,7 +164,7 @@ class ImageReader:
         return reads
 
     def _to_pillow(
-        self, batch: InWork, place: int, out: AnyArray | None
+        self, batch: Pending, place: int, out: AnyArray | None
     ) -> Future[AnyArray | None]:
         draws = batch.seed, batch.epoch, int(batch.keys[place])
         row = int(batch.rows[place])
@@ -195,7 +198,7 @@ class ImageReader:
 
     def _read_again(
         self,
-        batch: InWork,
+        batch: Pending,
         broken: dict[int, str],
         images: Images,
         out: AnyArray | None,

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastio import _native
 from fastio.engine.batch import AnyArray, Lease, SlotPool
 from fastio.errors import SampleError, ShardCorrupt
-from fastio.order.plan import PlannedBatch
 from fastio.packed.of_sample import NOT_OF_SAMPLES
 from fastio.packed.rows import Rows
 
+if TYPE_CHECKING:
+    from fastio.engine.pending import Pending
+
 WAIT_S = 0.05  # between two looks at signals and the deadline
 T = TypeVar("T")
-
-
-class InWork(Protocol):
-    """What readers see of a batch in work.
-
-    Attributes:
-        planned: the batch.
-        seed, epoch: key of the augmentations.
-        failures: errors of bad samples, by their place in the batch; readers add to it.
-    """
-
-    planned: PlannedBatch
-    seed: int
-    epoch: int
-    failures: dict[int, SampleError]
-
-    @property
-    def rows(self) -> npt.NDArray[np.int64]:
-        """The rows, int64 (n,), contiguous."""
-
-    @property
-    def keys(self) -> npt.NDArray[np.int64]:
-        """The keys of the rows' random draws, int64 (n,)."""
 
 
 @dataclass
@@ -85,18 +62,19 @@ class Work:
             lease.release()
 
 
-class Reader(Protocol):
-    """Reads one kind of field for batches: finds the reads, submits them, and finishes them."""
+class Reader(ABC):
+    """Reads one kind of field for batches: finds the reads, submits them, and finishes them.
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
+    Attributes:
+        fields: names of the fields.
+        pools: slot pools of those fields whose values threads write.
+    """
 
-    @property
-    def pools(self) -> Mapping[str, SlotPool]:
-        """The slot pools of those fields whose values threads write."""
+    fields: tuple[str, ...]
+    pools: Mapping[str, SlotPool]
 
-    def submit(self, batch: InWork, work: Work) -> None:
+    @abstractmethod
+    def submit(self, batch: Pending, work: Work) -> None:
         """Finds where the rows lie, and passes the reads to threads. Does not wait for them.
 
         What it started is in `work`, also if it raises an error.
@@ -105,10 +83,11 @@ class Reader(Protocol):
             FastioError, OSError: the rows cannot be found, for a reason that is no single row's.
         """
 
-    def follow(self, batch: InWork, work: Work) -> None:
+    def follow(self, batch: Pending, work: Work) -> None:  # noqa: B027 - most kinds have none
         """Starts what follows from the results of the native threads, which are done."""
 
-    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+    @abstractmethod
+    def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """Returns the values of the fields, once all threads are done.
 
         Errors of single samples are added to the batch's failures, and their values are undefined.
@@ -117,12 +96,12 @@ class Reader(Protocol):
             FastioError, OSError: rows cannot be read, for a reason that is no single row's.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most kinds keep none open
         """Closes the files."""
 
 
 def result_of(
-    future: Future[T], batch: InWork, place: int, dataset: Rows, kind: type[SampleError]
+    future: Future[T], batch: Pending, place: int, dataset: Rows, kind: type[SampleError]
 ) -> T | None:
     """Returns the result of a row's future; its error becomes one of the batch's failures.
 
@@ -144,7 +123,7 @@ def result_of(
 
 
 def sample_error(
-    dataset: Rows, batch: InWork, place: int, cause: BaseException | str, kind: type[SampleError]
+    dataset: Rows, batch: Pending, place: int, cause: BaseException | str, kind: type[SampleError]
 ) -> SampleError:
     """Returns the error of the sample at a place of a batch."""
     row = int(batch.planned.rows[place])

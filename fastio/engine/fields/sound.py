@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from fastio import _native
 from fastio.engine.batch import AnyArray
-from fastio.engine.fields.reader import InWork, Work, result_of
+from fastio.engine.fields.reader import Reader, Work, result_of
 from fastio.engine.ragged import RaggedBatch, of_rows
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
@@ -18,11 +18,14 @@ from fastio.packed.rows import Rows
 from fastio.schema import Bytes
 from fastio.transforms import BytesFile
 
+if TYPE_CHECKING:
+    from fastio.engine.pending import Pending
+
 Clip = tuple[AnyArray, int]  # (C, frames), and how many of these are the file's
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
-class SoundReader:
+class SoundReader(Reader):
     """Reads a field of sound files; see `Reader`.
 
     Args:
@@ -50,7 +53,7 @@ class SoundReader:
         shape = self._how.shape
         self.pools = {} if shape is None else {name: settings.pool(shape, self._how.dtype)}
 
-    def submit(self, batch: InWork, work: Work) -> None:
+    def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Each file is a task of its own."""
         out = work.acquire(self._name, len(batch.rows)) if self.pools else None
         pairs = zip(batch.rows.tolist(), batch.keys.tolist(), strict=True)
@@ -59,10 +62,7 @@ class SoundReader:
             own = None if out is None else out[place]
             work.futures[place] = self._threads.python.submit(self._decode, row, draws, own)
 
-    def follow(self, batch: InWork, work: Work) -> None:
-        """Does nothing."""
-
-    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+    def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`. A bad clip is replaced by another of the batch, or by an empty one."""
         found = [
             result_of(future, batch, place, self._dataset, AudioError)
@@ -73,9 +73,6 @@ class SoundReader:
         clips = [clip if clip is not None else good or empty for clip in found]
         out = work.lease(self._name).view(len(clips)) if self.pools else None
         return {self._name: self._batch(clips, out)}
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
 
     def _decode(self, row: int, draws: tuple[int, int, int], out: AnyArray | None) -> Clip:
         """Returns one decoded clip.

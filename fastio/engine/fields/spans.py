@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastio.engine.fields.reader import InWork, Work, shard_error
+from fastio.engine.fields.reader import Reader, Work, shard_error
 from fastio.engine.ragged import Int64s, Places, RaggedBatch, open_axis, places
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ShardCorrupt
 from fastio.packed.ragged import RaggedPlaces, RaggedRows
 from fastio.packed.rows import Rows
+
+if TYPE_CHECKING:
+    from fastio.engine.pending import Pending
 
 
 @dataclass
@@ -31,7 +34,7 @@ class _Read:
     row: Int64s
 
 
-class SpanReader:
+class SpanReader(Reader):
     """Reads a field whose rows differ in size; see `Reader`.
 
     Args:
@@ -54,7 +57,7 @@ class SpanReader:
         axis = open_axis(source.kind)
         self._axis, self._declared = axis or 0, axis is not None
 
-    def submit(self, batch: InWork, work: Work) -> None:
+    def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`.
 
         Raises:
@@ -72,10 +75,7 @@ class SpanReader:
         if len(at.row):
             self._copy(batch, work, found, at, memory)
 
-    def follow(self, batch: InWork, work: Work) -> None:
-        """Does nothing."""
-
-    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+    def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`.
 
         Raises:
@@ -93,12 +93,9 @@ class SpanReader:
         read.batch.values = view.view(values.dtype).reshape(values.shape)
         return {self._name: read.batch}
 
-    def close(self) -> None:
-        """Does nothing: the dataset has the shards."""
-
     def _copy(
         self,
-        batch: InWork,
+        batch: Pending,
         work: Work,
         found: RaggedPlaces,
         at: Places,

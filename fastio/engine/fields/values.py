@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastio.engine.batch import SlotPool
-from fastio.engine.fields.reader import InWork, Work
+from fastio.engine.fields.reader import Reader, Work
 from fastio.engine.ragged import is_ragged, of_field
 from fastio.engine.settings import EngineSettings
 from fastio.errors import FastioError, SampleError
 from fastio.packed.of_sample import NOT_OF_SAMPLES, of_sample
 from fastio.packed.rows import Rows
 
+if TYPE_CHECKING:
+    from fastio.engine.pending import Pending
 
-class ValueReader:
+
+class ValueReader(Reader):
     """Reads fields with the dataset's `gather_all`, in the thread that submits; see `Reader`.
 
     Args:
@@ -36,24 +39,18 @@ class ValueReader:
         }
         self._forms = {name: form for name, form in forms.items() if form != "list"}
 
-    def submit(self, batch: InWork, work: Work) -> None:
+    def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. The values are read at once, while threads read the other fields."""
         kinds = self._dataset.schema.fields
         work.values = dict(self._values(batch))
         for name, form in self._forms.items():
             work.values[name] = of_field(work.values[name], form, kinds[name])
 
-    def follow(self, batch: InWork, work: Work) -> None:
-        """Does nothing."""
-
-    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+    def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`."""
         return {name: work.values[name] for name in self.fields}
 
-    def close(self) -> None:
-        """Does nothing: the dataset has the files."""
-
-    def _values(self, batch: InWork) -> Mapping[str, Any]:
+    def _values(self, batch: Pending) -> Mapping[str, Any]:
         """Returns the values; bad samples get those of a good one, and become failures."""
         rows, dataset = batch.planned.rows, self._dataset
         try:

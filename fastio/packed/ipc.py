@@ -185,11 +185,9 @@ class MappedFile:
             raise SourceNotFound(f"{self.name} cannot be opened: {cause}") from cause
         self.data = self.mapping.data
 
-    def wrong(self, what: str, cause: BaseException | None = None) -> FastioError:
+    def wrong(self, what: str) -> FastioError:
         """Returns an error that names the file."""
-        error = self._error(f"{self.name} {what}; it is damaged: {self._advice}")
-        error.__cause__ = cause
-        return error
+        return self._error(f"{self.name} {what}; it is damaged: {self._advice}")
 
     def schema(self) -> pa.Schema:
         """Returns the schema in the footer, or raises the error of the file."""

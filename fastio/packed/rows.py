@@ -163,7 +163,7 @@ class Rows(ABC):
     @property
     def remote_part(self) -> Remote | None:
         """The dataset in a store whose blocks are staged for its rows; None if there is none."""
-        return None
+        return None if self.packed is None else self.packed.remote_part
 
     @property
     def packed(self) -> Dataset | None:

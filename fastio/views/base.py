@@ -1,4 +1,4 @@
-"""What a loader asks a view: a dataset whose rows are made from those of other datasets."""
+"""The protocol of views: datasets whose rows are made from those of other datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastio.order.plan import Buckets
 
 @runtime_checkable
 class View(Protocol):
-    """A dataset whose rows are made from those of other datasets.
+    """A dataset whose rows are made from those of other datasets. Classes of views inherit from it.
 
     Attributes:
         parts: views of one packed dataset each, whose rows follow one another; a view of one
@@ -21,10 +21,8 @@ class View(Protocol):
         picked: int64 (n,), the rows of `parts` that the view consists of; None for all.
     """
 
-    @property
-    def parts(self) -> Sequence[Any]: ...
-    @property
-    def picked(self) -> npt.NDArray[np.int64] | None: ...
+    parts: Sequence[Any]
+    picked: npt.NDArray[np.int64] | None = None
 
     def check(self, fields: Sequence[str] | None, *, batched: bool, collates: bool) -> None:
         """Checks the arguments of a loader.
@@ -40,6 +38,7 @@ class View(Protocol):
 
     def buckets(self) -> Buckets | None:
         """Returns the lengths by which shuffled rows are put into batches; None for any order."""
+        return None
 
     def of_one_length(self, parts: Sequence[Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Returns the parts of a batch with rows of one length.
@@ -48,6 +47,7 @@ class View(Protocol):
             parts: dicts of tensors or arrays by field.
             arrays: the same values, in memory that can be read now.
         """
+        return list(parts)
 
     def of_batch(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the values that describe a batch as a whole; None for fields to leave out of it.
@@ -55,6 +55,7 @@ class View(Protocol):
         Args:
             arrays: the batch by field, in memory that can be read now.
         """
+        return {}
 
 
 def view_of(dataset: object) -> View | None:

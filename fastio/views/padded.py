@@ -16,11 +16,11 @@ from fastio.order.plan import Buckets
 from fastio.packed import Dataset
 from fastio.packed.layout import FieldKind, FixedWidth, Ranges, ShardPlace, TableField
 from fastio.packed.ragged import RaggedRows
-from fastio.packed.rows import Remote, Rows
+from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Field, Schema, is_fixed_width
 from fastio.shown import without_secrets
-from fastio.views.base import place_of
+from fastio.views.base import View, place_of
 from fastio.views.documents import Documents
 from fastio.views.readers import readers
 
@@ -57,7 +57,7 @@ class _Options:
         return min(rounded, self.max_length)
 
 
-class TokenPad(Rows):
+class TokenPad(Rows, View):
     """A dataset of documents that are padded to the longest of their batch, for fine-tuning.
 
         documents = fastio.TokenPad("tokens/", 512, pool=50)
@@ -212,11 +212,6 @@ class TokenPad(Rows):
         return {name: new[name] if name in new else row[name] for name in self.fields}
 
     @property
-    def remote_part(self) -> Remote | None:
-        """The packed dataset, if it is in a store."""
-        return None if self.packed is None else self.packed.remote_part
-
-    @property
     def packed(self) -> Dataset | None:
         """The packed dataset; None if there are several."""
         return self._documents.parts[0] if len(self._documents.parts) == 1 else None
@@ -291,10 +286,6 @@ class TokenPad(Rows):
         tokens = [np.count_nonzero(each[_MASK], axis=1).max(initial=0) for each in arrays]
         length = self._options.length(int(max(tokens)))
         return [_cut(part, length) for part in parts]
-
-    def of_batch(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns nothing: a batch is described by its rows."""
-        return {}
 
     def place_tokens(self, reader: ShardReader) -> ShardPlace:
         """Returns where a shard's tokens lie, and which of them make up which row.

@@ -12,17 +12,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import TransformError
-from fastio.order.plan import Buckets
 from fastio.packed import Dataset
-from fastio.packed.rows import Remote, Rows
+from fastio.packed.rows import Rows
 from fastio.schema import Array, Schema
 from fastio.shown import without_secrets
-from fastio.views.base import place_of
+from fastio.views.base import View, place_of
 from fastio.views.documents import Documents
 from fastio.views.window_layout import Packing, WindowLayout, WindowOptions
 
 
-class TokenWindows(Rows):
+class TokenWindows(Rows, View):
     """A dataset whose rows are windows of `length` tokens, for training language models.
 
         windows = fastio.TokenWindows("tokens/", 2048)
@@ -135,10 +134,6 @@ class TokenWindows(Rows):
         self._rows = sum(map(len, self.parts))
 
     @property
-    def picked(self) -> None:
-        """None: the view has all rows of its parts."""
-
-    @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields of a window."""
         return tuple(name for name in self.schema.fields if name not in self._hidden)
@@ -189,11 +184,6 @@ class TokenWindows(Rows):
         if self._layout is None:
             raise TypeError(f"{self!r} consists of several datasets: use its parts")
         return self._layout
-
-    @property
-    def remote_part(self) -> Remote | None:
-        """The packed dataset, if it is in a store."""
-        return None if self.packed is None else self.packed.remote_part
 
     @property
     def packed(self) -> Dataset | None:
@@ -250,14 +240,6 @@ class TokenWindows(Rows):
                 "collate_fn cannot be used with windows, which are delivered as batches: pass "
                 "functions of the batch as transforms={None: function}"
             )
-
-    def buckets(self) -> Buckets | None:
-        """Returns None: windows have one length."""
-        return None
-
-    def of_one_length(self, parts: Sequence[Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Returns the parts as they are: windows have one length."""
-        return list(parts)
 
     def of_batch(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Returns `cu_seqlens` and `max_seqlen` of a batch, if they are wanted; see `View`."""

@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import ExitStack
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from inspect import signature
 from types import TracebackType
@@ -403,19 +404,10 @@ class Loader(DataLoader[_Batch]):
         from fastio.sources.torch_dataset import WorkerSettings
 
         usual = default_collate if self._batched else default_convert
-        return WorkerSettings(
-            self.num_workers,
-            None if self.collate_fn is usual else self.collate_fn,
-            self.pin_memory,
-            self.timeout,
-            self.worker_init_fn,
-            self.multiprocessing_context,
-            self.generator,
-            self.prefetch_factor,
-            self.persistent_workers,
-            self.pin_memory_device,
-            self.in_order,
-        )
+        given = {field.name: getattr(self, field.name) for field in fields_of(WorkerSettings)}
+        if self.collate_fn is usual:
+            given["collate_fn"] = None
+        return WorkerSettings(**given)
 
     @property
     def path(self) -> Literal["native", "torch"]:

@@ -36,6 +36,27 @@ def test_shuffle_and_order_choose_the_mode(sampling: Sampling, mode: str, kind: 
     assert (sampling.mode, sampling.kind) == (mode, kind)
 
 
+def test_the_sizes_of_windows_of_a_state_are_taken_over() -> None:
+    saved = Sampling(4, shuffle=True, block=8, window=4).described(Ranks())
+    other = Sampling(4, shuffle=True, block=16, window=2)
+    assert other.adopting(saved).described(Ranks()) == saved
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {},
+        {"kind": "window"},
+        {"kind": "window", "block": "8", "window": 4},
+        {"kind": "window", "block": 8, "window": -4},
+        {"kind": "shuffle", "block": 8, "window": 4},
+    ],
+)
+def test_other_values_of_a_state_are_not_taken_over(order: dict[str, Any]) -> None:
+    sampling = Sampling(4, shuffle=True, block=16, window=2)
+    assert sampling.adopting(order) == sampling
+
+
 def test_the_order_seed_goes_before_the_seed() -> None:
     sampling = Sampling(4, shuffle=True)
     assert rows(sampling, 20, Cursor(1, 0, 5, 9)) == rows(sampling, 20, Cursor(1, 0, 9))

@@ -1,8 +1,8 @@
-"""How many threads a loader works with, found while it runs.
+"""Finds the number of threads of a loader while it runs.
 
-What counts is the samples a second that the consumer gets through, its own work included: threads
-that compete with training for the same cores are too many although they decode more. Two numbers
-are compared by turns, several times, so that a drift of the rate is not taken for a difference.
+The measure is the consumer's samples per second, including its own work: threads that compete with
+training for the same cores can decode more and still slow down the whole. Two numbers of threads
+are measured alternately, several times, so that a drift of the rate is not taken for a difference.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PAUSE_WINDOWS = 20  # at least so many times as long as a measurement
 
 @dataclass(frozen=True)
 class Window:
-    """What a number of threads was measured to bring.
+    """A measurement of a number of threads.
 
     Attributes:
-        rate: samples a second.
-        wait_share: of the time, that the consumer waited.
-        elapsed_s: how long it took.
+        rate: samples per second.
+        wait_share: share of the time for which the consumer waited.
+        elapsed_s: duration in seconds.
     """
 
     rate: float
@@ -41,23 +41,26 @@ class Window:
 
 
 def first_threads() -> int:
-    """To begin with: the cores that this process may use, shared by the ranks of this machine."""
+    """Returns the number of threads to start with: an equal part of the cores for each local rank."""
     return max(1, available_cores() // local_ranks())
 
 
 def most_threads() -> int:
-    """That are tried: threads that wait for a disk are more than there are cores."""
+    """Returns the highest number of threads to try, more than cores: some wait for a disk."""
     return max(4, 2 * first_threads())
 
 
 class ThreadTuner:
-    """Finds the number of threads by which the consumer gets the most samples a second.
+    """Finds the number of threads with which the consumer gets the most samples per second.
 
     Args:
-        threads: to begin with, at least 1.
-        most: that are tried.
-        ahead: batches that are ready before they are asked for. So many, and some more, are left
-            out after a change: they are the work of the threads before.
+        threads: number of threads to start with, at least 1.
+        most: highest number of threads to try.
+        ahead: number of batches that are prepared ahead. So many batches, and a few more, are not
+            measured after a change, because they were made with the number of threads before it.
+
+    Attributes:
+        threads: number of threads to use now.
     """
 
     def __init__(self, threads: int, most: int, ahead: int = 2) -> None:
@@ -70,12 +73,12 @@ class ThreadTuner:
         self._begin: tuple[int, int, float, float] | None = None
 
     def delivered(self, batches: int, samples: int, elapsed_s: float, wait_s: float) -> int:
-        """To be told after each batch; returns how many threads to go on with.
+        """Records the counters after a batch, and returns the number of threads to use now.
 
         Args:
-            batches, samples: that the consumer got so far.
-            elapsed_s: what it took, the consumer's work included.
-            wait_s: of that, how long it waited.
+            batches, samples: numbers of batches and samples delivered so far.
+            elapsed_s: time since the first of them, including the consumer's work.
+            wait_s: the part of it for which the consumer waited.
         """
         if self._begin is None:
             self._left_out -= 1
@@ -93,7 +96,7 @@ class ThreadTuner:
         self.threads = threads
         return threads
 
-    # Each generator yields a number of threads, and is sent what was measured with it.
+    # Each generator yields a number of threads, and receives its measurement.
 
     def _search_for_ever(self, threads: int) -> Generator[int, Window, None]:
         pause_s = _PAUSE_S
@@ -124,7 +127,7 @@ class ThreadTuner:
         return threads
 
     def _is_better(self, other: int, threads: int) -> Generator[int, Window, bool]:
-        """Compares two numbers by turns: a, b, b, a, a, b, b, a."""
+        """Returns whether another number is better, measured in turns: a, b, b, a, a, b, b, a."""
         gains: list[float] = []
         for pair in range(_PAIRS):
             if pair % 2:
@@ -137,11 +140,11 @@ class ThreadTuner:
         return median(gains) > _GAIN and sum(gain > 0 for gain in gains) >= _PAIRS - 1
 
     def _more(self, threads: int) -> int | None:
-        """The next higher number that is tried, a quarter more; None: there is none."""
+        """Returns the next higher number to try, a quarter more; None if there is none."""
         return None if threads >= self._most else min(self._most, threads + max(1, threads // 4))
 
     def _fewer(self, threads: int) -> int | None:
-        """The next lower number that is tried; None: there is none."""
+        """Returns the next lower number to try; None if there is none."""
         return None if threads <= 1 else threads - max(1, threads // 5)
 
 

@@ -1,4 +1,4 @@
-"""All shards of a dataset one after the other, for what must be known before the first batch."""
+"""Reads the shards of a dataset one after the other, before the first batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AHEAD = 8  # shards of a remote dataset that are fetched at once
 
 
 def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, ShardReader]]:
-    """Shards in the order that they are asked for in; remote ones are fetched ahead.
+    """Yields shards with their numbers, in the given order; remote ones are fetched ahead.
 
     Raises:
         SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.

@@ -1,4 +1,4 @@
-"""Which parts of which documents make up which window."""
+"""Computes which parts of documents make up each window of tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fastio.packed.layout import Segments
 
 
 def contiguous_segments(starts: NDArray[np.int64], windows: int, step: int, span: int) -> Segments:
-    """The parts of documents in windows that follow one another.
+    """Returns the parts of documents in windows that follow one another.
 
     Args:
-        starts: int64 (documents + 1,), where each document begins, and the number of all tokens.
-        windows: how many there are.
-        step: tokens from one window to the next.
-        span: tokens of a window.
+        starts: int64 (documents + 1,), the first token of each document, and the number of tokens.
+        windows: number of windows.
+        step: number of tokens from one window to the next.
+        span: number of tokens of a window.
     """
     first_token = np.arange(windows, dtype=np.int64) * step
     filled = starts[np.append(np.diff(starts) > 0, True)]  # where documents begin that have tokens
@@ -33,14 +33,14 @@ def contiguous_segments(starts: NDArray[np.int64], windows: int, step: int, span
 
 
 def best_fit_segments(starts: NDArray[np.int64], length: int) -> Segments:
-    """Whole documents in windows, as few windows as best-fit decreasing takes.
+    """Returns the parts of whole documents in windows, packed by best-fit decreasing.
 
-    Documents longer than a window are cut in parts of its length, and what is left. Windows stand
-    in the order of their first documents, and so do the parts within each.
+    Documents longer than a window are cut into parts of its length and a rest. Windows, and the
+    parts in each, are in the order of their first documents.
 
     Args:
-        starts: int64 (documents + 1,), where each document begins, and the number of all tokens.
-        length: tokens of a window.
+        starts: int64 (documents + 1,), the first token of each document, and the number of tokens.
+        length: number of tokens of a window.
     """
     sizes = np.diff(starts)
     parts = -(-sizes // length)

@@ -41,7 +41,7 @@ class Window:
 
 
 def first_threads() -> int:
-    """Returns the number of threads to start with: an equal part of the cores for each local rank."""
+    """Returns the number of threads to start with: the cores divided among the local ranks."""
     return max(1, available_cores() // local_ranks())
 
 

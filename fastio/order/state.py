@@ -1,4 +1,4 @@
-"""Where a loader stands, and the small dictionary that puts another loader there."""
+"""The position of a loader, and the dictionary that is its state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Cursor:
     """A position in the epochs over a dataset.
 
     Attributes:
-        epoch: from 0.
-        position: samples of the epoch's global order that were handed out, over all ranks. For a
-            dataset that iterates, whose samples cannot be counted: batches handed out.
-        seed: of the augmentations and the order; None where it is not drawn yet.
-        order_seed: of this epoch's order instead, where a generator or torch's default one drew it.
-        generator: the state of the generator at the epoch's beginning, as text.
+        epoch: number of the epoch, from 0.
+        position: number of samples of the epoch's global order that were delivered, over all ranks.
+            For an iterable dataset, whose samples cannot be counted, the number of batches.
+        seed: seed of the augmentations and the order; None if it is not drawn yet.
+        order_seed: seed of this epoch's order, if a generator or torch's default one drew it.
+        generator: state of the generator at the beginning of the epoch, as text.
     """
 
     epoch: int
@@ -37,9 +37,7 @@ class Cursor:
 
     @property
     def begun(self) -> bool:
-        """Whether the draws from torch's default generator at the begin of the epoch have been
-        made.
-        """
+        """Whether what torch's default generator draws at the epoch's beginning was drawn."""
         return self.order_seed is not None or (self.seed is not None and self.position > 0)
 
     @property
@@ -52,7 +50,7 @@ class Cursor:
         return self.seed is not None and (not self.follows_torch or self.epoch == epoch)
 
     def at_epoch(self, epoch: int) -> Cursor:
-        """Returns the cursor at the begin of another epoch."""
+        """Returns the cursor at the beginning of another epoch."""
         return Cursor(epoch, 0, None if self.follows_torch else self.seed)
 
 
@@ -60,8 +58,8 @@ def to_state(cursor: Cursor, *, fingerprint: str, order: OrderState) -> dict[str
     """Returns the cursor as a dictionary of JSON values: about 200 bytes, 4 KB with a generator.
 
     Args:
-        cursor: where the loader stands.
-        fingerprint: of the dataset.
+        cursor: position of the loader.
+        fingerprint: fingerprint of the dataset.
         order: the values on which the order of the positions depends.
     """
     return {

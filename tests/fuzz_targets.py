@@ -204,7 +204,7 @@ class Index(Target):
     """The index of tars that is kept in a folder which others may have written."""
 
     name = "index"
-    modules = tuple(f"fastio.sources.tar.{name}" for name in ("index", "kept", "stored"))
+    modules = ("fastio.sources.tar.index", "fastio.sources.tar.kept")
     allowed = (FastioError,)
 
     def seeds(self) -> list[bytes]:
@@ -509,11 +509,17 @@ def _pack_records(path: Path) -> None:
 # --- Tables that fastio did not write -------------------------------------------------------------
 
 
+_TABLE_MODULES = tuple(
+    f"fastio.sources.table.{name}"
+    for name in ("arrow", "columns", "direct", "parquet", "row_groups", "values")
+)
+
+
 class ArrowFiles(Target):
     """An Arrow file of a stranger's, read by default options."""
 
     name = "arrow"
-    modules = ("fastio.sources.table.files",)
+    modules = _TABLE_MODULES
     allowed = (FastioError,)
     _file = "x.arrow"
 

@@ -17,6 +17,13 @@ from tests.fuzz_targets import TARGETS
 RUNS = 200
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_runs(name: str, tmp_path: Path) -> None:
+    """Each target's modules are imported under their names, and its seeds are sound."""
+    report = fuzz(TARGETS[name], tmp_path, runs=1, seed=12)
+    assert report.runs == 1
+
+
 @pytest.mark.parametrize(
     ("name", "runs"),
     [("tars", RUNS), *(pytest.param(name, 20 * RUNS, marks=pytest.mark.long) for name in TARGETS)],

@@ -19,7 +19,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 import fastio
-from fastio import Loader, ShardCorrupt
+from fastio import FastioError, Loader, ShardCorrupt
 from fastio.sources import HuggingFaceDataset
 from tests import hostile_arrow
 from tests.children import run_code
@@ -208,6 +208,90 @@ def test_a_parquet_column_whose_name_is_no_utf8_is_refused(tmp_path: Path) -> No
     path.write_bytes(before + b"\x9column" + after)
     with pytest.raises(ShardCorrupt, match=r"a\.parquet cannot be read: 'utf-8'"):
         len(fastio.open(path))
+
+
+def test_a_parquet_dictionary_whose_path_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    words = pa.array(["a", "b"]).dictionary_encode()
+    pa_parquet.write_table(pa.table({"column": words}), path)
+    before, column, after = path.read_bytes().rpartition(b"\x18\x06column")  # in the row group
+    assert column
+    path.write_bytes(before + b"\x18\x06\x9column" + after)
+    with pytest.raises(ShardCorrupt, match=r"a\.parquet, row group 0 cannot be read: 'utf-8'"):
+        len(fastio.open(path))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_parquet_index_beyond_its_dictionary_is_refused(tmp_path: Path, nested: bool) -> None:
+    path = tmp_path / "a.parquet"
+    words = pa.array(["a", "b", "c"] * 4).dictionary_encode()
+    column = pa.StructArray.from_arrays([words], ["word"]) if nested else words
+    pa_parquet.write_table(pa.table({"column": column}), path, compression="none")
+    data, indices = path.read_bytes(), b"\x24\x49\x92"  # 0, 1, 2, ... of two bits each
+    assert data.count(indices) == 1
+    path.write_bytes(data.replace(indices, b"\x27" + indices[1:]))
+    message = r"a\.parquet, row group 0: column 'column' is damaged: .*out of bounds: 3"
+    with pytest.raises(ShardCorrupt, match=message):
+        fastio.open(path)[0]
+    with pytest.raises(ShardCorrupt, match=message), Loader(path, 4) as loader:
+        next(iter(loader))
+
+
+def _with_rows(path: Path, table: pa.Table, rows: int, compression: str | None = None) -> None:
+    """Writes an Arrow file whose only record batch states another number of rows."""
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+    number, other = table.num_rows.to_bytes(8, "little"), rows.to_bytes(8, "little")
+    path.write_bytes(path.read_bytes().replace(number, other))
+
+
+_WIDTH = 0x1234
+_ARRAYS = {
+    "numbers": pa.array(np.ones(12_345, np.float32)),
+    "lists": pa.FixedSizeListArray.from_arrays(np.ones(2 * 12_345, np.float32), 2),
+    "strings": pa.array(["word"] * 12_345),
+    "words": pa.array(["word"] * 12_345).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("rows", [13_000_000, 1 << 50, (1 << 63) - 1])
+@pytest.mark.parametrize("name", _ARRAYS)
+def test_more_rows_than_a_record_batch_can_hold_are_refused(
+    tmp_path: Path, name: str, rows: int
+) -> None:
+    path = tmp_path / "a.arrow"
+    _with_rows(path, pa.table({"column": _ARRAYS[name]}), rows)
+    with pytest.raises(ShardCorrupt, match=rf"a\.arrow cannot be read: .* states {rows:,} rows"):
+        len(fastio.open(path))
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_the_stated_rows_of_sound_files_are_accepted(
+    tmp_path: Path, compression: str | None
+) -> None:
+    path = tmp_path / "a.arrow"
+    more = {
+        "flags": pa.array([True, None] * 6000 + [False] * 345),
+        "none": pa.nulls(12_345),
+        "fixed": pa.array([b"ab"] * 12_345, pa.binary(2)),
+        "views": pa.array(["word"] * 12_345, pa.string_view()),
+        "nulls": pa.nulls(12_345, pa.list_(pa.float32(), 9)),
+    }
+    _with_rows(path, pa.table(_ARRAYS | more), 12_345, compression)
+    columns = [*_ARRAYS, "fixed", "views", "nulls"]
+    assert len(fastio.open(path, columns=columns)) == 12_345
+
+
+def test_lists_that_memory_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"column": pa.nulls(123, pa.list_(pa.float32(), _WIDTH))})
+    _with_rows(path, table, 123, "zstd")
+    data = path.read_bytes()
+    size = _WIDTH.to_bytes(4, "little")
+    path.write_bytes(data.replace(size, (0x7FFF0000).to_bytes(4, "little")))
+    with pytest.raises(FastioError, match=r"a\.arrow"):
+        fastio.open(path)[0]
 
 
 def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_path: Path) -> None:

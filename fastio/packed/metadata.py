@@ -86,6 +86,15 @@ def body_bytes(metadata: memoryview) -> int:
     return count
 
 
+def is_compressed(metadata: memoryview) -> bool:
+    """Returns whether the buffers of a record batch are compressed, given its metadata."""
+    message = _message(metadata)
+    header = find(message, follow(message, 0), MESSAGE_HEADER)
+    if header is None:
+        return False
+    return find(message, follow(message, header), BATCH_COMPRESSION) is not None
+
+
 def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
     """Returns the decompressed size that the buffers of a message state; 0 if not compressed."""
     message = _message(metadata)

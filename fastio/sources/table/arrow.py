@@ -31,17 +31,19 @@ from fastio.packed.metadata import (
     body_bytes,
     decompressed_bytes,
     footer_length,
+    is_compressed,
     message_head,
     messages,
 )
 from fastio.runtime.memory import available_memory
 from fastio.sources.table.data import Data, ForwardFile, Mapped
-from fastio.sources.table.leaves import with_types
+from fastio.sources.table.leaves import least_bits, with_types
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import Batches, each_batch, reading, skipped_to
 
 _MOST_FREELY = 256 << 20
 _MOST_RATIO = 1000
+_MOST_BATCH = 1 << 40  # decompressed bytes of a record batch, whatever its buffers state
 # Types of the same layout that may hold any bytes.
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 _ALWAYS = 16 << 20  # bytes that are allowed without asking for the available memory
@@ -269,8 +271,16 @@ class ArrowTable:
         for number, block in enumerate(dictionaries):
             _check_block(block, data, f"{self.name}, dictionary {number}")
         self.schema = data.opened(pa.ipc.open_file).schema
+        for block, rows, head in zip(self._blocks, self.batch_rows, heads, strict=True):
+            self._check_rows(rows, block.body, is_compressed(_view(known, *head)))
         self._footer = data if self.file.remote else None
         self.rows = sum(self.batch_rows)
+
+    def _check_rows(self, rows: int, body: int, compressed: bool) -> None:
+        """Refuses a record batch that states more rows than its bytes can hold."""
+        most = _MOST_BATCH if compressed else body  # its buffers are checked when it is read
+        if rows * sum(least_bits(column.type) for column in self.schema) > 8 * most:
+            raise ValueError(f"a record batch of {body:,} bytes states {rows:,} rows")
 
     # --- Streams ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class TableDataset:
             if isinstance(kind, (Scalar, Array)) and shape is not None:
                 found[name] = (
                     shape,
-                    int(np.prod(shape, dtype=np.int64)) * np.dtype(kind.dtype).itemsize,
+                    prod(shape) * np.dtype(kind.dtype).itemsize,
                 )
         return found
 

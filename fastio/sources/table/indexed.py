@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.errors import SchemaError
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
@@ -242,10 +243,17 @@ class TableSamples(Rows):
 
     def _whole(self, group: RowGroup) -> dict[str, Values]:
         kinds = self.schema.fields
-        found: dict[str, Values] = {
-            name: np.empty((group.rows, *shape), kinds[name].dtype)  # type: ignore[union-attr]
-            for name, (shape, _) in self._dataset.fixed.items()
-        }
+        try:
+            found: dict[str, Values] = {
+                name: np.empty((group.rows, *shape), kinds[name].dtype)  # type: ignore[union-attr]
+                for name, (shape, _) in self._dataset.fixed.items()
+            }
+        except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
+            raise SchemaError(
+                f"{group.place.file}: the {group.rows:,} rows of row group {group.number} need "
+                f"{group.rows * self._dataset.row_bytes:,} bytes of memory, which cannot be "
+                "allocated: write the file with fewer rows in a row group, or write it again"
+            ) from error
         ragged: dict[str, list[Ragged]] = {name: [] for name in kinds if name not in found}
         for rows in self._dataset.read(group, None, True):
             for part in rows.parts:

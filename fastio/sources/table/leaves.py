@@ -162,6 +162,28 @@ def widest(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     return None
 
 
+def least_bits(kind: pa.DataType) -> int:
+    """Returns the least number of bits that a value takes in Arrow's buffers, 0 for no buffer."""
+    types = pa.types
+    kind = getattr(kind, "storage_type", kind)
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size) * least_bits(kind.value_type)
+    if types.is_struct(kind):
+        return sum(least_bits(child.type) for child in children(kind))
+    if types.is_null(kind) or types.is_run_end_encoded(kind):
+        return 0
+    try:
+        return int(kind.bit_width)
+    except ValueError:  # strings, lists and unions: offsets, views or the numbers of types
+        return 8
+
+
+def has_dictionary(kind: pa.DataType) -> bool:
+    """Returns whether a type, or one in its lists or structs, is a dictionary."""
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(pa.types.is_dictionary(kind)) or any(has_dictionary(each) for each in inside)
+
+
 def field_or_none(kind: pa.DataType) -> Field | None:
     """Returns the field for a type; None if there is none."""
     try:

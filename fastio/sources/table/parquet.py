@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,7 +19,9 @@ from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
+from fastio.sources.table.arrow import check_column
 from fastio.sources.table.data import Data
+from fastio.sources.table.leaves import has_dictionary
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import Batches, Place, each_batch, reading, without_rows
 
@@ -322,11 +324,13 @@ class ParquetTable:
         about = self.metadata.row_group(group)
         wanted = tuple(f"{name}." for name in columns)
         chunks = (about.column(number) for number in range(about.num_columns))
-        return [
-            chunk_range(chunk, f"{self.name}, row group {group}")
-            for chunk in chunks
-            if f"{chunk.path_in_schema}.".startswith(wanted)
-        ]
+        where = f"{self.name}, row group {group}"
+        with reading(where):
+            return [
+                chunk_range(chunk, where)
+                for chunk in chunks
+                if f"{chunk.path_in_schema}.".startswith(wanted)
+            ]
 
     def reader(self, data: Data) -> pa_parquet.ParquetFile:
         """Returns pyarrow's reader of data that has the ranges that are read."""
@@ -369,11 +373,26 @@ class ParquetTable:
         with reading(where):
             file = self.reader(data)
             batches = file.iter_batches(rows, row_groups=[group], columns=list(columns))
-        for batch in each_batch(batches, where):
+        for batch in with_checked_dictionaries(each_batch(batches, where), where):
             kept, skipped = without_rows(batch, start - first)
             if kept.num_rows:
                 yield Place(self.name, first + skipped, group), kept
             first += batch.num_rows
+
+
+def with_checked_dictionaries(
+    batches: Iterable[pa.RecordBatch], where: str
+) -> Iterator[pa.RecordBatch]:
+    """Yields batches of a Parquet file, whose dictionaries' indices pyarrow has not checked.
+
+    Raises:
+        ShardCorrupt: If an index is not in its dictionary. The message names `where` and column.
+    """
+    for batch in batches:
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if has_dictionary(field.type):
+                check_column(column, field.name, where)
+        yield batch
 
 
 def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int, int]:

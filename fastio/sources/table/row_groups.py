@@ -20,7 +20,11 @@ from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.data import Data, Mapped
 from fastio.sources.table.filters import Constants, Filter, unwrapped
 from fastio.sources.table.objects import TableFile
-from fastio.sources.table.parquet import ColumnReader, ParquetTable
+from fastio.sources.table.parquet import (
+    ColumnReader,
+    ParquetTable,
+    with_checked_dictionaries,
+)
 from fastio.sources.table.reading import Table, reading
 from fastio.sources.table.tables import Tables
 
@@ -144,12 +148,14 @@ class ParquetGroups(Source):
 
         def batches(data: Data) -> Iterator[pa.RecordBatch]:
             reader = self._table.reader(data)
+            found: Iterator[pa.RecordBatch]
             if rows is None:
-                return self._whole(reader, data, number, columns, threads)
-            found: Iterator[pa.RecordBatch] = reader.iter_batches(
-                rows, row_groups=[number], columns=columns, use_threads=threads
-            )
-            return found
+                found = self._whole(reader, data, number, columns, threads)
+            else:
+                found = reader.iter_batches(
+                    rows, row_groups=[number], columns=columns, use_threads=threads
+                )
+            return with_checked_dictionaries(found, f"{self._table.name}, row group {number}")
 
         fetch = partial(file.fetch, ranges)
         data = self._at_hand.take(file, tuple(ranges), fetch).more(ranges)

@@ -292,6 +292,11 @@ def test_lists_that_memory_cannot_hold_are_refused_by_name(tmp_path: Path) -> No
     path.write_bytes(data.replace(size, (0x7FFF0000).to_bytes(4, "little")))
     with pytest.raises(FastioError, match=r"a\.arrow"):
         fastio.open(path)[0]
+    with (
+        pytest.raises(FastioError, match=r"a\.arrow, row group 0"),
+        Loader(path, 64, shuffle=False, timeout=60) as loader,
+    ):
+        next(iter(loader))
 
 
 def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_path: Path) -> None:

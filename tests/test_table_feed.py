@@ -390,6 +390,18 @@ def test_a_row_group_that_memory_cannot_hold_is_refused(tmp_path: Path, whole: p
         assert sum(len(batch["number"]) for batch in batches) == ROWS
 
 
+def test_blocks_that_cannot_be_allocated_are_an_error_of_their_batch(
+    parquet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    with loader(parquet, shuffle=False, timeout=60) as batches:
+        monkeypatch.setattr("fastio.feed.row_groups.blocks._pages", refused)
+        with pytest.raises(SchemaError, match=r"row group 0: no memory for [\d,]+ bytes"):
+            next(iter(batches))
+
+
 def test_kept_batches_are_not_overwritten(parquet: str, whole: pa.Table) -> None:
     """Nor does a consumer that keeps all of them wait for ever."""
     with loader(parquet, shuffle=True, timeout=60) as batches:

@@ -9,6 +9,8 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
+from fastio.errors import SchemaError
+
 _HUGE_PAGE = 2 << 20
 _SLAB_BYTES = 32 << 20
 
@@ -28,14 +30,24 @@ class Blocks:
         self.nbytes = nbytes
         self._free: deque[Block] = deque()
 
-    def take(self) -> Block:
-        """Returns a block with undefined contents. Return it with `give`."""
+    def take(self, where: str) -> Block:
+        """Returns a block with undefined contents, for rows of `where`. Return it with `give`.
+
+        Raises:
+            SchemaError: If there is no memory for it.
+        """
         try:
             return self._free.pop()
         except IndexError:
             pass
         blocks = max(1, _SLAB_BYTES // self.nbytes)
-        memory = np.frombuffer(_pages(blocks * self.nbytes), np.uint8)
+        try:
+            memory = np.frombuffer(_pages(blocks * self.nbytes), np.uint8)
+        except (OSError, OverflowError) as error:  # OverflowError: beyond the address space
+            raise SchemaError(
+                f"{where}: no memory for {self.nbytes:,} bytes of its rows: read fewer columns, "
+                "use a smaller batch_size, or write the file with smaller rows"
+            ) from error
         parts = [memory[i * self.nbytes : (i + 1) * self.nbytes] for i in range(blocks)]
         self._free.extend(parts[1:])
         return parts[0]

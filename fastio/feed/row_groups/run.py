@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.engine.batch import AnyArray, Lease, SlotPool
 from fastio.engine.ragged import Forms
-from fastio.errors import LoaderTimeout
+from fastio.errors import LoaderTimeout, SchemaError
 from fastio.feed.row_groups.blocks import Block, Blocks
 from fastio.feed.row_groups.cut import Segment, Window
 from fastio.feed.row_groups.ragged import RaggedRows
@@ -348,9 +348,16 @@ class TableRun:
         others = self._blocks_used > len(chunks)
         if others and self._blocks_used + needed > self._settings.blocks:
             return None
+        group = window.segments[0].group
+        where = f"{group.place.file}, row group {group.number}"
         for number in range(first + len(chunks), last + 1):
             size = min(rows, self._rows - number * rows)
-            chunks.append(_Chunk(number, size, self._blocks.take()))
+            try:
+                block = self._blocks.take(where)
+            except SchemaError as error:
+                self._fail(number, error)
+                return None
+            chunks.append(_Chunk(number, size, block))
         self._blocks_used += needed
         ragged = RaggedRows(self._ragged_fields, self._settings.ragged)
         if self._ragged_fields:

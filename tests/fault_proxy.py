@@ -460,6 +460,9 @@ class Lie:
 
     def whole(self, answer: bytes, body: bytearray) -> bool:
         """The status of a whole object, with the bytes of the range."""
+        start, end, size = self.span(answer)
+        if end - start == size:  # it is the whole object: that would be a correct response
+            return self.reset(answer, body)
         answer = set_header(answer, b"Content-Range", None)
         answer = b"HTTP/1.1 200 OK" + answer[answer.index(b"\r\n") :]
         return self.send("whole", answer, body)

@@ -12,7 +12,7 @@ Every function raises ValueError if the metadata are damaged.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,15 @@ def body_bytes(metadata: memoryview) -> int:
     return count
 
 
+def buffer_places(metadata: memoryview) -> memoryview:
+    """Returns a record batch's list of buffers, offset i64 and length i64, as it is stored."""
+    message = _message(metadata)
+    batch = follow(message, slot(message, follow(message, 0), MESSAGE_HEADER))
+    listed = find(message, batch, BATCH_BUFFERS)
+    places = range(0) if listed is None else vector(message, listed, struct.calcsize(_PAIR))
+    return message[places.start : places.stop]
+
+
 def is_compressed(metadata: memoryview) -> bool:
     """Returns whether the buffers of a record batch are compressed, given its metadata."""
     message = _message(metadata)
@@ -127,25 +136,6 @@ def _decompressed(body: memoryview, offset: int, length: int) -> int:
     if nbytes < -1:
         raise ValueError(f"the decompressed size of a buffer, {nbytes} bytes, is not possible")
     return length - 8 if nbytes == -1 else nbytes  # -1 marks a buffer that is not compressed
-
-
-def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yields the metadata and buffers of each message of an Arrow stream, up to its end."""
-    begin = 0
-    while begin < len(data):
-        head = message_head(data[begin : begin + 8])
-        if head is None:
-            return
-        length = sum(head)
-        metadata = data[begin : begin + length]
-        body = body_bytes(metadata)
-        if length + body > len(data) - begin:
-            raise ValueError(
-                f"a message of {length + body} bytes begins at byte {begin} and ends "
-                f"after the end of the data ({len(data)} bytes)"
-            )
-        yield metadata, data[begin + length : begin + length + body]
-        begin += length + body
 
 
 def message_head(data: memoryview) -> tuple[int, int] | None:

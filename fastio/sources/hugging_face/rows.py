@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.sources.hugging_face.plain import bare
-from fastio.sources.table.arrow import Checks
+from fastio.sources.table.arrow import check_column, damaged
 from fastio.sources.table.data import Mapped
 from fastio.sources.table.leaves import with_types
 
@@ -20,6 +21,7 @@ _TAKEN_ROWS = 4096
 # Small batches are combined to groups of up to so many rows or bytes.
 _GROUP_ROWS = 4096
 _GROUP_BYTES = 256 << 10
+_KEPT_BYTES = 1 << 30
 # The largest size of string and list data with 32-bit offsets.
 _NARROW_BYTES = 2**31 - 1
 _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
@@ -37,23 +39,90 @@ class BatchRows(NamedTuple):
     local: NDArray[np.int64]
 
 
+class Checked:
+    """The columns of one file's record batches, each validated when it is first used. Thread-safe.
+
+    The file is mapped, and other programs can write to it. So offsets are copied before they are
+    validated, and the copies are kept, 1 GiB at most; values stay where they are.
+
+    Args:
+        name: The name of the file or data, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._kept: dict[tuple[int, str], pa.Array] = {}
+        self._left = _KEPT_BYTES
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return Checked, (self._name,)
+
+    def column(self, batch: pa.RecordBatch, number: int, name: str) -> pa.Array:
+        """Returns a column of record batch `number`, or raises ShardCorrupt if it is damaged."""
+        key = number, name
+        found = self._kept.get(key)
+        if found is None:
+            where = f"{self._name}, record batch {number}"
+            try:
+                found = _with_own_offsets(batch.column(name))
+            except pa.ArrowException as error:
+                raise damaged(error, name, where) from error
+            check_column(found, name, where)
+            with self._lock:
+                if self._left > 0 and key not in self._kept:
+                    self._left -= 8 * (batch.num_rows + 1)
+                    self._kept[key] = found
+        return found
+
+
+def _with_own_offsets(array: pa.Array) -> pa.Array:
+    """Returns an array whose offsets and indices are copies. It is not validated yet."""
+    kind, types = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, _with_own_offsets(array.storage))
+    if types.is_dictionary(kind):
+        indices = _rebuilt(array.indices, [])
+        values = _with_own_offsets(array.dictionary)
+        return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered, safe=False)
+    if types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        inner = [_with_own_offsets(array.field(number)) for number in range(kind.num_fields)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(inner, fields=fields, mask=mask) if fields else array
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _rebuilt(array, [_with_own_offsets(array.values)])
+    return _rebuilt(array, []) if kind in _WIDE or kind in _WIDE.values() else array
+
+
+def _rebuilt(array: pa.Array, children: list[pa.Array]) -> pa.Array:
+    """Returns an array with a copy of its second buffer and with other children."""
+    kind, buffers = array.type, array.buffers()[: array.type.num_buffers]
+    if len(buffers) > 1 and buffers[1] is not None:
+        buffers[1] = pa.py_buffer(bytes(buffers[1]))
+    return pa.Array.from_buffers(
+        kind, len(array), buffers, array.null_count, array.offset, children
+    )
+
+
 class StoredBatch(NamedTuple):
     """A record batch that was not validated yet, and its number in the file.
 
     Attributes:
-        checks: Validates the file's columns.
+        checked: Validates the file's columns.
         file: The mapped file that it lies in; None if it is in memory.
     """
 
     batch: pa.RecordBatch
     number: int
-    checks: Checks
+    checked: Checked
     file: Mapped | None = None
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
         """Returns some of its columns after validating them, or raises ShardCorrupt."""
-        self.checks.check(self.batch, self.number, names)
-        return self.batch.select(list(names))
+        found = [self.checked.column(self.batch, self.number, name) for name in names]
+        schema = pa.schema([self.batch.schema.field(name) for name in names])
+        return pa.RecordBatch.from_arrays(found, schema=schema)
 
 
 class Rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from fastio.errors import ShardCorrupt, SourceNotFound
 from fastio.runtime.files import check_file, only_files
-from fastio.sources.hugging_face.rows import Rows, StoredBatch
-from fastio.sources.table.arrow import Checks, check_stream
+from fastio.sources.hugging_face.rows import Checked, Rows, StoredBatch
+from fastio.sources.table.arrow import CheckedStream
 from fastio.sources.table.data import Mapped
 from fastio.sources.table.features import (
     Feature,
@@ -113,7 +113,7 @@ def _has_images(path: Path) -> bool:
     if path.suffix != ".arrow" or not path.is_file():
         return False
     try:
-        with Mapped(str(path)).opened(pa.ipc.open_stream) as reader:
+        with open(path, "rb") as file, _stream(file.read, str(path)) as reader:
             return bool(pictures(features_of(reader.schema)))
     except Exception:  # what else it is, or lacks, is for others to say
         return False
@@ -220,12 +220,30 @@ def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
                 f"{path} is not an Arrow stream, or is truncated; copy it again, or save the "
                 "dataset again"
             )
-        check_stream(file.view, path)
-        reader, checks = pa.ipc.open_stream(file.source()), Checks(path)
-        found = [StoredBatch(batch, n, checks, file) for n, batch in enumerate(reader)]
+        reader, checked = _stream(_Views(file.view).read, path), Checked(path)
+        found = [StoredBatch(batch, n, checked, file) for n, batch in enumerate(reader)]
         file.check()
         reader.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # UTF-8?
         return reader.schema, found
+
+
+def _stream(read: Callable[[int], Any], path: str) -> Any:
+    """Returns pyarrow's reader of a stream."""
+    return pa.ipc.open_stream(pa.PythonFile(CheckedStream(read, path), mode="r"))
+
+
+class _Views:
+    """Reads memory from its beginning to its end, without a copy."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._at = 0
+
+    def read(self, nbytes: int) -> memoryview:
+        """Returns the next bytes, fewer only at the end."""
+        part = self._memory[self._at : self._at + nbytes]
+        self._at += len(part)
+        return part
 
 
 def _folder_features(
@@ -279,8 +297,8 @@ def _several(name: str, splits: Sequence[str]) -> SourceNotFound:
 
 
 def _in_memory(table: pa.Table, name: str) -> list[StoredBatch]:
-    checks = Checks(name)
-    return [StoredBatch(batch, n, checks) for n, batch in enumerate(table.to_batches())]
+    checked = Checked(name)
+    return [StoredBatch(batch, n, checked) for n, batch in enumerate(table.to_batches())]
 
 
 def _indices(batches: Sequence[StoredBatch], where: str) -> NDArray[np.int64]:

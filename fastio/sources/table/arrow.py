@@ -1,9 +1,9 @@
 """Checks of Arrow data from untrusted writers, before anything follows its offsets.
 
 Arrow uses a file's buffers as they are and follows offsets that are negative or that lead outside
-their buffer. `Checks` has Arrow validate each column of each record batch in full when it is first
-used, including children and dictionaries, and remembers what it has validated. Strings that are not
-UTF-8 are not refused here: the code that decodes them knows the row and gives a better message.
+their buffer. So each column of a record batch is validated in full before it is used, including
+children and dictionaries. Strings that are not UTF-8 are not refused here: the code that decodes
+them knows the row and gives a better message.
 
 Compressed buffers state their decompressed size, which is allocated before anything is verified. A
 record batch may therefore take `_MOST_FREELY` bytes, or `_MOST_RATIO` times its compressed size if
@@ -12,11 +12,14 @@ that is more, and never more than half of the available memory.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from fastio.errors import ShardCorrupt
@@ -29,14 +32,14 @@ from fastio.packed.metadata import (
     batch_rows,
     blocks,
     body_bytes,
+    buffer_places,
     decompressed_bytes,
     footer_length,
     is_compressed,
     message_head,
-    messages,
 )
 from fastio.runtime.memory import available_memory
-from fastio.sources.table.data import Data, ForwardFile, Mapped
+from fastio.sources.table.data import Data, ForwardFile, check_ranges
 from fastio.sources.table.leaves import least_bits, with_types
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import Batches, each_batch, reading, skipped_to
@@ -46,47 +49,28 @@ _MOST_RATIO = 1000
 _MOST_BATCH = 1 << 40  # decompressed bytes of a record batch, whatever its buffers state
 # Types of the same layout that may hold any bytes.
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+_PIECE_BYTES = 64 << 20
 _ALWAYS = 16 << 20  # bytes that are allowed without asking for the available memory
-
-
-class Checks:
-    """Validates columns of a file's record batches, each once in a process. Thread-safe.
-
-    Args:
-        name: The name of the file or data, for messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._done: set[tuple[int, str]] = set()
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> Any:
-        return Checks, (self._name,)
-
-    def check(self, batch: pa.RecordBatch, number: int, columns: Iterable[str]) -> None:
-        """Validates columns of record batch `number`, a whole one, that were not validated before.
-
-        Raises:
-            ShardCorrupt: If a column's buffers are invalid. The message names column and batch.
-        """
-        for name in columns:
-            key = number, name
-            if key in self._done:
-                continue
-            check_column(batch.column(name), name, f"{self._name}, record batch {number}")
-            with self._lock:
-                self._done.add(key)
 
 
 def check_column(array: pa.Array, name: str, where: str) -> None:
     """Validates a column, or raises ShardCorrupt, which names it and `where` it is."""
     problem = _problem(array)
     if problem is not None:
-        raise ShardCorrupt(
-            f"{where}: column {name!r} is damaged: {' '.join(str(problem).split())}; write the "
-            "file again, or do not use it if you do not know who wrote it"
-        )
+        raise damaged(problem, name, where)
+
+
+def damaged(problem: pa.ArrowException, name: str, where: str) -> ShardCorrupt:
+    """Returns the error of a column that Arrow has found damaged."""
+    return ShardCorrupt(
+        f"{where}: column {name!r} is damaged: {' '.join(str(problem).split())}; write the file "
+        "again, or do not use it if you do not know who wrote it"
+    )
+
+
+def _check_columns(name: str, batch: pa.RecordBatch, number: int, columns: Sequence[str]) -> None:
+    for column in columns:
+        check_column(batch.column(column), column, f"{name}, record batch {number}")
 
 
 def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> None:
@@ -112,71 +96,89 @@ def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> No
         )
 
 
-def check_stream(data: memoryview, where: str) -> None:
-    """Applies `check_decompressed` to every message of an Arrow stream in memory."""
-    try:
-        for number, (metadata, body) in enumerate(messages(data)):
-            check_decompressed(metadata, body, f"{where}, message {number}")
-    except ValueError as error:
-        if isinstance(error, ShardCorrupt):
-            raise
-        raise ShardCorrupt(f"{where}: {error}; write the file again") from error
-
-
 class CheckedStream(ForwardFile):
     """An Arrow stream for `pyarrow.PythonFile`, whose messages are checked before Arrow reads them.
 
-    `file.read` gives the stream's bytes, and `where` names it in messages.
+    Metadata are copied, so that nobody can change them after the check. Buffers are what `read`
+    returns.
+
+    Args:
+        read: Returns the next bytes of the stream, fewer only at its end.
+        where: The name of the stream, for messages.
     """
 
-    def __init__(self, file: Any, where: str) -> None:
+    def __init__(self, read: Callable[[int], Any], where: str) -> None:
         super().__init__()
-        self._file = file
+        self._read = read
         self._where = where
         self._number = 0
+        self._body = memoryview(b"")
 
     def _next(self) -> memoryview:
-        """Reads and checks the next message."""
-        begin = bytes(self._file.read(8))
+        """Returns the metadata of the next message, or the buffers of the last one."""
+        if self._body:
+            body, self._body = self._body, memoryview(b"")
+            return body
+        begin = bytes(self._read(8))
         try:
             head = message_head(memoryview(begin))
             if head is None:
                 return memoryview(begin)
-            metadata = begin + bytes(self._file.read(sum(head) - len(begin)))
-            body = bytes(self._file.read(body_bytes(memoryview(metadata))))
+            metadata = memoryview(begin + bytes(self._read(sum(head) - len(begin))))
+            nbytes = body_bytes(metadata)
+            self._body = memoryview(self._read(nbytes))
+            if len(self._body) < nbytes:
+                raise ValueError(f"its last message has {len(self._body)} of {nbytes} bytes")
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from error
-        where = f"{self._where}, message {self._number}"
-        check_decompressed(memoryview(metadata), memoryview(body), where)
+        check_decompressed(metadata, self._body, f"{self._where}, message {self._number}")
         self._number += 1
-        return memoryview(metadata + body)
+        return metadata
+
+
+def _read(file: Any, nbytes: int) -> bytes:
+    """Reads bytes of which a damaged file may claim any number; fewer only at its end."""
+    parts: list[bytes] = []
+    while nbytes > 0 and (part := file.read(min(nbytes, _PIECE_BYTES))):
+        parts.append(part)
+        nbytes -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _problem(array: pa.Array) -> pa.ArrowException | None:
+    with suppress(pa.ArrowException):  # UTF-8 is checked when strings are decoded
+        array = array.view(with_types(array.type, _AS_BYTES))
     try:
         array.validate(full=True)
-        return None
-    except pa.ArrowException as error:
-        if "UTF8" not in str(error):
-            return error
-        first = error
-    try:  # only a string is not UTF-8: check everything else with the strings as bytes
-        array.view(with_types(array.type, _AS_BYTES)).validate(full=True)
-        return None
-    except pa.ArrowNotImplementedError:
-        return first
     except pa.ArrowException as error:
         return error
+    return None
+
+
+class InParts:
+    """A local Arrow file, of which pyarrow reads the buffers of some columns into memory."""
+
+    def __init__(self, path: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+        wanted = [number for name in columns for number in schema.get_all_field_indices(name)]
+        options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+        # pyarrow takes a path whose name is not UTF-8 as bytes only.
+        self.reader = pa.ipc.open_file(pa.OSFile(os.fsencode(path)), options=options)
+
+    def check(self) -> None:
+        """Does nothing, because nobody else can change what was read."""
+
+    def check_size(self) -> None:
+        """Does nothing; see `check`."""
 
 
 class ArrowTable:
     """An Arrow IPC file or stream. Feather files of version 2 are IPC files.
 
+    What is read is in memory that no other program can change, so that it stays as it was checked.
+
     Attributes:
         file: The file.
         batch_rows: The number of rows of each record batch; empty for a stream.
-        checks: Validates its columns.
-        mapped: The mapped stream that batches lie in, after it was read; else None.
     """
 
     def __init__(self, file: TableFile | str) -> None:
@@ -185,17 +187,27 @@ class ArrowTable:
         self.name = self.file.name
         self.rows: int | None = None
         self.batch_rows: list[int] = []
-        self.checks = Checks(self.name)
-        self.mapped: Mapped | None = None
         self.schema: pa.Schema
-        self._footer: Data | None = None  # of a file in a store: footer and dictionaries
+        self._footer: Data | None = None  # footer and dictionaries
         self._blocks: Sequence[Block] = ()
+        self._heads: Data | None = None  # the metadata of all record batches
+        self._compressed = False
         self.file.opened(self._open)
 
     @property
     def has_batches(self) -> bool:
         """Whether record batches can be read separately."""
         return self.rows is not None
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether `in_parts` can be used: for local files that are not compressed."""
+        return not self.file.remote and not self._compressed
+
+    def in_parts(self, columns: Sequence[str]) -> InParts:
+        """Opens the file for `batch`, which then reads these columns alone."""
+        with reading(self.name):
+            return InParts(self.name, self.schema, columns)
 
     def ranges(self, number: int) -> list[tuple[int, int]]:
         """Returns the range (offset, length) of a record batch in the file, in a list."""
@@ -206,40 +218,86 @@ class ArrowTable:
         """Returns data that has a record batch and the file's footer; see `TableFile.fetch`."""
         return self._with_footer(self.file.fetch(self.ranges(number)))
 
-    def batch(self, data: Data, number: int) -> pa.RecordBatch:
-        """Reads a record batch from what `fetch` returned. Its columns are not validated.
+    def nbytes(self, number: int, columns: Sequence[str]) -> int:
+        """Returns the size of columns of a record batch, or of all if their sizes are unknown."""
+        whole = self.ranges(number)[0][1]
+        if not self.has_parts:
+            return whole
+        assert self._heads is not None
+        block = self._blocks[number]
+        message = np.empty(block.metadata + block.body, np.uint8)  # of the body, sizes are asked
+        message[: block.metadata] = self._heads.data(block.offset, block.metadata)
+        try:
+            with reading(f"{self.name}, record batch {number}"):
+                self._check_places(number)
+                batch = pa.ipc.read_record_batch(pa.py_buffer(message), self.schema)
+        except ShardCorrupt as error:
+            if isinstance(error.__cause__, pa.ArrowKeyError):
+                return whole  # of dictionaries, which are in other messages
+            raise
+        return int(batch.select(list(columns)).get_total_buffer_size())
+
+    def batch(self, data: Any, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Reads columns of a record batch, and validates them.
+
+        Args:
+            data: What `fetch` or `in_parts` returned.
+            number: The number of the record batch.
+            columns: The names of the columns.
 
         Raises:
             ShardCorrupt: If it is damaged, or compressed and would take too much memory.
         """
         where = f"{self.name}, record batch {number}"
         with reading(where):
-            reader = data.opened(pa.ipc.open_file)
-        _check_block(self._blocks[number], data, where)
-        with reading(where):
-            return reader.get_batch(number)
+            if isinstance(data, InParts):
+                self._check_places(number)
+                reader = data.reader
+            else:
+                _check_block(self._blocks[number], data, where)
+                reader = data.opened(pa.ipc.open_file)
+            batch = reader.get_batch(number).select(list(columns))
+        _check_columns(self.name, batch, number, columns)
+        return batch
+
+    def _check_places(self, number: int) -> None:
+        """Refuses buffers that do not lie in the message, which pyarrow reads from the file."""
+        assert self._heads is not None
+        block = self._blocks[number]
+        places = np.frombuffer(
+            buffer_places(_view(self._heads, block.offset, block.metadata)), "<i8"
+        ).reshape(-1, 2)
+        if (places < 0).any() or (places > block.body - places[:, ::-1]).any():
+            raise pa.ArrowInvalid(f"buffers exceed the body of {block.body} bytes")
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        batches = self._batches() if self.has_batches else self._stream()
-        yield from skipped_to(self.name, batches, start, columns, self.checks.check)
+        check = partial(_check_columns, self.name)
+        if self.has_batches:
+            return skipped_to(self.name, self._batches(columns), start, columns)
+        return skipped_to(self.name, self._stream(), start, columns, check)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         numbers = range(len(self.batch_rows))
-        fetched = self.file.each(self.ranges(number) for number in numbers)
+        fetched: Iterable[Any]
+        if self.has_parts:
+            fetched = repeat(self.in_parts(columns), len(numbers))
+        else:
+            fetched = map(self._with_footer, self.file.each(map(self.ranges, numbers)))
         for number, data in zip(numbers, fetched, strict=True):
-            whole, fetch = self._with_footer(data), partial(self.fetch, number)
-            yield from self.file.intact(whole, fetch, partial(self._one_batch, number))
+            one = partial(self._one_batch, number, columns)
+            yield from self.file.intact(data, partial(self.fetch, number), one)
 
-    def _one_batch(self, number: int, data: Data) -> Iterator[pa.RecordBatch]:
-        batch = self.batch(data, number)
-        data.check_size()  # offsets that are followed from here on were validated before
-        yield batch
+    def _one_batch(
+        self, number: int, columns: Sequence[str], data: Data
+    ) -> Iterator[pa.RecordBatch]:
+        yield self.batch(data, number, columns)
 
     def _with_footer(self, data: Data) -> Data:
-        return data if self._footer is None else data.joined(self._footer)
+        assert self._footer is not None
+        return data.joined(self._footer)
 
     # --- Opening ----------------------------------------------------------------------------------
 
@@ -264,16 +322,20 @@ class ArrowTable:
         footer = _view(data, end - length, length)
         dictionaries = blocks(footer, FOOTER_DICTIONARIES)
         self._blocks = blocks(footer, FOOTER_BATCHES)
-        heads = [(block.offset, block.metadata) for block in self._blocks]
-        known = data.more(heads)
-        self.batch_rows = [batch_rows(_view(known, *head)) for head in heads]
+        check_ranges(self.name, [(b.offset, b.metadata + b.body) for b in self._blocks], size)
+        places = [(block.offset, block.metadata) for block in self._blocks]
+        known = data.more(places)
+        heads = [_view(known, *place) for place in places]
+        self.batch_rows = list(map(batch_rows, heads))
+        self._compressed = any(map(is_compressed, heads))
+        self._heads = None if self.file.remote else known
         data = data.more([(block.offset, block.metadata + block.body) for block in dictionaries])
         for number, block in enumerate(dictionaries):
             _check_block(block, data, f"{self.name}, dictionary {number}")
         self.schema = data.opened(pa.ipc.open_file).schema
         for block, rows, head in zip(self._blocks, self.batch_rows, heads, strict=True):
-            self._check_rows(rows, block.body, is_compressed(_view(known, *head)))
-        self._footer = data if self.file.remote else None
+            self._check_rows(rows, block.body, is_compressed(head))
+        self._footer = data
         self.rows = sum(self.batch_rows)
 
     def _check_rows(self, rows: int, body: int, compressed: bool) -> None:
@@ -285,24 +347,14 @@ class ArrowTable:
     # --- Streams ----------------------------------------------------------------------------------
 
     def _stream_reader(self) -> Any:
-        """Returns pyarrow's reader of a stream. One in a local file is mapped."""
-        if self.file.remote:
-            stream = CheckedStream(self.file.stream(), self.name)
-            return pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
-        self.mapped = Mapped(self.name)
-        return self.mapped.opened(pa.ipc.open_stream)
+        """Returns pyarrow's reader of a stream."""
+        stream = CheckedStream(partial(_read, self.file.stream()), self.name)
+        return pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
         with reading(self.name):
-            reader, file = self._stream_reader(), self.mapped
-            if file is not None:
-                check_stream(file.view, self.name)
-        for batch in each_batch(iter(reader), self.name):
-            if file is not None:
-                file.check_size()
-            yield batch
-            if file is not None:
-                file.check()  # nothing of it was copied before
+            reader = self._stream_reader()
+        return each_batch(iter(reader), self.name)
 
 
 def _is_file(data: Data, size: int) -> bool:
@@ -334,11 +386,10 @@ class MemoryTable:
         self.schema: pa.Schema = data.schema
         self.rows: int | None = data.num_rows if isinstance(data, pa.Table) else None
         self._data = data
-        self._checks = Checks(name)
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
         batches = iter(self._data if self.rows is None else self._data.to_batches())
-        yield from skipped_to(self.name, batches, start, columns, self._checks.check)
+        return skipped_to(self.name, batches, start, columns, partial(_check_columns, self.name))

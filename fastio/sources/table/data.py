@@ -14,8 +14,11 @@ import pyarrow as pa
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
+from fastio.runtime.files import only_files
 from fastio.store import Stamp, Store
 from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
+
+_CUT_OFF = "{} was cut off while it was being read; write it again"
 
 
 class Mapped:
@@ -64,7 +67,7 @@ class Mapped:
     def check(self) -> None:
         """Raises ShardCorrupt if the file was truncated and zeros were read in its place."""
         if self._mapping.damaged:
-            raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
+            raise ShardCorrupt(_CUT_OFF.format(self.path))
 
     def check_size(self) -> None:
         """Raises ShardCorrupt if the file was truncated, even if nothing of that part was read yet.
@@ -75,7 +78,7 @@ class Mapped:
         self.check()
         now = _identity(self.path)
         if now[:2] == self._file[:2] and now[2] < self._file[2]:
-            raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
+            raise ShardCorrupt(_CUT_OFF.format(self.path))
 
 
 def _identity(path: str) -> tuple[int, int, int]:
@@ -93,8 +96,8 @@ _WHOLE = 1 << 62
 Span = tuple[int, memoryview]
 
 
-class StoredBytes(Protocol):
-    """An object in a store whose bytes can be read. `name` is for messages."""
+class Ranges(Protocol):
+    """A file whose bytes are read in ranges. `name` is for messages."""
 
     name: str
 
@@ -103,8 +106,45 @@ class StoredBytes(Protocol):
         ...
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
-        """Fetches ranges (offset, length)."""
+        """Reads ranges (offset, length)."""
         ...
+
+
+def read_ranges(path: str, size: int, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+    """Reads ranges (offset, length) of a local file into memory that no other program can change.
+
+    Args:
+        path: The file.
+        size: Its size in bytes.
+        ranges: What to read.
+
+    Raises:
+        ShardCorrupt: If a range exceeds the file, or the file was truncated.
+        OSError: If the file cannot be read.
+    """
+    check_ranges(path, ranges, size)
+    found = []
+    with open(path, "rb", buffering=0, opener=only_files) as file:
+        for offset, length in ranges:
+            memory = np.empty(length, np.uint8).data
+            done = 0
+            while done < length:
+                count = os.preadv(file.fileno(), [memory[done:]], offset + done)
+                if not count:
+                    raise ShardCorrupt(_CUT_OFF.format(path))
+                done += count
+            found.append((offset, memory))
+    return found
+
+
+def check_ranges(name: str, ranges: Sequence[tuple[int, int]], size: int) -> None:
+    """Raises ShardCorrupt if a range (offset, length) exceeds a file of `size` bytes."""
+    for offset, length in ranges:
+        if offset < 0 or length < 0 or offset + length > size:
+            raise ShardCorrupt(
+                f"{name}: it refers to bytes {offset} to {offset + length}, but has only {size} "
+                "bytes: it is damaged; write it again"
+            )
 
 
 def fetch(store: Store, key: str, stamp: Stamp, ranges: Sequence[tuple[int, int]]) -> list[Span]:
@@ -114,19 +154,11 @@ def fetch(store: Store, key: str, stamp: Stamp, ranges: Sequence[tuple[int, int]
     was fetched, sorted, without overlaps.
 
     Raises:
-        ShardCorrupt: If a range exceeds the object.
         SourceChanged: If the object has another version now.
         StoreError, SourceNotFound: If the object cannot be read.
     """
     found: list[tuple[int, memoryview]] = []
     tasks = []
-    size = stamp.size
-    for offset, length in ranges:
-        if offset < 0 or length < 0 or offset + length > size:
-            raise ShardCorrupt(
-                f"it refers to bytes {offset} to {offset + length}, but has only {size} bytes: "
-                "it is damaged; write it again"
-            )
     for span in coalesce(ranges, GAP_BYTES, _WHOLE):
         memory = np.empty(span.length, np.uint8).data
         found.append((span.offset, memory))
@@ -142,22 +174,23 @@ def _receive(store: Store, key: str, offset: int, memory: memoryview, stamp: Sta
 
 
 class Fetched:
-    """Ranges of an object that were fetched, as offsets and bytes; see `Data`. Immutable."""
+    """Ranges of a file that were read into memory, as offsets and bytes; see `Data`. Immutable."""
 
-    def __init__(self, source: StoredBytes, spans: Sequence[Span]) -> None:
+    def __init__(self, source: Ranges, spans: Sequence[Span]) -> None:
         self._source = source
         self.spans = sorted(spans, key=_start)
 
     def data(self, offset: int, length: int) -> np.ndarray:
         """Returns the bytes of a range: uint8 (length,), or fewer if no span has all of it."""
         last = bisect_right(self.spans, offset, key=_start) - 1
-        found = [self.spans[place] for place in range(last, -1, -1)]
-        whole = (span for span in found if offset + length <= span[0] + len(span[1]))
-        start, data = next(whole, found[0] if found else (offset, memoryview(b"")))
+        before = (self.spans[place] for place in range(last, -1, -1))
+        whole = (span for span in before if offset + length <= span[0] + len(span[1]))
+        nearest = self.spans[last] if last >= 0 else (offset, memoryview(b""))
+        start, data = next(whole, nearest)
         return np.asarray(data)[offset - start : offset - start + length]
 
     def source(self) -> pa.PythonFile:
-        """Returns what pyarrow opens for random access. Other ranges cost a request each."""
+        """Returns what pyarrow opens for random access. Other ranges cost a read each."""
         return python_file(SpanFile(self._source, self))
 
     def opened(self, opener: Callable[[Any], Any]) -> Any:
@@ -189,7 +222,7 @@ def _start(span: Span) -> int:
 class SpanFile(io.RawIOBase):
     """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack."""
 
-    def __init__(self, source: StoredBytes, fetched: Fetched) -> None:
+    def __init__(self, source: Ranges, fetched: Fetched) -> None:
         self._source = source
         self._size = source.size()
         self._fetched: Fetched | None = fetched
@@ -245,8 +278,8 @@ class ForwardFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, nbytes: int | None = None) -> bytes:
-        """Returns the next bytes, fewer only at the end."""
+    def read_buffer(self, nbytes: int | None = None) -> memoryview:
+        """Returns the next bytes, fewer only at the end; without a copy if they are in one part."""
         parts: list[memoryview] = []
         left = _WHOLE if nbytes is None or nbytes < 0 else nbytes
         while left > 0:
@@ -257,7 +290,10 @@ class ForwardFile(io.RawIOBase):
             parts.append(part)
             left -= len(part)
             self._at += len(part)
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def read(self, nbytes: int | None = None) -> bytes:
+        return bytes(self.read_buffer(nbytes))
 
     def tell(self) -> int:
         return self._at
@@ -273,7 +309,7 @@ class StreamFile(ForwardFile):
     `window` bytes are fetched at a time, by parallel requests of 8 MiB.
     """
 
-    def __init__(self, source: StoredBytes, window: int) -> None:
+    def __init__(self, source: Ranges, window: int) -> None:
         super().__init__()
         self._source = source
         self._size = source.size()

@@ -160,7 +160,6 @@ class TableDataset:
         """
         place, done, batch = group.place, 0, None
         where = place.file if place.row_group is None else f"{place.file}, row group {group.number}"
-        source = self._sources[group.file]
         batches = self._batches(group, rows, threads)
         while True:
             with reading(where):
@@ -168,8 +167,6 @@ class TableDataset:
             if batch is None or done + batch.num_rows > group.rows:
                 break
             parts, ragged = self._conversion.parts(batch, at)
-            if source.lends:  # copy strings, which outlive the file's check
-                ragged = {name: each.copied() for name, each in ragged.items()}
             yield Rows(done, batch.num_rows, parts, ragged)
             done += batch.num_rows
         if done != group.rows or batch is not None:

@@ -13,7 +13,17 @@ import xxhash
 from fastio.errors import FastioError, ShardCorrupt, SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.ahead import in_order
 from fastio.shown import without_secrets
-from fastio.sources.table.data import Data, Fetched, Mapped, Span, StreamFile, fetch, python_file
+from fastio.sources.table.data import (
+    Data,
+    Fetched,
+    Mapped,
+    Span,
+    StreamFile,
+    check_ranges,
+    fetch,
+    python_file,
+    read_ranges,
+)
 from fastio.store import Stamp, Store, join
 from fastio.store.ranges import parallel
 
@@ -100,7 +110,7 @@ class TableFile(Protocol):
 
 @dataclass
 class LocalFile:
-    """A file on this machine, which is mapped. Its version is recorded when it is first used."""
+    """A file on this machine. Its version is recorded when it is first used."""
 
     name: str
     values: Values = field(default_factory=dict)
@@ -141,13 +151,21 @@ class LocalFile:
         read()
         self.check()
 
-    def tail(self) -> Mapped:
-        """Maps the whole file."""
-        return Mapped(self.name)
+    def tail(self) -> Fetched:
+        """Reads the last 64 KiB."""
+        count = min(TAIL_BYTES, self.size())
+        return self.fetch([(self.size() - count, count)])
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Mapped:
-        """Maps the whole file, and asks the system to read the ranges."""
-        return Mapped(self.name).more(ranges)
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
+        """Reads the ranges into memory; see `TableFile`."""
+        try:
+            return Fetched(self, read_ranges(self.name, self.size(), ranges))
+        except OSError as error:
+            raise ShardCorrupt(f"{self.name} cannot be read: {error}") from error
+
+    def mapped(self) -> Mapped:
+        """Maps the whole file, for readers that use its bytes once and do not trust them."""
+        return Mapped(self.name)
 
     def intact(
         self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]
@@ -166,10 +184,9 @@ class LocalFile:
         data.check()
         self.check()
 
-    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Mapped]:
-        """See `TableFile`. Maps the file once."""
-        data = Mapped(self.name)
-        return (data.more(each) for each in ranges)
+    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Fetched]:
+        """See `TableFile`."""
+        return map(self.fetch, ranges)
 
     def stream(self) -> Any:
         """See `TableFile`."""
@@ -269,10 +286,8 @@ class StoreFile:
         return Fetched(self, found)
 
     def _fetched(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
-        try:
-            return fetch(self.store, self.key, self.version(), ranges)
-        except ShardCorrupt as error:
-            raise ShardCorrupt(f"{self.name}: {error}") from error.__cause__
+        check_ranges(self.name, ranges, self.size())
+        return fetch(self.store, self.key, self.version(), ranges)
 
     def intact(
         self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]

@@ -17,9 +17,9 @@ from fastio.errors import SchemaError
 from fastio.runtime.ahead import Ahead
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import ArrowTable
-from fastio.sources.table.data import Data, Mapped
+from fastio.sources.table.data import Data
 from fastio.sources.table.filters import Constants, Filter, unwrapped
-from fastio.sources.table.objects import TableFile
+from fastio.sources.table.objects import LocalFile, TableFile
 from fastio.sources.table.parquet import (
     ColumnReader,
     ParquetTable,
@@ -36,12 +36,9 @@ class Source(ABC):
 
     Attributes:
         has_groups: Whether the file has row groups. If False, they are parts of data in memory.
-        lends: Whether batches are views of a mapped file, which are valid only while the file is
-            not truncated.
     """
 
     has_groups: bool = False
-    lends: bool = False
 
     @abstractmethod
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
@@ -76,25 +73,25 @@ class OpenFiles(threading.local):
     """The files that a thread has open, ordered by last use, and its decoder of columns."""
 
     def __init__(self) -> None:
-        self.files: OrderedDict[str, Any] = OrderedDict()
+        self.files: OrderedDict[Hashable, Any] = OrderedDict()
         self.decoder = _native.ColumnDecoder()
 
     def __reduce__(self) -> Any:
         return OpenFiles, ()  # open files are not shared between processes
 
-    def get(self, path: str, opener: Callable[[], Any]) -> Any:
+    def get(self, key: Hashable, opener: Callable[[], Any]) -> Any:
         """Returns an open file, and closes the least recently used one if there are too many."""
-        file = self.files.pop(path, None)
+        file = self.files.pop(key, None)
         if file is None:
             file = opener()
-        self.files[path] = file
+        self.files[key] = file
         if len(self.files) > _OPEN_FILES:
             self.files.popitem(last=False)
         return file
 
 
 class AtHand:
-    """The bytes of row groups: those of local files are mapped, others are fetched ahead.
+    """The bytes of row groups: local files stay open in each thread, others are fetched ahead.
 
     Args:
         nbytes: The memory limit in bytes for fetches that are running or not taken yet.
@@ -108,11 +105,12 @@ class AtHand:
     def decoder(self) -> _native.ColumnDecoder:
         return self._opened.decoder
 
+    def opened(self, key: Hashable, opener: Callable[[], Any]) -> Any:
+        """Returns a file that `opener` opens, and that this thread keeps open for a while."""
+        return self._opened.get(key, opener)
+
     def take(self, file: TableFile, key: Hashable, fetch: Callable[[], Data]) -> Data:
-        """Returns the bytes of a row group, which is identified by file and key."""
-        if not file.remote:
-            data: Data = self._opened.get(file.name, lambda: file.fetch(()))
-            return data
+        """Returns the bytes of a row group in a store, which is identified by file and key."""
         return self._ahead.take((file.name, key), fetch)
 
     def begin(self, file: TableFile, key: Hashable, nbytes: int, fetch: Callable[[], Data]) -> bool:
@@ -158,7 +156,10 @@ class ParquetGroups(Source):
             return with_checked_dictionaries(found, f"{self._table.name}, row group {number}")
 
         fetch = partial(file.fetch, ranges)
-        data = self._at_hand.take(file, tuple(ranges), fetch).more(ranges)
+        if isinstance(file, LocalFile):
+            data: Data = self._at_hand.opened(file.name, file.mapped).more(ranges)
+        else:
+            data = self._at_hand.take(file, tuple(ranges), fetch)
         return file.intact(data, fetch, batches)
 
     def _whole(
@@ -190,43 +191,34 @@ class ParquetGroups(Source):
 
 
 class ArrowGroups(Source):
-    """The record batches of an Arrow file. Each is fetched whole."""
+    """The record batches of an Arrow file."""
 
     has_groups = True
 
     def __init__(self, table: ArrowTable, at_hand: AtHand) -> None:
         self._table = table
         self._at_hand = at_hand
-        self.lends = not table.file.remote
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return [
-            (rows, self._nbytes(number, varying) if varying and rows else 0)
-            for number, rows in enumerate(self._table.batch_rows)
-        ]
-
-    def _nbytes(self, number: int, varying: Sequence[str]) -> int:
-        if self._table.file.remote:  # sizes of single columns are unknown before it is fetched
-            return self._table.ranges(number)[0][1]
-        batch = self._table.batch(self._take(number), number).select(list(varying))
-        return int(batch.get_total_buffer_size())  # `nbytes` would follow unchecked offsets
-
-    def _take(self, number: int) -> Data:
         table = self._table
-        return self._at_hand.take(table.file, number, partial(table.fetch, number))
+        return [
+            (rows, table.nbytes(number, varying) if varying and rows else 0)
+            for number, rows in enumerate(table.batch_rows)
+        ]
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        table = self._table
+        table, at_hand = self._table, self._at_hand
 
         def batches(data: Data) -> Iterator[pa.RecordBatch]:
-            whole = table.batch(data, number)
-            table.checks.check(whole, number, columns)
-            data.check_size()
-            return _sliced(whole.select(columns), rows)
+            return _sliced(table.batch(data, number, columns), rows)
 
-        return table.file.intact(self._take(number), partial(table.fetch, number), batches)
+        fetch = partial(table.fetch, number)
+        if not table.has_parts:
+            return table.file.intact(at_hand.take(table.file, number, fetch), fetch, batches)
+        opened = at_hand.opened((table.name, *columns), partial(table.in_parts, columns))
+        return table.file.intact(opened, fetch, batches)
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         table, nbytes = self._table, self._table.ranges(number)[0][1]
@@ -237,12 +229,10 @@ class ArrowGroups(Source):
 
 
 class InMemory(Source):
-    """A file that was read into memory, or a memory-mapped Arrow stream."""
+    """A file that was read into memory."""
 
-    def __init__(self, batches: list[pa.RecordBatch], mapped: Mapped | None = None) -> None:
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
         self._batches = batches
-        self._mapped = mapped
-        self.lends = mapped is not None
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return [
@@ -253,16 +243,10 @@ class InMemory(Source):
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        if self._mapped is not None:
-            self._mapped.check_size()
-        for batch in _sliced(self._batches[number].select(columns), rows):
-            yield batch
-            if self._mapped is not None:
-                self._mapped.check()
+        return _sliced(self._batches[number].select(columns), rows)
 
     def close(self) -> None:
         self._batches = []
-        self._mapped = None
 
 
 class Partitioned(Source):
@@ -272,7 +256,7 @@ class Partitioned(Source):
         self._inner = inner
         self._of_file = file.schema
         self._constants = constants
-        self.has_groups, self.lends = inner.has_groups, inner.lends
+        self.has_groups = inner.has_groups
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return self._inner.groups([n for n in varying if n not in self._constants.fields])
@@ -342,8 +326,7 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
             return ParquetGroups(table, at_hand)
         if isinstance(table, ArrowTable) and table.has_batches:
             return ArrowGroups(table, at_hand)
-        batches = room.read(table, tables, _own(columns, table))
-        return InMemory(batches, table.mapped if isinstance(table, ArrowTable) else None)
+        return InMemory(room.read(table, tables, _own(columns, table)))
 
     def source(table: Table) -> Source:
         file, constants = unwrapped(table)

@@ -317,3 +317,21 @@ def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_pa
     )
     assert found.returncode == 1
     assert "compression codec" in found.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("harm", ["cut", "write"])
+@pytest.mark.parametrize("kind", ["arrow", "saved", "parquet"])
+def test_files_that_change_while_they_are_read_never_end_the_process(
+    tmp_path: Path, kind: str, harm: str
+) -> None:
+    """Files that are truncated or written to by another thread, at another moment each time."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.changing_files", kind, harm, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "30 epochs" in done.stdout

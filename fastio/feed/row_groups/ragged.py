@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.engine.ragged import Form, Forms, RaggedBatch, places
+from fastio.errors import ShardCorrupt
 from fastio.schema import Array, Field, Text
 from fastio.sources.table.values import Ragged
 
@@ -100,5 +101,15 @@ def _strings(parts: _Parts, rows: npt.NDArray[np.int64], is_text: bool) -> list[
         begins, ends = ragged.offsets[local].tolist(), ragged.offsets[local + 1].tolist()
         for place, begin, end in zip(at.tolist(), begins, ends, strict=True):
             value = bytes(data[begin:end])
-            found[place] = value.decode() if is_text else value
+            found[place] = _decoded(value, int(rows[place])) if is_text else value
     return found
+
+
+def _decoded(value: bytes, row: int) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:  # it was UTF-8 when it was checked
+        raise ShardCorrupt(
+            f"row {row}: its text was changed while it was being read ({error}); do not write to "
+            "files that are being read"
+        ) from error

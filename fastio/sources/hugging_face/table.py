@@ -60,6 +60,7 @@ class HuggingFaceTable(Source):
     """
 
     is_text = False
+    lends = True
 
     def __init__(
         self,

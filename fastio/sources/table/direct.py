@@ -167,6 +167,8 @@ class TableDataset:
             if batch is None or done + batch.num_rows > group.rows:
                 break
             parts, ragged = self._conversion.parts(batch, at)
+            if self._sources[group.file].lends:  # the file is checked when all was read
+                ragged = {name: each.copied() for name, each in ragged.items()}
             yield Rows(done, batch.num_rows, parts, ragged)
             done += batch.num_rows
         if done != group.rows or batch is not None:

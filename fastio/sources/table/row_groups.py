@@ -36,9 +36,11 @@ class Source(ABC):
 
     Attributes:
         has_groups: Whether the file has row groups. If False, they are parts of data in memory.
+        lends: Whether batches are views of a mapped file, which other programs can change.
     """
 
     has_groups: bool = False
+    lends: bool = False
 
     @abstractmethod
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:

@@ -36,6 +36,10 @@ class Ragged:
         first, last = self.offsets[begin], self.offsets[end]
         return Ragged(self.values[first:last], self.offsets[begin : end + 1] - first)
 
+    def copied(self) -> Ragged:
+        """Returns a copy."""
+        return Ragged(self.values.copy(), self.offsets.copy())
+
     @staticmethod
     def of_lengths(values: NDArray[Any], lengths: NDArray[np.int64]) -> Ragged:
         """Creates an object from the lengths of the rows, int64 (rows,)."""

@@ -103,8 +103,7 @@ class _Server:
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
+            bufsize=0,  # or a line that was read ahead would not be seen by select
             cwd=ROOT,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # threads do not outlive a fork
         )
@@ -114,7 +113,9 @@ class _Server:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(json.dumps(request) + "\n")
+        line = memoryview(json.dumps(request).encode() + b"\n")
+        while line:
+            line = line[stdin.write(line) :]
         children = json.loads(stdout.readline())
         if not select.select([stdout], [], [], LIMIT_S)[0]:
             for child in children:

@@ -402,6 +402,20 @@ def test_blocks_that_cannot_be_allocated_are_an_error_of_their_batch(
             next(iter(batches))
 
 
+def test_an_error_between_two_tasks_is_the_consumers(
+    parquet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the silent end of a thread, for which the consumer would wait."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no windows")
+
+    with loader(parquet, shuffle=True, timeout=60) as batches:
+        monkeypatch.setattr("fastio.feed.row_groups.run.RaggedRows", broken)
+        with pytest.raises(RuntimeError, match="no windows"):
+            next(iter(batches))
+
+
 def test_kept_batches_are_not_overwritten(parquet: str, whole: pa.Table) -> None:
     """Nor does a consumer that keeps all of them wait for ever."""
     with loader(parquet, shuffle=True, timeout=60) as batches:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.engine.batch import AnyArray, Lease, SlotPool
 from fastio.engine.ragged import Forms
-from fastio.errors import LoaderTimeout, SchemaError
+from fastio.errors import LoaderTimeout
 from fastio.feed.row_groups.blocks import Block, Blocks
 from fastio.feed.row_groups.cut import Segment, Window
 from fastio.feed.row_groups.ragged import RaggedRows
@@ -297,15 +297,20 @@ class TableRun:
 
     def _serve(self) -> None:
         """Runs in each thread: takes tasks until the run ends."""
-        while True:
-            with self._lock:
-                while (task := self._next_task()) is None and not self._ended:
-                    self._work.wait()
-                if self._ended:
-                    return
-            assert task is not None
+        while (task := self._wait_for_task()) is not None:
             task()
             del task
+
+    def _wait_for_task(self) -> Callable[[], None] | None:
+        """Returns the next task; None when the run has ended."""
+        with self._lock:
+            try:
+                while not self._ended and (task := self._next_task()) is None:
+                    self._work.wait()
+                return None if self._ended else task
+            except Exception as error:  # the consumer would wait for ever for a thread that ends
+                self._fail(self._at, error)
+                return None
 
     def _next_task(self) -> Callable[[], None] | None:
         """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
@@ -352,12 +357,7 @@ class TableRun:
         where = f"{group.place.file}, row group {group.number}"
         for number in range(first + len(chunks), last + 1):
             size = min(rows, self._rows - number * rows)
-            try:
-                block = self._blocks.take(where)
-            except SchemaError as error:
-                self._fail(number, error)
-                return None
-            chunks.append(_Chunk(number, size, block))
+            chunks.append(_Chunk(number, size, self._blocks.take(where)))
         self._blocks_used += needed
         ragged = RaggedRows(self._ragged_fields, self._settings.ragged)
         if self._ragged_fields:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -570,6 +573,24 @@ def test_parallel_raises_the_first_error_and_tells_the_others() -> None:
 def test_a_timeout_that_is_no_time_is_named(place: str, value: object) -> None:
     with pytest.raises(StoreError, match=r"option timeout of storage_options .* number of seconds"):
         open_store(place, {"timeout": value})
+
+
+@pytest.mark.parametrize("value", ["x", "5", True, None, 0, -1, math.inf, math.nan, timedelta(0)])
+@pytest.mark.parametrize("name", ["deadline_s", "timeout_s"])
+def test_a_limit_that_is_no_time_is_named(name: str, value: object) -> None:
+    with pytest.raises(StoreError, match=rf"option {name} of storage_options .* number of seconds"):
+        open_store("http://127.0.0.1:9", {name: value})
+
+
+def test_storage_options_shorten_the_deadline_of_a_dataset() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections only
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/a.parquet"
+        begin = time.monotonic()
+        with pytest.raises(StoreError, match="attempts"):
+            fastio.open(
+                url, storage_options={"deadline_s": 0.5, "timeout_s": timedelta(seconds=0.2)}
+            )
+        assert time.monotonic() - begin < 30  # 60 s is the deadline without options
 
 
 @pytest.mark.parametrize("value", [5, 0.5, timedelta(seconds=5)])

@@ -37,7 +37,7 @@ class EngineSettings:
             float32; `Engine.tails` has the remaining steps.
         allocate: function that returns slot memory; None uses NumPy.
         recycle: whether slots are reused; False gives every batch memory of its own.
-        resident: keep a copy of a table's rows in memory; see `Columns`.
+        resident: whether to keep a copy of a table's rows in memory; see `Columns`.
         ragged: forms of the fields whose rows differ in size; lists for fields without one.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
@@ -53,7 +53,7 @@ class EngineSettings:
     normalize_on_cpu: bool = False
     allocate: Allocate | None = None
     recycle: bool = True
-    resident: bool = False
+    resident: bool | None = False
     ragged: Forms = field(default_factory=Forms)
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
 

@@ -123,8 +123,10 @@ def by_groups(sampling: Sampling, bounds: Sequence[int], groups: int) -> Samplin
 
 def place_table(
     dataset: Dataset, sampling: Sampling, resident: bool | None
-) -> tuple[Sampling, bool]:
+) -> tuple[Sampling, bool | None]:
     """Returns the sampling for a local table, and whether to copy the table to memory.
+
+    None in the place of the second: as the engine sees fit, since there is room for a copy.
 
     Args:
         dataset: A packed dataset on this machine, without images.
@@ -136,7 +138,7 @@ def place_table(
     nbytes, rows = dataset.manifest.nbytes, len(dataset)
     if resident is None:
         scattered = not sampling.ours or sampling.mode == "shuffle"
-        resident = scattered and _WORTH_BYTES <= nbytes <= room
+        resident = None if scattered and _WORTH_BYTES <= nbytes <= room else False
     if resident or nbytes <= room * _SHARE:
         return sampling, resident
     if sampling.mode == "shuffle" and sampling.order == "auto" and sampling.window is None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.lifecycle import Owner
 from fastio.shown import without_secrets
-from fastio.store.options import Untranslatable, check_seconds, family_of
+from fastio.store.options import Untranslatable, check_seconds, family_of, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, Transfers, attempt
@@ -66,7 +66,8 @@ def open_store(
     Args:
         url: The URL of a folder: "s3://bucket/prefix", "https://host/path", or any other that
             fsspec knows.
-        storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore.
+        storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore, and
+            other values of deadline_s and timeout_s.
         deadline_s: Seconds for a call, including all attempts. A write has one more for each MiB.
         timeout_s: Seconds after which an attempt without progress is retried. fsspec does not
             report progress; with it, a rate below 1 MiB/s counts as none.
@@ -74,11 +75,14 @@ def open_store(
     Raises:
         StoreError: If the URL or an option is not understood, or a package for it is missing.
     """
+    options = dict(storage_options or {})
     try:
-        check_seconds(storage_options or {})
+        check_seconds(options)
     except ValueError as error:
         raise StoreError(f"{without_secrets(url)}: {error}") from None
-    store = Store(url, storage_options, deadline_s=deadline_s, timeout_s=timeout_s)
+    deadline_s = seconds_of(options.pop("deadline_s", deadline_s))
+    timeout_s = seconds_of(options.pop("timeout_s", timeout_s))
+    store = Store(url, options, deadline_s=deadline_s, timeout_s=timeout_s)
     _ = store.backend
     return store
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import urllib.request
 from collections.abc import Mapping
@@ -48,8 +49,9 @@ _FAMILY = {
 }
 
 
-# Options that are durations, at the top or in `client_options`.
+# Options of the libraries that are durations, at the top or in `client_options`.
 _SECONDS = frozenset({"timeout", "connect_timeout", "read_timeout"})
+_LIMITS = frozenset({"deadline_s", "timeout_s"})  # those of fastio
 
 
 class Untranslatable(Exception):
@@ -86,11 +88,26 @@ def check_seconds(options: Mapping[str, Any]) -> None:
             wrong = isinstance(value, (bool, bytes, Mapping, list, tuple, set))
             wrong |= isinstance(value, str) and not place
             wrong |= isinstance(value, (int, float)) and not value > 0
-            if name in _SECONDS and wrong:
+            if name in _LIMITS and not place:
+                wrong = not _is_limit(value)
+            elif name not in _SECONDS:
+                continue
+            if wrong:
                 raise ValueError(
                     f"the option {place}{name} of storage_options is {value!r}, expected a number "
                     "of seconds above 0, such as 5 or 0.5, or a timedelta"
                 )
+
+
+def _is_limit(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float, timedelta)):
+        return False
+    return 0 < seconds_of(value) < math.inf
+
+
+def seconds_of(value: float | timedelta) -> float:
+    """Returns a checked duration in seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
 def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.packed.layout import Layout
 from fastio.packed.rows import Rows
+from fastio.runtime.memory import huge_page_share
 
 if TYPE_CHECKING:
     from fastio.engine.pending import Pending
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 _ATTEMPTS = 3  # at fetching a damaged shard again
 _MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
+_ENOUGH_HUGE = 0.5  # part of the mapped files that is huge pages already: a copy gains little
 
 
 class Columns:
@@ -29,20 +32,22 @@ class Columns:
 
     Args:
         layout: places of the rows.
-        resident: copy the shards to memory with huge pages; see native/core/table.h.
+        resident: whether to copy the shards to memory with huge pages; see native/core/table.h. If
+            None, they are copied after one epoch if the system maps most of them by small pages.
 
     Attributes:
         layout: as given.
         fields: fields in the order of the native table.
     """
 
-    def __init__(self, layout: Layout, resident: bool = False) -> None:
+    def __init__(self, layout: Layout, resident: bool | None = False) -> None:
         self.layout = layout
         self._dataset = layout.dataset
         self.fields = tuple(layout.fields)
         described = [field.native() for field in layout.fields]
         self.table = _native.Table(layout.first_row, list(layout.strides), described)
         self._resident = resident
+        self._gathered = 0  # rows, until it is known whether to copy
         # Else a shard may be let go of between two looks at the table.
         few = len(layout.first_row) <= _MOST_MAPPED
         self._always_kept = few and self._dataset.remote_part is None
@@ -63,26 +68,49 @@ class Columns:
             IndexError: a row is out of range.
             SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
         """
+        if self._resident is None:
+            self._choose(len(rows))
         if self._always_kept and self.table.complete:
             return engine.gather(self.table, rows, list(out))
         if self._resident:  # not before: a forked child has no use for its parent's thread
             self.table.make_resident()
         while True:
             missing = self.table.missing(rows).tolist()
-            # Outside of the lock: a store may have to be waited for.
-            readers = {n: self._dataset.shard(self.layout.shard(n)) for n in missing}
-            places = {n: self.layout.place(n, reader) for n, reader in readers.items()}
-            with self._lock:
-                for number, place in places.items():
-                    mapping = readers[number].mapping
-                    self.table.set(number, mapping, list(place.columns), place.segments)
-                    self._set[number] = None
+            with self._mapped(missing):
                 # Another thread may have let go of some, of those that were there, too.
                 if not len(self.table.missing(rows)):
                     slot = engine.gather(self.table, rows, list(out))  # has what the table has now
-                    if places:
+                    if missing:
                         self._let_go()
                     return slot
+
+    @contextmanager
+    def _mapped(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Opens shards, gives them to the table and holds the lock."""
+        # Outside of the lock: a store may have to be waited for.
+        readers = {n: self._dataset.shard(self.layout.shard(n)) for n in numbers}
+        places = {n: self.layout.place(n, reader) for n, reader in readers.items()}
+        with self._lock:
+            for number, place in places.items():
+                mapping = readers[number].mapping
+                self.table.set(number, mapping, list(place.columns), place.segments)
+                self._set[number] = None
+            yield
+
+    def _choose(self, rows: int) -> None:
+        """Decides, when as many rows as an epoch has were gathered, whether to copy the shards."""
+        with self._lock:
+            self._gathered += rows
+            if self._resident is not None or self._gathered <= self.layout.first_row[-1]:
+                return
+            self._resident = False
+            mapped = list(self._set)
+        paths = [self._dataset.shard(self.layout.shard(number)).path for number in mapped]
+        if huge_page_share(paths) < _ENOUGH_HUGE:
+            self._resident = True
+            self.table.make_resident()
+            with self._mapped(mapped):  # which copies them
+                pass
 
     def _let_go(self) -> None:
         """Unmaps shards that a remote dataset no longer keeps, and the oldest beyond the limit."""

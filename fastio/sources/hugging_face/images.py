@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,6 +149,7 @@ class ImageColumn:
         self._memory: list[int] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._has_jpegs: bool | None = None
         self._end: Callable[[], Any] = weakref.finalize(self, _close_all, self._memory)
 
     @property
@@ -198,14 +198,19 @@ class ImageColumn:
             raise ValueError("there is no image: the row has neither bytes nor a path")
         return self._named.read(path)
 
-    @cached_property
+    @property
     def has_jpegs(self) -> bool:
         """Whether any of some sampled images is a JPEG."""
-        for row in np.unique(np.linspace(0, len(self._rows) - 1, _LOOKED_AT, dtype=np.int64)):
-            place = self.places(np.array([row], np.int64))
-            if place.file[0] >= 0 and self.read(int(row))[:2] == _JPEG_BEGINS:
-                return True
-        return False
+        # Not a cached_property: in Python 3.10 and 3.11 all objects of a class share its lock, and
+        # the images are read from files.
+        if self._has_jpegs is None:
+            rows = np.unique(np.linspace(0, len(self._rows) - 1, _LOOKED_AT, dtype=np.int64))
+            self._has_jpegs = any(map(self._is_jpeg, rows.tolist()))
+        return self._has_jpegs
+
+    def _is_jpeg(self, row: int) -> bool:
+        place = self.places(np.array([row], np.int64))
+        return bool(place.file[0] >= 0) and self.read(row)[:2] == _JPEG_BEGINS
 
     def close(self) -> None:
         """Releases copied images. Results of `places` are invalid from here on."""

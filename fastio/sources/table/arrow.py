@@ -327,22 +327,18 @@ class ArrowTable:
         known = data.more(places)
         heads = [_view(known, *place) for place in places]
         self.batch_rows = list(map(batch_rows, heads))
-        self._compressed = any(map(is_compressed, heads))
+        compressed = list(map(is_compressed, heads))
+        self._compressed = any(compressed)
         self._heads = None if self.file.remote else known
         data = data.more([(block.offset, block.metadata + block.body) for block in dictionaries])
         for number, block in enumerate(dictionaries):
             _check_block(block, data, f"{self.name}, dictionary {number}")
         self.schema = data.opened(pa.ipc.open_file).schema
-        for block, rows, head in zip(self._blocks, self.batch_rows, heads, strict=True):
-            self._check_rows(rows, block.body, is_compressed(head))
+        bits = sum(least_bits(column.type) for column in self.schema)
+        for block, rows, packed in zip(self._blocks, self.batch_rows, compressed, strict=True):
+            _check_rows(rows, bits, block.body, packed)
         self._footer = data
         self.rows = sum(self.batch_rows)
-
-    def _check_rows(self, rows: int, body: int, compressed: bool) -> None:
-        """Refuses a record batch that states more rows than its bytes can hold."""
-        most = _MOST_BATCH if compressed else body  # its buffers are checked when it is read
-        if rows * sum(least_bits(column.type) for column in self.schema) > 8 * most:
-            raise ValueError(f"a record batch of {body:,} bytes states {rows:,} rows")
 
     # --- Streams ----------------------------------------------------------------------------------
 
@@ -355,6 +351,13 @@ class ArrowTable:
         with reading(self.name):
             reader = self._stream_reader()
         return each_batch(iter(reader), self.name)
+
+
+def _check_rows(rows: int, bits: int, body: int, compressed: bool) -> None:
+    """Refuses a record batch that states more rows, of at least `bits`, than its bytes can hold."""
+    most = _MOST_BATCH if compressed else body  # its buffers are checked when it is read
+    if rows * bits > 8 * most:
+        raise ValueError(f"a record batch of {body:,} bytes states {rows:,} rows")
 
 
 def _is_file(data: Data, size: int) -> bool:

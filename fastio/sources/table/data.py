@@ -219,13 +219,11 @@ def _start(span: Span) -> int:
     return span[0]
 
 
-class SpanFile(io.RawIOBase):
-    """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack."""
+class SeekableFile(io.RawIOBase):
+    """A file of a known size for `pyarrow.PythonFile`, of which subclasses define `read`."""
 
-    def __init__(self, source: Ranges, fetched: Fetched) -> None:
-        self._source = source
-        self._size = source.size()
-        self._fetched: Fetched | None = fetched
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._at = 0
 
     def readable(self) -> bool:
@@ -233,6 +231,23 @@ class SpanFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+class SpanFile(SeekableFile):
+    """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack."""
+
+    def __init__(self, source: Ranges, fetched: Fetched) -> None:
+        super().__init__(source.size())
+        self._source = source
+        self._fetched: Fetched | None = fetched
 
     def read_buffer(self, nbytes: int | None = None) -> memoryview:
         """Returns the next bytes, fewer only at the end; without a copy if one span has them."""
@@ -244,14 +259,6 @@ class SpanFile(io.RawIOBase):
 
     def read(self, nbytes: int | None = None) -> bytes:
         return bytes(self.read_buffer(nbytes))
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
     def close(self) -> None:
         self._fetched = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from fastio.errors import ShardCorrupt
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import check_column
-from fastio.sources.table.data import Data
+from fastio.sources.table.data import Data, SeekableFile
 from fastio.sources.table.leaves import has_dictionary
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import Batches, Place, each_batch, reading, without_rows
@@ -72,26 +71,8 @@ class _Reached(Exception):
     """Data would be read now."""
 
 
-class _Unread(io.RawIOBase):
+class _Unread(SeekableFile):
     """A file of a given size, from which nothing can be read."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
-        self._at = begin + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         raise _Reached

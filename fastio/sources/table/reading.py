@@ -142,4 +142,6 @@ def reading(where: str, advice: str = ADVICE, *, kind: str = "") -> Iterator[Non
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         cause = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         of_kind = f" as {kind}" if kind else ""
+        if "crypt" in cause.lower():
+            advice = "fastio cannot decrypt Parquet files: write it again without encryption"
         raise ShardCorrupt(f"{where} cannot be read{of_kind}: {cause}; {advice}") from error

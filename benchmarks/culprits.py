@@ -226,8 +226,8 @@ def whole_epoch_s(options: Options) -> float:
     """Seconds of an epoch with nothing in memory: a bench sees a few steps of it."""
     assert options.rate is not None
     drop(local_files(options.data))
-    with Subject.of(options).open() as batches:
-        run = run_loop(batches, EmulatedAccelerator(options.rate), Limit(60.0))
+    with Subject.of(options).open() as loader:
+        run = run_loop(loader, EmulatedAccelerator(options.rate), Limit(60.0))
     return run.end_s - run.marks[0]
 
 
@@ -235,8 +235,8 @@ def stats_of_a_run(options: Options) -> Stats:
     """What a loader says after some seconds of its epoch, by way of JSON."""
     assert options.rate is not None
     device = EmulatedAccelerator(options.rate, options.bus, options.blocking_copies)
-    with Subject.of(options).open() as batches:
-        run = run_loop(batches, device, Limit(RAN_S), stats=batches.stats)
+    with Subject.of(options).open() as loader:
+        run = run_loop(loader, device, Limit(RAN_S))
     told = json.loads(json.dumps((run.stats[-1] - run.stats[run.first]).to_dict()))
     return Stats(**{field.name: told[field.name] for field in fields(Stats)})
 

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from fastio.diagnose.bench.baseline import (
-    BaselineBatches,
     Delivery,
     PillowFolder,
+    TorchLoader,
     evaluation_edge,
     middle,
     random_box,
@@ -87,15 +87,15 @@ def test_evaluation_takes_the_middle() -> None:
 
 def test_batches_come_with_their_samples_and_transforms(folder: Path) -> None:
     dataset = PillowFolder(str(folder), 16, normalized=False)
-    batches = BaselineBatches(dataset, 10, workers=0, transforms=[lambda images: images[:, :1]])
-    found = [(images.shape, len(labels), samples) for (images, labels), samples in batches]
+    batches = TorchLoader(dataset, 10, workers=0, transforms=[lambda images: images[:, :1]])
+    found = [(images.shape, len(labels), batches.batch.valid) for images, labels in batches]
     assert found == [
         ((10, 1, 16, 16), 10, 10),
         ((10, 1, 16, 16), 10, 10),
     ]
     assert len(batches) == 2
-    whole = BaselineBatches(dataset, 50, workers=0)
-    assert [samples for _, samples in whole] == [24]
+    whole = TorchLoader(dataset, 50, workers=0)
+    assert [whole.batch.valid for _ in whole] == [24]
 
 
 def test_a_delivery_lays_out_and_normalises(folder: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_delivery_lays_out_and_normalises(folder: Path) -> None:
 
 def test_endless_batches_are_full_and_go_on_behind_an_epoch(folder: Path) -> None:
     dataset = PillowFolder(str(folder), 16, normalized=False)
-    batches = BaselineBatches(dataset, 10, workers=0, endless=True)
-    found = [told(images) for (images, _), _ in islice(batches, 12)]
+    batches = TorchLoader(dataset, 10, workers=0, endless=True)
+    found = [told(images) for images, _ in islice(batches, 12)]
     assert [len(one) for one in found] == [10] * 12
     rows = [row for one in found for row in one]
     for epoch in range(0, 120, 24):

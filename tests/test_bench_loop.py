@@ -12,6 +12,7 @@ from fastio.diagnose.bench.device import Device, subtract, total, within
 from fastio.diagnose.bench.loop import (
     FILLING,
     SHOWN_STEPS,
+    Given,
     Limit,
     Run,
     phase_of,
@@ -34,10 +35,11 @@ class Clock:
         return self.now
 
 
-class Counting:
+class Counting(Given):
     """Batches 0, 1, ... of ten samples, closed when the loop is through."""
 
     def __init__(self, steps: int) -> None:
+        super().__init__()
         self._steps = steps
         self.closed = 0
 
@@ -47,7 +49,8 @@ class Counting:
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         try:
             for step in range(self._steps):
-                yield step, 10
+                self.batch.valid = 10
+                yield step
         finally:
             self.closed += 1
 

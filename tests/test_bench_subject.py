@@ -37,12 +37,12 @@ def test_a_folder_of_images(folder: Path) -> None:
     assert (subject.kind, subject.codecs, subject.rows) == ("folder", {"jpeg": 24}, 24)
     assert subject.batch_size == 24  # no larger than the data
     assert subject.nbytes == sum(path.stat().st_size for path in folder.glob("*/*"))
-    with subject.open() as batches:
-        (images, _), samples = next(iter(batches))
+    with subject.open() as loader:
+        images, _ = next(iter(loader))
         assert images.shape == (24, 3, 16, 16)
         assert images.dtype == torch.uint8
-        assert samples == 24
-        assert batches.stats().samples == 24
+        assert loader.batch.valid == 24
+        assert loader.stats().samples == 24
 
 
 def test_packed_images(folder: Path, tmp_path: Path) -> None:
@@ -56,9 +56,11 @@ def test_packed_images(folder: Path, tmp_path: Path) -> None:
 
 
 def test_every_iterator_has_the_same_batches(folder: Path) -> None:
-    with Subject.of(Options(str(folder), batch_size=7, size=16)).open() as batches:
-        first, again = ([labels.clone() for (_, labels), _ in batches] for _ in range(2))
-        assert len(first) == len(batches) == 4
+    with Subject.of(Options(str(folder), batch_size=7, size=16)).open() as loader:
+        first = [labels.clone() for _, labels in loader]
+        loader.set_epoch(0)
+        again = [labels.clone() for _, labels in loader]
+        assert len(first) == len(loader) == 4
         assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
@@ -66,8 +68,8 @@ def test_a_model_gets_normalised_images(folder: Path) -> None:
     from dataclasses import replace
 
     subject = replace(Subject.of(Options(str(folder), size=16)), normalized=True)
-    with subject.open() as batches:
-        (images, _), _ = next(iter(batches))
+    with subject.open() as loader:
+        images, _ = next(iter(loader))
     assert images.dtype == torch.float32
     assert [type(step).__name__ for step in image_steps(16, True)][-1] == "Normalize"
 
@@ -75,25 +77,25 @@ def test_a_model_gets_normalised_images(folder: Path) -> None:
 def test_own_transforms_are_timed_and_can_be_left_out(folder: Path) -> None:
     subject = Subject.of(Options(str(folder), size=16, transforms=(halved,)))
     assert "halved" in subject.described()
-    with subject.open() as batches, subject.open(plain=True) as plain:
-        (images, _), _ = next(iter(batches))
-        (whole, _), _ = next(iter(plain))
+    with subject.open(plain=True) as plain:
+        whole, _ = next(iter(plain))
+        assert subject.transforming == []
+    with subject.open() as loader:
+        images, _ = next(iter(loader))
         assert torch.equal(images, whole // 2)
-        assert len(batches.transforming) == 1
-        start, end = batches.transforming[0]
+        ((start, end),) = subject.transforming
         assert end >= start
-        assert plain.transforming == []
 
 
 def test_packed_rows(tmp_path: Path) -> None:
     data = rows_of(tmp_path / "rows", 50, lambda row: {"x": np.full(3, row, np.float32), "y": row})
     subject = Subject.of(Options(str(data), transforms=(dict,)))
     assert (subject.kind, subject.codecs, subject.rows) == ("packed", {}, 50)
-    with subject.open() as batches:
-        batch, samples = next(iter(batches))
+    with subject.open() as loader:
+        batch = next(iter(loader))
         assert batch["x"].shape == (50, 3)
-        assert samples == 50
-        assert len(batches.transforming) == 1
+        assert loader.batch.valid == 50
+        assert len(subject.transforming) == 1
 
 
 def test_tables(tmp_path: Path) -> None:
@@ -101,8 +103,8 @@ def test_tables(tmp_path: Path) -> None:
     path.write_text("x,y\n" + "".join(f"{row},{row / 2}\n" for row in range(30)))
     subject = Subject.of(Options(str(path), batch_size=8))
     assert (subject.kind, subject.rows) == ("tables", 30)
-    with subject.open() as batches:
-        assert sum(samples for _, samples in batches) == 30
+    with subject.open() as loader:
+        assert sum(loader.batch.valid for _ in loader) == 30
 
 
 def test_tokens_come_in_windows(tmp_path: Path) -> None:
@@ -111,8 +113,8 @@ def test_tokens_come_in_windows(tmp_path: Path) -> None:
     fastio.pack(corpus, tmp_path / "tokens", tokenizer="bytes")
     subject = Subject.of(Options(str(tmp_path / "tokens"), length=32, batch_size=4))
     assert subject.kind == "tokens"
-    with subject.open() as batches:
-        assert subject.rows == sum(samples for _, samples in batches)
+    with subject.open() as loader:
+        assert subject.rows == sum(loader.batch.valid for _ in loader)
 
 
 def test_a_dataset_of_torch_is_none_to_measure() -> None:

@@ -30,6 +30,7 @@ from fastio.diagnose.probes import images as image_probes
 from fastio.diagnose.probes import machine as machine_probes
 from fastio.diagnose.probes import remote as remote_probes
 from fastio.diagnose.probes import storage as storage_probes
+from fastio.diagnose.probes.files import Piece
 from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import stream_rate
 from fastio.diagnose.probes.storage import cold_loader_rate
@@ -294,7 +295,7 @@ def test_pages_given_back_are_read_from_the_disk(tmp_path: Path) -> None:
     for number in range(4):
         path = tmp_path / str(number)
         path.write_bytes(os.urandom(10_000))
-        pieces.append(storage_probes.Piece(path, 0, 10_000))
+        pieces.append(Piece(path, 0, 10_000))
     with suppress(OSError):  # where the system keeps them
         assert is_rate(storage_probes.cold_rate(pieces, 2))
     with suppress(OSError):
@@ -308,7 +309,7 @@ def test_a_loader_s_rate_from_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     fastio.pack(numbered_folder(tmp_path / "folder"), tmp_path / "packed")
-    given: list[storage_probes.Piece] = []
+    given: list[Piece] = []
     monkeypatch.setattr("fastio.diagnose.probes.storage.give_back", given.extend)
     monkeypatch.setattr("fastio.diagnose.probes.storage._BATCH", 2)
     monkeypatch.setattr("fastio.diagnose.probes.storage._CHOOSING_S", 600.0)
@@ -330,7 +331,7 @@ def test_empty_files_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "0").touch()
     (tmp_path / "1").write_bytes(b"x" * 5000)
     pieces = storage_probes._pieces([tmp_path / "0", tmp_path / "1"], 0)
-    assert pieces == [storage_probes.Piece(tmp_path / "1", 0, 5000)]
+    assert pieces == [Piece(tmp_path / "1", 0, 5000)]
     assert storage_probes._pieces([tmp_path / "0"], 0) == []
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastio.diagnose import Span, ThreadRate
-from fastio.diagnose.report import Rung, canvas, words
+from fastio.diagnose import Span, ThreadRate, words
+from fastio.diagnose.report import Rung, canvas
 from fastio.diagnose.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
 from fastio.diagnose.report.epochs import Epoch, epochs
 from fastio.diagnose.report.plots import (

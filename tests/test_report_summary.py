@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split
-from fastio.diagnose.report import words
+from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split, words
 from fastio.diagnose.report.epochs import Rung, epochs, speed_ups
 from fastio.diagnose.report.summary import (
     ceiling_line,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastio.diagnose.report import words
+from fastio.diagnose import words
 
 X = words.TIMES
 NAN = float("nan")

@@ -73,7 +73,7 @@ def doctor(
             facts = examine(data, use)
             found, now = diagnose(facts, use), expected(facts, use)
             told = {"facts": facts.to_dict(), "stages": now.rates() if now else {}}
-            lines = fact_lines(facts, now, use)
+            lines = fact_lines(facts, use)
     if as_json:
         say_json(told | {"findings": [finding.to_dict() for finding in found]})
     else:

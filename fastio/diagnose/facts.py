@@ -234,6 +234,13 @@ class ImageFacts:
     pillow_rate: float | None = None
     trials: tuple[Trial, ...] = ()
 
+    @property
+    def scaling(self) -> float | None:
+        """The rate with `threads` relative to that with one thread; None if not measured."""
+        if not self.rate or not self.one_thread_rate or self.threads == 1:
+            return None
+        return self.rate / self.one_thread_rate
+
 
 @dataclass(frozen=True)
 class TableFacts:

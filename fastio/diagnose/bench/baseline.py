@@ -19,10 +19,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
+from fastio.diagnose.bench.loop import Given
+from fastio.diagnose.options import Options
 from fastio.errors import BenchError, SourceNotFound
+from fastio.runtime.cores import available_cores
 from fastio.runtime.files import only_files
 from fastio.sources import FolderDataset
-from fastio.stats import Stats
 from fastio.tensors.trees import Tail
 from fastio.train.image import MEAN, STD
 from fastio.transforms import Normalize
@@ -158,20 +160,20 @@ class Delivery:
 _NORMALIZED = Tail([Normalize(MEAN, STD)])
 
 
-class BaselineBatches:
-    """The epochs of a DataLoader as (batch, samples), with persistent workers.
+class TorchLoader(Given):
+    """A DataLoader with persistent workers and the methods that loops call on a Loader.
 
     The last batch of an epoch is left out if it is not full, unless it is the only one.
 
     Args:
-        dataset: that it reads.
-        batch_size: samples a step.
-        workers: processes.
+        dataset: the images.
+        batch_size: samples per step.
+        workers: number of worker processes.
         transforms: callables on batches of images, in the workers.
-        delivery: to the model; None: batches stay as the workers made them.
-        endless: one epoch after the other without a gap, so that as many batches as are wanted
-            can be measured, however few there are in an epoch.
-        pin_memory: batches for a GPU are put in pinned memory.
+        delivery: moves batches to the model; None leaves them as the workers made them.
+        endless: whether epochs follow each other without a gap, so that as many batches as are
+            wanted can be measured, however few there are in an epoch.
+        pin_memory: whether batches for a GPU are put in pinned memory.
     """
 
     def __init__(
@@ -184,9 +186,10 @@ class BaselineBatches:
         endless: bool = False,
         pin_memory: bool = True,
     ) -> None:
+        super().__init__()
         self._delivery = delivery
         on_gpu = delivery is not None and delivery.device.type == "cuda"
-        self.loader: DataLoader[Any] = DataLoader(
+        self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_size,
             sampler=RandomSampler(dataset, num_samples=_ENDLESS if endless else None),
@@ -198,14 +201,39 @@ class BaselineBatches:
         )
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return len(self._loader)
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        return map(self._delivered, self.loader)  # which holds no batch; see `run_loop`
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._delivered, self._loader)  # which holds no batch; see `run_loop`
 
-    def _delivered(self, batch: Any) -> tuple[Any, int]:
-        return (batch if self._delivery is None else self._delivery(batch)), len(batch[1])
+    def _delivered(self, batch: Any) -> Any:
+        self.batch.valid = len(batch[1])
+        return batch if self._delivery is None else self._delivery(batch)
 
-    def stats(self) -> Stats:
-        """Returns empty statistics: nothing is counted."""
-        return Stats()
+
+def baseline_loader(
+    options: Options,
+    batch_size: int,
+    device: torch.device | None,
+    *,
+    normalized: bool,
+    endless: bool = False,
+) -> TorchLoader:
+    """Returns a DataLoader of `options.baseline` with one worker per core.
+
+    Args:
+        options: the options of the bench.
+        batch_size: samples per step.
+        device: device of the model; None if there is no model.
+        normalized: whether images are float32, normalised, or else uint8.
+        endless: as in `TorchLoader`.
+    """
+    # Bytes are a quarter of what float32 takes to a GPU; own transforms want what they get of a
+    # Loader.
+    there = device is not None and device.type == "cuda" and not options.transforms
+    assert options.baseline is not None
+    images = PillowFolder(options.baseline, options.size, normalized and not there)
+    delivery = None
+    if device is not None:
+        delivery = Delivery(device, options.channels_last, normalize=there)
+    return TorchLoader(images, batch_size, available_cores(), options.transforms, delivery, endless)

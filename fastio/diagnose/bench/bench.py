@@ -77,10 +77,10 @@ def _measure(runs: Runs) -> Measured:
     available, began = available_memory(), CoreTimes.now()
     cold = runs.can_be_cold()
     loader_cold = runs.loader_cold() if cold else []
-    with subject.open() as batches:
-        runs.warm_up(batches)
-        alone = runs.alone(batches)
-        warm, together_warm = runs.warm(batches)
+    with subject.open() as loader:
+        runs.warm_up(loader)
+        alone = runs.alone(loader)
+        warm, together_warm = runs.warm(loader)
     loader_warm = phase_of("loader_warm", warm)
     together_cold = runs.together_cold() if cold else []
     phases = [alone, loader_warm]
@@ -97,7 +97,7 @@ def _measure(runs: Runs) -> Measured:
         runs.progress("packing a part as a trial")
         with _temporary(options.work) as folder:
             packed = packed_rate(subject, Path(folder), options.seconds * _TRIAL_SHARE)
-    phases += runs.baseline(options.baseline) if options.baseline else []
+    phases += runs.baseline() if options.baseline else []
     others = cores_of_others(began, CoreTimes.now())
     measured = Measured(
         machine=replace(machine_facts(compute.device), others_cores=others),

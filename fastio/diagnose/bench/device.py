@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -215,21 +215,3 @@ def resident(batch: Any, device: torch.device | None) -> Any:
     """Returns a copy of a batch in its own memory on a device."""
     kept = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
     return kept if device is None else to_device(kept, device)
-
-
-class Resident:
-    """Repeats resident batches, to measure a step without a loader.
-
-    Args:
-        batches: (batch, samples) of each.
-    """
-
-    def __init__(self, batches: list[tuple[Any, int]]) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return 1 << 40
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        while True:
-            yield from self._batches

@@ -1,4 +1,4 @@
-"""The loop that all runs of a bench share, and the results that follow from its intervals.
+"""The loop that all runs share, and the results that follow from its intervals.
 
 The loop marks when it waited for a batch, when a Python transform ran and when the device computed.
 Everything else (seconds, waiting, utilisation, the split of an epoch) follows from these intervals.
@@ -10,6 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from fastio.diagnose.bench.device import Device, Interval, subtract, total, within
@@ -22,10 +23,63 @@ _PATIENCE = 5  # times the seconds of a limit, for its least steps
 
 
 class Batches(Protocol):
-    """An epoch of (batch, number of samples)."""
+    """What the loops of a bench and of a training call on a loader."""
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]: ...
+    @property
+    def batch(self) -> Any:
+        """Information about the latest batch: `valid` is its number of samples."""
+
+    def __iter__(self) -> Iterator[Any]: ...
     def __len__(self) -> int: ...
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iterator begin an epoch."""
+
+    def stats(self) -> Stats:
+        """Returns the statistics since the loader was made."""
+
+
+class Given:
+    """A base class of batches that do not come from a Loader, with the methods of one."""
+
+    drop_last = True
+    batch_sampler = None
+
+    def __init__(self) -> None:
+        self.batch = SimpleNamespace(valid=0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: each iterator has its own order."""
+
+    def stats(self) -> Stats:
+        """Returns empty statistics: nothing is counted."""
+        return Stats()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Does nothing: there is nothing to close."""
+
+
+class Resident(Given):
+    """Repeats resident batches without an end, to measure a step without a loader.
+
+    Args:
+        batches: (batch, number of samples) of each.
+    """
+
+    def __init__(self, batches: list[tuple[Any, int]]) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            for batch, samples in self._batches:
+                self.batch.valid = samples
+                yield batch
 
 
 @dataclass(frozen=True)
@@ -33,9 +87,9 @@ class Limit:
     """The limits of a run.
 
     Attributes:
-        seconds: after the first step that is later than this.
-        steps: after as many; None for the epoch's.
-        least: but not before as many, unless it takes several times as long.
+        seconds: the run ends after the first step that is later than this.
+        steps: largest number of steps; None for those of the epoch.
+        least: smallest number of steps, unless they take several times as long.
     """
 
     seconds: float
@@ -110,21 +164,19 @@ def run_loop(
     device: Device,
     limit: Limit,
     *,
-    stats: Callable[[], Stats] = Stats,
     transforming: list[Interval] | None = None,
     cpu: Callable[[], float] = time.process_time,
     period: int = 1,
 ) -> Run:
-    """Runs once over an epoch, or until the limit.
+    """Runs once over the first epoch, or until the limit.
 
     Args:
-        batches: the epoch; its iterator is closed at the end where it can be.
+        batches: the loader; its iterator is closed at the end where it can be.
         device: what takes the batches.
-        limit: of the run.
-        stats: of the loader.
-        transforming: where transforms note when they run; emptied first.
-        cpu: processor seconds so far; those of this process.
-        period: so many batches come at once, as from worker processes that began together.
+        limit: the limits of the run.
+        transforming: list to which transforms append when they ran; emptied first.
+        cpu: returns the processor seconds so far; by default those of this process.
+        period: number of batches that come at once, as from worker processes that began together.
     """
     run = Run(period=period)
     device.reset()
@@ -134,18 +186,20 @@ def run_loop(
     run.whole = total == len(batches)
 
     def count() -> None:
-        run.stats.append(stats())
+        run.stats.append(batches.stats())
         run.cpu.append(cpu())
 
+    batches.set_epoch(0)
     run.marks.append(time.perf_counter())
     count()
     iterator = iter(batches)
     for _ in range(total):
         begin = time.perf_counter()
-        batch, samples = next(iterator, (None, 0))
+        batch = next(iterator, None)
         if batch is None:
             break
         run.waits.append((begin, time.perf_counter()))
+        samples = batches.batch.valid
         device.step(batch, samples)
         del batch  # before the next is waited for: it may hold a slot
         run.samples.append(samples)

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
+from fastio.diagnose.bench.baseline import Delivery, PillowFolder, TorchLoader
 from fastio.diagnose.bench.compute import image_model
 from fastio.diagnose.bench.ladder import Recipe
 from fastio.diagnose.bench.subject import image_steps
-from fastio.diagnose.bench.training import ImageTrial, TorchEpochs
+from fastio.diagnose.bench.training import ImageTrial
 from fastio.diagnose.options import Options
 from fastio.loader import Loader
 from fastio.train.loaders import training_loader
@@ -67,14 +67,12 @@ def _loader(recipe: Recipe, place: Place) -> Any:
             device=place.device if recipe.prefetch else None,
             channels_last=options.channels_last,
         )
-    return TorchEpochs(
-        BaselineBatches(
-            PillowFolder(options.data, recipe.size, normalized=True),
-            options.batch_size,
-            options.threads,
-            delivery=Delivery(place.device, options.channels_last),
-            pin_memory=recipe.pin_memory,
-        )
+    return TorchLoader(
+        PillowFolder(options.data, recipe.size, normalized=True),
+        options.batch_size,
+        options.threads,
+        delivery=Delivery(place.device, options.channels_last),
+        pin_memory=recipe.pin_memory,
     )
 
 

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
+from fastio.diagnose.bench.baseline import baseline_loader
 from fastio.diagnose.bench.compute import Compute
-from fastio.diagnose.bench.device import Device, Resident, resident
-from fastio.diagnose.bench.loop import Limit, Run, phase_of, run_loop
-from fastio.diagnose.bench.subject import LoaderBatches, Subject
+from fastio.diagnose.bench.device import Device, resident
+from fastio.diagnose.bench.loop import Limit, Resident, Run, phase_of, run_loop
+from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
 from fastio.diagnose.probes.files import MOST_FILES, can_drop, drop
 from fastio.diagnose.probes.machine import own_cpu_s
+from fastio.loader import Loader
 from fastio.pack import pack
 from fastio.runtime.cores import available_cores
 
@@ -126,26 +127,27 @@ class Runs:
             if self.subject.cache is not None:
                 shutil.rmtree(self.subject.cache, ignore_errors=True)
             drop(self.subject.files())
-            with self.subject.open() as batches:
-                runs.append(self._pass(batches, device(), limit))
+            with self.subject.open() as loader:
+                runs.append(self._pass(loader, device(), limit))
             used += runs[-1].end_s - runs[-1].marks[0]
         return runs
 
     # --- Warm -------------------------------------------------------------------------------------
 
-    def warm_up(self, batches: LoaderBatches) -> None:
+    def warm_up(self, loader: Loader) -> None:
         """Reads what the other passes will read."""
         self.progress("warming up")
-        run = run_loop(batches, Device(), self._limit("warm"))
+        run = run_loop(loader, Device(), self._limit("warm"))
         if self.steps is None:
             self.steps = len(run.samples)
 
-    def alone(self, batches: LoaderBatches) -> Phase:
+    def alone(self, loader: Loader) -> Phase:
         """Runs the device alone, on resident batches."""
         self.progress("computing alone")
         kept = []
-        for batch, samples in batches:
-            kept.append((resident(batch, self.compute.device), samples))
+        loader.set_epoch(0)
+        for batch in loader:
+            kept.append((resident(batch, self.compute.device), loader.batch.valid))
             if len(kept) == _RESIDENT:
                 break
         self.compute.warm_up(kept)
@@ -158,7 +160,7 @@ class Runs:
             )
         return phase_of("compute", [run])
 
-    def warm(self, batches: LoaderBatches) -> tuple[list[Run], list[Run]]:
+    def warm(self, loader: Loader) -> tuple[list[Run], list[Run]]:
         """Runs the loader alone, and with the device, in turns.
 
         By turns, there and back, as for all that is compared: a machine that becomes slower, or
@@ -168,19 +170,17 @@ class Runs:
         devices = {"warm": Device(), "together": self.compute.new()}
         for share in (*devices, *reversed(devices)):
             self.progress("loader alone, warm" if share == "warm" else "together, warm")
-            runs[share] += self._passes(batches, self._seconds(share) / 2, devices[share])
+            runs[share] += self._passes(loader, self._seconds(share) / 2, devices[share])
         alone, together = map(_of_some_length, runs.values())
         return alone, together
 
-    def _passes(
-        self, batches: LoaderBatches, seconds: float, device: Device | None = None
-    ) -> list[Run]:
+    def _passes(self, loader: Loader, seconds: float, device: Device | None = None) -> list[Run]:
         """Makes passes until the time is used up."""
         until = time.perf_counter() + seconds
         runs: list[Run] = []
         while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
             limit = Limit(max(0.0, until - time.perf_counter()), self.steps)
-            runs.append(self._pass(batches, device or Device(), limit))
+            runs.append(self._pass(loader, device or Device(), limit))
         return runs
 
     # --- Other loaders ----------------------------------------------------------------------------
@@ -193,36 +193,38 @@ class Runs:
         seconds = self._seconds("curve") / len(counts) / 2
         runs: dict[int, list[Run]] = {count: [] for count in counts}
         for count in (*counts, *reversed(counts)):  # by turns, as in `warm`
-            with self.subject.open(threads=count, plain=True) as batches:
-                run_loop(batches, Device(), Limit(seconds / 4, self.steps))
-                runs[count] += self._passes(batches, seconds * 3 / 4)
+            with self.subject.open(threads=count, plain=True) as loader:
+                run_loop(loader, Device(), Limit(seconds / 4, self.steps))
+                runs[count] += self._passes(loader, seconds * 3 / 4)
         return tuple(
             ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
             for count, found in runs.items()
         )
 
-    def baseline(self, folder: str) -> list[Phase]:
+    def baseline(self) -> list[Phase]:
         """Runs torch's DataLoader with one worker per core, alone and with the device.
 
         A run of too few batches for a figure is left out, and noted.
         """
         self.progress("DataLoader")
-        options = self.subject.options
-        # Bytes are a quarter of what float32 takes to a GPU; own transforms want what they get of
-        # a Loader.
-        there = self.compute.on_gpu and not options.transforms
-        images = PillowFolder(folder, options.size, self.subject.normalized and not there)
-        delivery = None
-        if self.compute.device is not None:
-            delivery = Delivery(self.compute.device, options.channels_last, normalize=there)
         made: tuple[tuple[PhaseName, Device], ...] = (
             ("baseline_loader", Device()),
             # Where a model computes, the batches are delivered already.
-            ("baseline_together", self.compute.new(resident=delivery is not None)),
+            ("baseline_together", self.compute.new(resident=self.compute.device is not None)),
         )
         found = []
+        workers = available_cores()  # which end after each run
+        limit = Limit(self._seconds("baseline"), None, max(8, 4 * workers))
         for name, device in made:
-            run = self._baseline_run(images, delivery, device)
+            loader = baseline_loader(
+                self.subject.options,
+                self.subject.batch_size,
+                self.compute.device,
+                normalized=self.subject.normalized,
+                endless=True,
+            )
+            # Batches of workers that began together come together.
+            run = run_loop(loader, device, limit, cpu=own_cpu_s, period=workers)
             if run.first < run.period or run.last - run.first < _LEAST_BATCHES:
                 self.notes.append(
                     f"DataLoader made {len(run.samples)} x {self.subject.batch_size:,} samples in "
@@ -232,21 +234,6 @@ class Runs:
                 break
             found.append(phase_of(name, [run]))
         return found
-
-    def _baseline_run(self, images: PillowFolder, delivery: Delivery | None, device: Device) -> Run:
-        """Makes one pass with new worker processes, which end afterwards."""
-        workers = available_cores()
-        batches = BaselineBatches(
-            images,
-            self.subject.batch_size,
-            workers,
-            self.subject.options.transforms,
-            delivery,
-            endless=True,
-        )
-        # Those that began together deliver together.
-        limit = Limit(self._seconds("baseline"), None, max(8, 4 * workers))
-        return run_loop(batches, device, limit, cpu=own_cpu_s, period=workers)
 
     def _seconds(self, share: str) -> float:
         """Returns the seconds of a phase."""
@@ -260,10 +247,8 @@ class Runs:
     def _limit(self, share: str) -> Limit:
         return Limit(self._seconds(share), self.steps)
 
-    def _pass(self, batches: LoaderBatches, device: Device, limit: Limit) -> Run:
-        return run_loop(
-            batches, device, limit, stats=batches.stats, transforming=batches.transforming
-        )
+    def _pass(self, loader: Loader, device: Device, limit: Limit) -> Run:
+        return run_loop(loader, device, limit, transforming=self.subject.transforming)
 
 
 def _of_some_length(runs: list[Run]) -> list[Run]:
@@ -306,9 +291,9 @@ def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
     batch_size = max(1, min(subject.batch_size, len(chosen) // 4))
     options = replace(subject.options, data=str(packed), baseline=None)
     part = replace(subject, options=options, batch_size=batch_size, cache=None)
-    with part.open(plain=True) as batches:
-        run_loop(batches, Device(), Limit(seconds / 4))
-        runs = [run_loop(batches, Device(), Limit(seconds / 2), stats=batches.stats)]
+    with part.open(plain=True) as loader:
+        run_loop(loader, Device(), Limit(seconds / 4))
+        runs = [run_loop(loader, Device(), Limit(seconds / 2))]
         while sum(run.end_s - run.marks[0] for run in runs) < seconds and len(runs) < 20:
-            runs.append(run_loop(batches, Device(), Limit(seconds / 2), stats=batches.stats))
+            runs.append(run_loop(loader, Device(), Limit(seconds / 2)))
     return phase_of("loader_warm", runs).samples_per_s

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,12 @@ from fastio.diagnose.facts import DataFacts, Storage
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.files import local_files, storage_of
 from fastio.errors import BenchError, TrainError
-from fastio.feed.iterator import LoaderIterator
 from fastio.loader import Loader
-from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources import open as open_data
 from fastio.sources.registry import kind_of
-from fastio.stats import Stats
 from fastio.store import is_remote
 from fastio.train import Options as TrainOptions
 from fastio.train.image import MEAN, STD
@@ -55,53 +52,6 @@ class Timed:
 
     def __repr__(self) -> str:
         return getattr(self._function, "__name__", repr(self._function))
-
-
-class LoaderBatches:
-    """The first epoch of a loader as (batch, samples), repeated by each iterator.
-
-    Attributes:
-        loader: which is closed with it.
-        transforming: when its Python transforms ran.
-    """
-
-    def __init__(self, loader: Loader, transforming: list[Interval]) -> None:
-        self.loader = loader
-        self.transforming = transforming
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        self.loader.set_epoch(0)
-        return _Epoch(self.loader, iter(self.loader))
-
-    def stats(self) -> Stats:
-        """Returns the loader's statistics since it was made."""
-        return self.loader.stats()
-
-    def __enter__(self) -> LoaderBatches:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.loader.close()
-
-
-class _Epoch:
-    """Iterates without holding a batch, so that its slot is free as soon as the loop drops it."""
-
-    def __init__(self, loader: Loader, iterator: LoaderIterator) -> None:
-        self._loader = loader
-        self._iterator = iterator
-
-    def __iter__(self) -> _Epoch:
-        return self
-
-    def __next__(self) -> tuple[Any, int]:
-        return next(self._iterator), self._loader.batch.valid
-
-    def close(self) -> None:
-        self._iterator.close()
 
 
 TEXT_BATCH, TEXT_LENGTH = 32, 512  # as `fastio train text` has them
@@ -179,6 +129,7 @@ class Subject:
         device: that the loader delivers to; None: host memory.
         cache: folder for a remote dataset's data; None: nothing is kept.
         task: what a model by name learns from tokens or a table; None: images, or no such model.
+        transforming: when the user's own callables ran, in the run that is under way.
     """
 
     options: Options
@@ -193,6 +144,7 @@ class Subject:
     device: torch.device | None = None
     cache: str | None = None
     task: LearnedTask | None = None
+    transforming: list[Interval] = field(default_factory=list)
 
     @classmethod
     def of(cls, options: Options) -> Subject:
@@ -228,7 +180,7 @@ class Subject:
         threads = options.threads or available_cores()
         found = cls(options, schema, kind, rows, nbytes, codecs, batch_size, threads, task=task)
         if schema.token_fields:
-            with found._loader(1, 1, found.transforms([], plain=True)) as loader:
+            with found._loader(1, 1, plain=True) as loader:
                 rows = len(loader)
         return replace(found, rows=rows, batch_size=min(batch_size, rows))
 
@@ -246,26 +198,23 @@ class Subject:
         """Returns its files on this machine."""
         return local_files(self.options.data)
 
-    def open(self, threads: int | None = None, plain: bool = False) -> LoaderBatches:
+    def open(self, threads: int | None = None, plain: bool = False) -> Loader:
         """Returns a loader of the data.
 
         Args:
-            threads: other than the subject's.
-            plain: without the user's own callables.
+            threads: number of threads; None for the subject's.
+            plain: leave out the user's own callables.
         """
-        transforming: list[Interval] = []
-        threads = self.threads if threads is None else threads
-        transforms = self.transforms(transforming, plain)
-        return LoaderBatches(self._loader(self.batch_size, threads, transforms), transforming)
+        return self._loader(self.batch_size, self.threads if threads is None else threads, plain)
 
-    def _loader(self, batch_size: int, threads: int, transforms: Transforms) -> Loader:
+    def _loader(self, batch_size: int, threads: int, plain: bool) -> Loader:
         return Loader(
             self._opened(),
             batch_size,
             shuffle=True,
             drop_last=self.normalized,
             num_workers=threads,
-            transforms=transforms,
+            transforms=self.transforms(plain),
             device=self.device,
             seed=self.options.seed,
             distributed=False,
@@ -290,9 +239,10 @@ class Subject:
             return {}
         return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
 
-    def transforms(self, intervals: list[Interval], plain: bool) -> Transforms:
+    def transforms(self, plain: bool = False) -> Transforms:
         """Returns the transforms of the loader: image crops and flips, user callables."""
-        own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
+        given = () if plain else self.options.transforms
+        own = [Timed(function, self.transforming) for function in given]
         if self.schema.image_fields:
             steps = image_steps(self.options.size, self.normalized)
             found: Transforms = {name: list(steps) for name in self.schema.image_fields}
@@ -306,7 +256,7 @@ class Subject:
 
     def described(self) -> tuple[str, ...]:
         """Returns the view of tokens and the transforms as text, each once."""
-        data, found = self._opened(), self.transforms([], plain=False)
+        data, found = self._opened(), self.transforms()
         steps = [data] if view_of(data) is not None else []
         steps += [step for given in found.values() for step in given]
         return tuple(dict.fromkeys(map(short, steps)))
@@ -366,16 +316,15 @@ def kind_word(dataset: Any) -> str:
 
 def _nbytes(dataset: Any, data: Any) -> int:
     """Returns the bytes of the files; 0 if unknown."""
-    if isinstance(dataset, Dataset):
-        return dataset.manifest.nbytes
+    if dataset.packed is not None:
+        return int(dataset.packed.nbytes)
     files = local_files(data)
     return sum(path.stat().st_size for path in files) or int(getattr(dataset, "nbytes", 0))
 
 
 def _codecs(dataset: Any) -> dict[str, int]:
     """Returns the number of rows by image codec."""
-    if not isinstance(dataset, Dataset):
-        return {"jpeg": len(dataset)} if dataset.schema.image_fields else {}
-    for field in dataset.schema.image_fields[:1]:
-        return dict(dataset.manifest.codec_counts().get(field, {}))
-    return {}
+    names = dataset.schema.image_fields
+    if dataset.packed is None or not names:
+        return {"jpeg": len(dataset)} if names else {}
+    return dict(dataset.packed.manifest.codec_counts().get(names[0], {}))

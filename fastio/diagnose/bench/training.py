@@ -6,27 +6,19 @@ They use the training loop of fastio.train with given loaders.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fastio.diagnose.bench.baseline import (
-    BaselineBatches,
-    Delivery,
-    PillowFolder,
-    evaluation_edge,
-)
+from fastio.diagnose.bench.baseline import baseline_loader, evaluation_edge
 from fastio.diagnose.bench.compute import inputs_and_labels, load_module, train_options
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
 from fastio.loader import Loader
-from fastio.runtime.cores import available_cores
-from fastio.stats import Stats
 from fastio.tensors.trees import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
@@ -89,38 +81,6 @@ class ImageTrial(Task):
         return accuracy(sums)
 
 
-class TorchEpochs:
-    """A DataLoader with the methods that the training loop calls on a Loader."""
-
-    drop_last = True
-    batch_sampler = None
-
-    def __init__(self, batches: BaselineBatches) -> None:
-        self._batches = batches
-        self.batch = SimpleNamespace(valid=0)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch, samples in self._batches:
-            self.batch = SimpleNamespace(valid=samples)
-            yield batch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Does nothing: each iterator draws its own order."""
-
-    def stats(self) -> Stats:
-        """Returns empty statistics: nothing is counted."""
-        return Stats()
-
-    def __enter__(self) -> TorchEpochs:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Does nothing: worker processes end with the DataLoader."""
-
-
 def check_val(subject: Subject) -> None:
     """Raises an error if the evaluation data is missing or has other classes.
 
@@ -172,17 +132,10 @@ def accuracies(subject: Subject, device: torch.device) -> tuple[Training, ...]:
         BenchError: the samples are no (image, label), or the model is no torch module.
     """
     options = subject.options
-    found = [_train("fastio", lambda _: subject.open().loader, subject, device)]
+    found = [_train("fastio", lambda _: subject.open(), subject, device)]
     if options.baseline:
-        there = device.type == "cuda" and not options.transforms
-        plain = BaselineBatches(
-            PillowFolder(options.baseline, options.size, normalized=not there),
-            subject.batch_size,
-            available_cores(),
-            options.transforms,
-            Delivery(device, options.channels_last, normalize=there),
-        )
-        found.append(_train("DataLoader", lambda _: TorchEpochs(plain), subject, device))
+        plain = baseline_loader(options, subject.batch_size, device, normalized=True)
+        found.append(_train("DataLoader", lambda _: plain, subject, device))
     return tuple(found)
 
 

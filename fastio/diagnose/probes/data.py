@@ -7,20 +7,26 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import DataFacts
-from fastio.diagnose.probes.files import local_files
+from fastio.diagnose.probes.files import Piece, local_files
 from fastio.diagnose.probes.rates import within
 from fastio.errors import SourceNotFound
 from fastio.packed import Dataset
+from fastio.packed.reads import WHOLE_FILE, ImageReads
+from fastio.packed.rows import Rows
+from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.sources import Options, find, find_data, open_found
-from fastio.sources.folder import IMG_EXTENSIONS
+from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.packed import PACKED
 from fastio.sources.table.files import table_kind
@@ -50,6 +56,67 @@ class Data:
     facts: DataFacts
     files: tuple[Path, ...]
     part: Any
+
+    @contextmanager
+    def images(self, most: int) -> Iterator[Images | None]:
+        """Opens the dataset, and returns some of its images; None if it has none.
+
+        Args:
+            most: largest number of images.
+        """
+        with ExitStack() as open_now:
+            if self.facts.kind == "folder":
+                listed = [(str(path), n % 2) for n, path in enumerate(chosen(self.files, most))]
+                folder = FolderDataset.from_samples(listed, ("a", "b"))
+                yield Images(folder, "image", range(len(listed)))
+                return
+            if self.facts.kind == "tars":
+                index = tempfile.TemporaryDirectory(prefix="fastio-doctor-")
+                dataset: Rows = TarDataset(
+                    self.part, incomplete="skip", cache=open_now.enter_context(index)
+                )
+            elif self.facts.kind == "packed":
+                dataset = Dataset(self.part)
+            else:
+                yield None
+                return
+            open_now.enter_context(dataset)
+            rows = random.Random(2).sample(range(len(dataset)), min(len(dataset), most))
+            names = dataset.schema.image_fields
+            yield Images(dataset, names[0], rows) if names else None
+
+
+@dataclass(frozen=True)
+class Images:
+    """Some of a dataset's images, from all over it, in random order, as neighbours are alike.
+
+    Attributes:
+        dataset: the dataset, open.
+        field: its field of images.
+        rows: the rows of the images.
+    """
+
+    dataset: Rows
+    field: str
+    rows: Sequence[int]
+
+    @cached_property
+    def reads(self) -> ImageReads:
+        """Where the images lie, and how they are stored."""
+        return self.dataset.image_reads(self.field, np.array(self.rows, np.int64))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yields where each image lies on this machine."""
+        reads = self.reads
+        for number, offset, length in zip(reads.file, reads.offset, reads.length, strict=True):
+            path = Path(reads.path(int(number)))
+            size = path.stat().st_size if length == WHOLE_FILE else int(length)
+            yield Piece(path, int(offset), size)
+
+    @property
+    def are_files(self) -> bool:
+        """Whether the images are stored as image files, and not as block records or pixels."""
+        return len(self.rows) > 0 and self.reads.codec[0] in (CODEC_JPEG, CODEC_ENCODED)
 
 
 def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data:
@@ -175,8 +242,8 @@ def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
     if found.kind is TABLES:
         return Data(DataFacts(url, "tables", files=len(found.parts), remote=True), (), url)
     with open_found(found) as dataset:
-        if isinstance(dataset, Dataset):
-            return Data(_packed_facts(url, dataset, remote=True), (), url)
+        if dataset.packed is not None:
+            return Data(_packed_facts(url, dataset.packed, remote=True), (), url)
         nbytes = getattr(dataset, "nbytes", 0)
         facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
         return Data(facts, (), url)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,47 @@ def _below(path: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(path):
         folders.sort()
         yield from (Path(folder, name) for name in sorted(names))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of bytes of a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+    def read(self) -> bytes:
+        """Returns the bytes.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        file = only_files(self.path, os.O_RDONLY)
+        try:
+            if self.offset:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+            return os.pread(file, self.length, self.offset)
+        finally:
+            os.close(file)
+
+
+def first_pieces(pieces: Iterable[Piece], most_bytes: int, seconds: float) -> list[Piece]:
+    """Returns the first pieces, at least one, up to a number of bytes and a time for finding them.
+
+    Args:
+        pieces: found one by one, which takes a while on a network file system.
+        most_bytes: largest sum of their lengths.
+        seconds: time after which the next one is not looked for.
+    """
+    found: list[Piece] = []
+    total, end_s = 0, time.monotonic() + seconds
+    for piece in pieces:
+        total += piece.length
+        if found and (total > most_bytes or time.monotonic() > end_s):
+            break
+        found.append(piece)
+    return found
 
 
 def drop(files: list[Path]) -> None:

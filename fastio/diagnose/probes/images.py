@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import io
 import random
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from fastio.diagnose.facts import ImageFacts, Trial
 from fastio.diagnose.options import Use
-from fastio.diagnose.probes.data import Data, chosen
+from fastio.diagnose.probes.data import Data, Images
+from fastio.diagnose.probes.files import first_pieces
 from fastio.diagnose.probes.rates import (
     Attempts,
     Measure,
@@ -31,10 +31,6 @@ from fastio.diagnose.probes.rates import (
 )
 from fastio.pack import pack
 from fastio.packed import Dataset
-from fastio.runtime.files import read_file
-from fastio.schema import CODEC_ENCODED, CODEC_JPEG
-from fastio.sources.folder import FolderDataset
-from fastio.sources.tar.dataset import TarDataset
 
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20
@@ -46,41 +42,35 @@ _ORIENTATION = 0x0112  # of EXIF
 
 @dataclass(frozen=True)
 class _Sample:
-    """A sample of a dataset's images.
+    """A sample of a dataset's images that are in memory.
 
     Attributes:
-        dataset: that a loader is given.
-        field: of images.
-        rows: of it that are loaded: from all over it, in random order, as neighbours are alike.
-        files: image files' bytes, of as many; none where images are not stored as files.
+        images: the images that are loaded.
+        files: the bytes of their files; none if they are not stored as files.
     """
 
-    dataset: Any
-    field: str
-    rows: Sequence[int]
-    files: tuple[bytes, ...] = ()
+    images: Images
+    files: tuple[bytes, ...]
 
 
 def image_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> ImageFacts | None:
     """Returns the facts and decoding rates of a dataset's images, or None if it has none.
 
     Args:
-        data: on this machine.
+        data: the dataset, on this machine.
         use: how it is loaded.
-        threads: most that a loader is measured with.
+        threads: largest number of threads of a loader.
         attempts: notes what cannot be measured.
     """
     with ExitStack() as open_now:
-        index = tempfile.TemporaryDirectory(prefix="fastio-doctor-")
-        sample = _sample(data, open_now.enter_context(index))
-        if sample is None:
+        images = open_now.enter_context(data.images(_SAMPLED))
+        if images is None:
             return None
-        if not isinstance(sample.dataset, FolderDataset):
-            open_now.callback(sample.dataset.close)
-        facts = headers(sample.files) if sample.files else _stored_headers(data, sample)
-        if isinstance(sample.dataset, Dataset):  # files were read for their headers
-            read = attempts("reading the images", _read_whole, sample)
-            sample = replace(sample, rows=sample.rows[: read or len(sample.rows)])
+        # As a whole: loaders read what crops need.
+        read = [piece.read() for piece in first_pieces(images.pieces(), _SAMPLED_BYTES, _HEADERS_S)]
+        images = Images(images.dataset, images.field, images.rows[: len(read)])
+        sample = _Sample(images, tuple(read) if images.are_files else ())
+        facts = headers(sample.files) if sample.files else _stored_headers(data, images)
         tries = _tries(sample, facts, use, threads, attempts, open_now)
         return _measured(sample, replace(facts, threads=threads), tries, use, attempts)
 
@@ -89,14 +79,14 @@ def _measured(
     sample: _Sample, facts: ImageFacts, tries: Sequence[_Try], use: Use, attempts: Attempts
 ) -> ImageFacts:
     """Returns the facts with the rates, which are measured in turns."""
-    threads = facts.threads
+    threads, all_of = facts.threads, sample.images
     used = min(use.threads or threads, threads)
 
     def loading(images: int, count: int) -> tuple[str, Measure]:
-        name, rows = f"decoding {images} images with {count} threads", sample.rows[:images]
-        return name, partial(images_part, sample.dataset, sample.field, rows, count, use.crop)
+        name, rows = f"decoding {images} images with {count} threads", all_of.rows[:images]
+        return name, partial(images_part, all_of.dataset, all_of.field, rows, count, use.crop)
 
-    measures = dict(loading(len(sample.rows), count) for count in (1, used, threads))
+    measures = dict(loading(len(all_of.rows), count) for count in (1, used, threads))
     for each in tries:
         measures |= [loading(each.images, threads), (each.name, each.measure)]
     if sample.files:
@@ -106,11 +96,11 @@ def _measured(
     def rate(images: int, count: int) -> float | None:
         return rates.get(loading(images, count)[0])
 
-    used_rate = rate(len(sample.rows), used)
+    used_rate = rate(len(all_of.rows), used)
     return replace(
         facts,
-        rate=rate(len(sample.rows), threads),
-        one_thread_rate=rate(len(sample.rows), 1),
+        rate=rate(len(all_of.rows), threads),
+        one_thread_rate=rate(len(all_of.rows), 1),
         used=None if used_rate is None else (used, used_rate),
         pillow_rate=rates.get("decoding with Pillow"),
         trials=tuple(
@@ -119,68 +109,6 @@ def _measured(
             if each.name in rates
         ),
     )
-
-
-def _read_whole(sample: _Sample) -> int:
-    """Reads packed images into the page cache as a whole; loaders read what crops need.
-
-    Returns:
-        How many there was time for, at least one.
-    """
-    end_s = time.monotonic() + _HEADERS_S
-    for done, row in enumerate(sample.rows):
-        if done and time.monotonic() > end_s:
-            return done
-        sample.dataset.stored_image(sample.field, row).data.tobytes()
-    return len(sample.rows)
-
-
-def _sample(data: Data, index: str) -> _Sample | None:
-    kind = data.facts.kind
-    if kind == "folder":
-        paths = chosen(data.files, _SAMPLED)
-        files = _within_bytes(read_file(path) for path in paths)
-        listed = [(str(path), number % 2) for number, path in enumerate(paths[: len(files)])]
-        dataset = FolderDataset.from_samples(listed, ("a", "b"))
-        return _Sample(dataset, "image", range(len(files)), files)
-    if kind == "packed":
-        packed = Dataset(data.part)
-        field, rows = packed.schema.image_fields[0], _some(len(packed))
-        return _Sample(packed, field, rows, _within_bytes(_stored_files(packed, field, rows)))
-    if kind == "tars":
-        tars = TarDataset(data.part, incomplete="skip", cache=index)
-        rows = _some(len(tars))
-        for field in tars.schema.image_fields[:1]:
-            files = _within_bytes(tars.read(field, row) for row in rows)
-            return _Sample(tars, field, rows, files)
-    return None
-
-
-def _some(rows: int) -> Sequence[int]:
-    """Returns random rows from all over a dataset."""
-    return random.Random(2).sample(range(rows), min(rows, _SAMPLED))
-
-
-def _within_bytes(files: Iterable[bytes]) -> tuple[bytes, ...]:
-    kept: list[bytes] = []
-    total, end_s = 0, time.monotonic() + _HEADERS_S
-    for data in files:
-        if kept and time.monotonic() > end_s:
-            break
-        total += len(data)
-        if kept and total > _SAMPLED_BYTES:
-            break
-        kept.append(data)
-    return tuple(kept)
-
-
-def _stored_files(dataset: Dataset, field: str, rows: Iterable[int]) -> Iterator[bytes]:
-    """Yields the stored image files of a packed dataset, if the first image is a file."""
-    for row in rows:
-        stored = dataset.stored_image(field, row)
-        if stored.codec not in (CODEC_JPEG, CODEC_ENCODED):
-            return
-        yield stored.data.tobytes()
 
 
 def headers(files: Sequence[bytes]) -> ImageFacts:
@@ -218,25 +146,15 @@ def headers(files: Sequence[bytes]) -> ImageFacts:
     )
 
 
-def _stored_headers(data: Data, sample: _Sample) -> ImageFacts:
-    """Returns the image facts of a packed dataset, from its columns."""
-    shards, places = sample.dataset.locate(np.array(sample.rows, np.int64))
-    heights, widths = (
-        np.array(
-            [
-                sample.dataset.shard(int(shard)).fixed(f"{sample.field}.{part}")[place]
-                for shard, place in zip(shards, places, strict=True)
-            ],
-            np.int64,
-        )
-        for part in ("height", "width")
-    )
+def _stored_headers(data: Data, images: Images) -> ImageFacts:
+    """Returns the facts of images that are no files, from the dataset's columns."""
+    sizes = np.stack([images.reads.height, images.reads.width]).astype(np.int64)
     return ImageFacts(
-        len(heights),
+        sizes.shape[1],
         mean_bytes=data.facts.sample_bytes,
-        mean_pixels=float(np.mean(heights * widths)),
-        short_side=round(float(np.median(np.minimum(heights, widths)))),
-        long_side=round(float(np.median(np.maximum(heights, widths)))),
+        mean_pixels=float(np.mean(sizes.prod(axis=0))),
+        short_side=round(float(np.median(sizes.min(axis=0)))),
+        long_side=round(float(np.median(sizes.max(axis=0)))),
     )
 
 

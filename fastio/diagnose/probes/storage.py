@@ -12,23 +12,17 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fastio.diagnose.facts import StorageFacts
 from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Data, chosen
-from fastio.diagnose.probes.files import file_system, release, storage_of
+from fastio.diagnose.probes.files import Piece, file_system, first_pieces, release, storage_of
 from fastio.diagnose.probes.rates import Attempts, loader_of_rows, loader_part
-from fastio.packed import Dataset
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool
-from fastio.sources.folder import FolderDataset
 
 _MOST_BYTES = 64 << 20  # of a measurement
 _MOST_S = 2.0
@@ -40,15 +34,6 @@ _LOOKED_AT = 256  # files, and
 _MAPPED_BYTES = 1 << 30  # bytes of them, whose pages are looked at
 _CHECKED = 32  # pieces
 _STILL_THERE = 0.5  # of the pages: the system did not take them back
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A range of bytes of a file."""
-
-    path: Path
-    offset: int
-    length: int
 
 
 def storage_facts(data: Data, read_bytes: float, attempts: Attempts) -> StorageFacts | None:
@@ -249,14 +234,8 @@ def _read(piece: Piece, end_s: float) -> int:
     """Reads a piece. Returns 1, or 0 if no time is left."""
     if time.monotonic() > end_s:
         return 0
-    file = only_files(piece.path, os.O_RDONLY)
-    try:
-        if piece.offset:
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-        os.pread(file, piece.length, piece.offset)
-        return 1
-    finally:
-        os.close(file)
+    piece.read()
+    return 1
 
 
 # --- A loader whose images are not in memory ------------------------------------------------------
@@ -269,57 +248,26 @@ _BATCH, _AHEAD = 16, 4  # small, so that a slow disk gives some
 
 
 def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
-    """Returns the samples per second of a loader that reads from disk, or None without images.
+    """Returns the samples per second of a loader that reads images from disk.
 
     Args:
-        data: on this machine.
+        data: a dataset of images on this machine.
         use: how it is loaded.
-        threads: that the loader has.
+        threads: number of threads of the loader.
 
     Raises:
         FastioError, OSError: they cannot be read, or their pages cannot be taken out of memory.
     """
-    with ExitStack() as open_now:
-        if data.facts.kind == "folder":
-            paths = chosen(data.files, _ROWS)
-            pieces = _few(Piece(path, 0, path.stat().st_size) for path in paths)
-            listed = [(str(piece.path), number % 2) for number, piece in enumerate(pieces)]
-            dataset: Any = FolderDataset.from_samples(listed, ("a", "b"))
-            rows: Sequence[int] = range(len(listed))
-            field = "image"
-        elif data.facts.kind == "packed":
-            packed = dataset = open_now.enter_context(Dataset(data.part))
-            field = packed.schema.image_fields[0]
-            rows = random.Random(2).sample(range(len(packed)), min(len(packed), _ROWS))
-            pieces = _few(_stored(packed, field, row) for row in rows)
-            rows = rows[: len(pieces)]
-        else:
+    with data.images(_ROWS) as images:
+        if images is None:
             return None
+        pieces = first_pieces(images.pieces(), _BYTES, _CHOOSING_S)
         give_back(pieces)
+        rows = images.rows[: len(pieces)]
         part = loader_part(
-            loader_of_rows(dataset, field, rows, threads, use.crop, _BATCH, _AHEAD),
+            loader_of_rows(images.dataset, images.field, rows, threads, use.crop, _BATCH, _AHEAD),
             _SECONDS,
             warm_samples=_BATCH * (_AHEAD + 1),
             once=True,
         )
     return None if part is None else part.samples / part.seconds
-
-
-def _stored(dataset: Dataset, field: str, row: int) -> Piece:
-    """Returns the place of an image in its shard."""
-    shards, places = dataset.locate(np.array([row], np.int64))
-    reader, local = dataset.shard(int(shards[0])), int(places[0])
-    begin, end = reader.offsets(field)[local : local + 2].tolist()
-    return Piece(Path(reader.path), reader.data_offset(field) + begin, end - begin)
-
-
-def _few(pieces: Iterable[Piece]) -> list[Piece]:
-    """Returns the first pieces, up to the limits in bytes and time."""
-    found: list[Piece] = []
-    total, end_s = 0, time.monotonic() + _CHOOSING_S
-    for piece in pieces:
-        total += piece.length
-        if found and (total > _BYTES or time.monotonic() > end_s):
-            break
-        found.append(piece)
-    return found

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from fastio.diagnose.report import words
+from fastio.diagnose import words
 from fastio.runtime.files import write_output
 
 

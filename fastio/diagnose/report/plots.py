@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
+from fastio.diagnose import words
 from fastio.diagnose.measured import STAGES, Measured, Span, Stage, ThreadRate
-from fastio.diagnose.report import words
 from fastio.diagnose.report.canvas import (
     ROOMY,
     SMALL,
@@ -27,7 +27,7 @@ from fastio.diagnose.report.epochs import Epoch, Rung, epochs, speed_ups
 from fastio.diagnose.report.summary import is_now, noun, threads
 
 _LABEL_GAP = 10
-_STEP_BESIDE, _STEP_BELOW = 34, 46  # pixels a bar
+_BAR_STEP, _BAR_THICK, _SPLIT_STEP, _SPLIT_THICK = 46, 13, 78, 30  # pixels
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Bar:
     """A bar of `bars`.
 
     Attributes:
-        name: of what it measures.
-        value: its length; None: nothing is drawn, the text alone.
-        text: at its end: the value with its unit.
-        colour: of the palette.
-        strong: its texts are bold.
-        hollow: an outline, as of what is predicted and not measured.
+        name: what it measures.
+        value: its length; None draws the text alone.
+        text: the value with its unit, or why there is none.
+        colour: name of a colour of the palette.
+        strong: whether its texts are bold.
+        hollow: whether it is an outline, for what is predicted and not measured.
     """
 
     name: str
@@ -52,46 +52,22 @@ class Bar:
 
 
 def bars(shown: Sequence[Bar], label: str, *, width: int = WIDE) -> Canvas:
-    """Draws horizontal bars from zero, each with its name and its value."""
+    """Draws horizontal bars from zero, each below its name and its value."""
     longest = max((bar.value or 0.0 for bar in shown), default=0.0) or 1.0
-    beside = width >= ROOMY
-    step = _STEP_BESIDE if beside else _STEP_BELOW
-    canvas = Canvas(width, max(1, len(shown)) * step, label)
-    (_bars_beside if beside else _bars_below)(shown, longest, canvas)
-    return canvas
-
-
-def _bars_beside(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
-    """Draws names, bars and values on one line."""
-    names = max((width_of(bar.name, bold=bar.strong) for bar in shown), default=0.0)
-    ends = max((width_of(bar.text, bold=bar.strong) for bar in shown if bar.value), default=0.0)
-    left = min(names + 12, canvas.width * 0.45)
-    room = max(40.0, canvas.width - left - ends - 8)
+    canvas = Canvas(width, max(1, len(shown)) * _BAR_STEP, label)
     for number, bar in enumerate(shown):
-        top = number * _STEP_BESIDE + 6
-        canvas.text(0, top + 11, shortened(bar.name, left - 10, bold=bar.strong), bold=bar.strong)
+        top = number * _BAR_STEP
         if bar.value is None:
-            canvas.text(left, top + 11, shortened(bar.text, canvas.width - left), "soft")
+            canvas.text(0, top + 10, shortened(bar.name, width))
+            canvas.text(0, top + 28, shortened(bar.text, width), "soft")
             continue
-        length = max(1.0, bar.value / longest * room)
-        canvas.box(left, top, length, 22, bar.colour, hollow=bar.hollow)
-        canvas.text(left + length + 8, top + 11, bar.text, bold=bar.strong)
-
-
-def _bars_below(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
-    """Draws bars below their names and values."""
-    for number, bar in enumerate(shown):
-        top = number * _STEP_BELOW
-        if bar.value is None:
-            canvas.text(0, top + 10, shortened(bar.name, canvas.width))
-            canvas.text(0, top + 28, shortened(bar.text, canvas.width), "soft")
-            continue
-        text = shortened(bar.text, canvas.width * 0.7, bold=bar.strong)
-        room = canvas.width - width_of(text, bold=bar.strong) - 10
+        text = shortened(bar.text, width * 0.7, bold=bar.strong)
+        room = width - width_of(text, bold=bar.strong) - 10
         canvas.text(0, top + 10, shortened(bar.name, room, bold=bar.strong), bold=bar.strong)
-        canvas.text(canvas.width, top + 10, text, align="right", bold=bar.strong)
-        length = max(1.0, bar.value / longest * canvas.width)
-        canvas.box(0, top + 21, length, 13, bar.colour, hollow=bar.hollow)
+        canvas.text(width, top + 10, text, align="right", bold=bar.strong)
+        length = max(1.0, bar.value / longest * width)
+        canvas.box(0, top + 21, length, _BAR_THICK, bar.colour, hollow=bar.hollow)
+    return canvas
 
 
 def ladder(rungs: Sequence[Rung], *, width: int = WIDE) -> Canvas:
@@ -112,28 +88,28 @@ def ladder(rungs: Sequence[Rung], *, width: int = WIDE) -> Canvas:
 
 def split_bars(epochs: Sequence[Epoch], *, width: int = WIDE) -> Canvas:
     """Draws each epoch as a bar, divided into stages."""
-    step, thick = 78, 30
-    canvas = Canvas(width, max(1, len(epochs)) * step - 6, "What each epoch waits for, by stage")
+    canvas = Canvas(
+        width, max(1, len(epochs)) * _SPLIT_STEP - 6, "What each epoch waits for, by stage"
+    )
     longest = max((epoch.epoch_s for epoch in epochs), default=0.0) or 1.0
     for number, epoch in enumerate(epochs):
-        top = number * step + 22
-        name = f"{epoch.name}, {words.seconds(epoch.epoch_s)}"
-        canvas.text(0, top - 12, name, bold=True)
+        top = number * _SPLIT_STEP + 22
+        canvas.text(0, top - 12, f"{epoch.name}, {words.seconds(epoch.epoch_s)}", bold=True)
         left = 0.0
         below: list[_Label] = []
         for part, spent in epoch.parts():
             length = spent / longest * width
-            canvas.box(left, top, max(0.75, length - 1), thick, part)
+            canvas.box(left, top, max(0.75, length - 1), _SPLIT_THICK, part)
             share = words.percent(spent / epoch.epoch_s)
             texts = (f"{part} {words.seconds(spent)} · {share}", f"{part} {share}")
             text = fitting(texts, length - 14)
             if text:
-                canvas.text(left + 8, top + thick / 2, text, text_on(part))
+                canvas.text(left + 8, top + _SPLIT_THICK / 2, text, text_on(part))
             else:
                 below.append(_Label(texts[1], left, spent))
             left += length
         for label, x in _spread(below, width):
-            canvas.text(x, top + thick + 11, label.text, "soft", size=SMALL)
+            canvas.text(x, top + _SPLIT_THICK + 11, label.text, "soft", size=SMALL)
     return canvas
 
 

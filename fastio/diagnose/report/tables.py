@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from fastio.diagnose import words
 from fastio.diagnose.measured import Measured, Phase, PhaseName, Prediction, Stage
-from fastio.diagnose.report import words
 from fastio.diagnose.report.epochs import Epoch, Rung, epochs, speed_ups
 from fastio.diagnose.report.summary import is_now, noun
 

@@ -10,9 +10,9 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fastio.diagnose import words
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
-from fastio.diagnose.report import words
 from fastio.diagnose.report.epochs import Epoch, Part, Rung, epochs
 from fastio.diagnose.report.summary import (
     ceiling_line,

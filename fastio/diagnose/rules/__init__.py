@@ -1,26 +1,25 @@
-"""Rules that turn facts into findings, one file per family. A rule depends on nothing else."""
+"""Rules that turn facts into findings. A rule depends on nothing but the facts and the costs.
+
+- `rule`: what a rule is, and what it is asked about
+- `data`, `machine`: the rules of the doctor, of which those that apply are asked of a bench, too
+- `runs`: what a bench finds and predicts; `live`: what the statistics of a loader show
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterable
 
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
 from fastio.diagnose.options import Use
-from fastio.diagnose.rules.images import IMAGE_RULES
+from fastio.diagnose.rules.data import IMAGE_RULES, STORAGE_RULES, TABLE_RULES
 from fastio.diagnose.rules.live import diagnose_stats
-from fastio.diagnose.rules.machine import MACHINE_RULES
-from fastio.diagnose.rules.model import MODEL_RULES, slow_model
+from fastio.diagnose.rules.machine import MACHINE_RULES, MODEL_RULES, SLOW_MODEL
+from fastio.diagnose.rules.rule import Case
 from fastio.diagnose.rules.runs import of_runs
-from fastio.diagnose.rules.storage import STORAGE_RULES
-from fastio.diagnose.rules.tables import TABLE_RULES
-
-Rule = Callable[[Facts, Use], Iterable[Finding]]
 
 # What is waited for comes before what might be better, where no gain tells them apart.
-RULES: tuple[Rule, ...] = (
-    slow_model,
+RULES = (
+    SLOW_MODEL,
     *IMAGE_RULES,
     *TABLE_RULES,
     *STORAGE_RULES,
@@ -34,17 +33,17 @@ def diagnose(found: Facts | Measured, use: Use | None = None) -> tuple[Finding, 
     """Returns the findings, the largest gain first; those without a known gain come last.
 
     Args:
-        found: by the probes, or in the runs of a bench, which are asked the same rules: of a bench
-            those of its machine and its data apply.
+        found: the facts of the probes, or the result of a bench. For a bench, the rules of its
+            machine and its data are asked beside those of its runs.
         use: how the data is loaded; a bench tells that itself.
     """
+    first: tuple[Finding, ...] = ()
     if isinstance(found, Measured):
-        first = of_runs(found)
-        facts = Facts(found.machine, data=found.dataset)
-        use = Use(found.settings.batch_size, found.settings.threads)
+        first, facts = of_runs(found), Facts(found.machine, data=found.dataset)
+        case = Case(facts, Use(found.settings.batch_size, found.settings.threads))
     else:
-        first, facts, use = (), found, use or Use()
-    findings = [*first, *(finding for rule in RULES for finding in rule(facts, use))]
+        case = Case(found, use or Use())
+    findings = [*first, *(finding for rule in RULES for finding in rule.findings(case))]
     return by_gain(one for one in findings if one.gain is None or one.gain >= _WORTH)
 
 

@@ -29,134 +29,97 @@ def diagnose_stats(
     the model take at least: without `model_rate` they are upper bounds.
 
     Args:
-        stats: of a loader, or the difference of two snapshots.
-        cores: that the process may use.
-        model_rate: samples a second that the model takes when data is there; None: not known.
+        stats: the statistics of a loader, or the difference of two snapshots.
+        cores: number of cores that the process may use.
+        model_rate: samples per second that the model takes when data is there; None if unknown.
     """
     if not stats.elapsed_s:
         return ()
-    return by_gain(_findings(stats, cores, stats.samples / model_rate if model_rate else None))
+    model_s = stats.samples / model_rate if model_rate else None
+    return by_gain([*_waits(stats, cores, model_s), *_loop(stats, model_s)])
 
 
-def _findings(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
-    """Yields the findings; `model_s` is the time of the model in seconds."""
-    elapsed_s, least_s = stats.elapsed_s, model_s or 0.0
+def _waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
+    """Yields a finding for each part of the time that is waited for and matters."""
+    elapsed_s, batches = stats.elapsed_s, max(1, stats.batches)
     busy_s = stats.read_s + stats.decode_s + stats.resample_s
-    # Of remedies that leave the threads with as much to do.
-    as_busy_s = max(least_s, busy_s / stats.threads if stats.threads else 0.0)
-    threads_s = max(0.0, stats.wait_s - stats.fetch_s - stats.transform_s)
-    if stats.path == "torch":
-        yield from _one(
-            "threads",
-            f"samples of torch's workers ({stats.reason})",
-            "let the native path take it: a path or ImageFolder with known transforms; or more "
-            "num_workers",
-            threads_s,
-            elapsed_s,
+    # Remedies that leave the threads as much to do gain no more than they take.
+    least_s = max(model_s or 0.0, busy_s / stats.threads if stats.threads else 0.0)
+    between_s = stats.between_s * 1e3 / batches
+    copies_s = 0.0 if model_s is None or stats.copy_s else max(0.0, stats.between_s - model_s)
+    culprit, what, advice, after_s = _threads(stats, cores, model_s or 0.0)
+    busy = (
+        f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
+        f"{stats.resample_s:.1f} s resizing"
+        if stats.path == "native"
+        else f"{stats.wait_share:.0%} of the time is waiting in next()"
+    )
+    # Culprit, what is waited for, remedy, seconds waited, least seconds after it, evidence.
+    parts: tuple[tuple[Culprit, str, str, float, float, str], ...] = (
+        (culprit, what, advice, stats.wait_s - stats.fetch_s - stats.transform_s, after_s, busy),
+        (
+            "network",
+            "bytes of the remote dataset",
+            CACHE,
+            stats.fetch_s,
             least_s,
-            (f"{stats.wait_share:.0%} of the time is waiting in next()",),
-        )
-    else:
-        culprit, what, advice = _threads(stats, cores)
-        if culprit == "threads":
-            least_s = max(least_s, elapsed_s * stats.threads / cores)
-        yield from _one(culprit, what, advice, threads_s, elapsed_s, least_s, _busy(stats))
-    yield from _one(
-        "network",
-        "bytes of the remote dataset",
-        CACHE,
-        stats.fetch_s,
-        elapsed_s,
-        as_busy_s,
-        (f"{stats.bytes_fetched / 1e6:,.0f} MB fetched",),
-    )
-    yield from _one(
-        "transform",
-        "transforms written in Python (callables, collate_fn)",
-        TRANSFORMS,
-        stats.transform_s,
-        elapsed_s,
-        as_busy_s,
-        (f"{stats.transform_s / max(1, stats.batches) * 1e3:,.1f} ms a batch",),
-    )
-    yield from _loop(stats, model_s, as_busy_s)
-
-
-def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Finding]:
-    """Yields findings about the loop between two batches: the model and copies."""
-    elapsed_s = stats.elapsed_s
-    if stats.copy_s > (1 - _NOTABLE) * elapsed_s:
-        yield Finding(
-            "copy",
-            "the copy stream is busy all the time",
-            SMALLER_COPIES,
-        )
-    rest_s = 0.0 if model_s is None else max(0.0, stats.between_s - model_s)
-    if model_s is not None and not stats.copy_s:  # else the loader copies, beside the loop
-        yield from _one(
+            f"{stats.bytes_fetched / 1e6:,.0f} MB fetched",
+        ),
+        (
+            "transform",
+            "transforms written in Python (callables, collate_fn)",
+            TRANSFORMS,
+            stats.transform_s,
+            least_s,
+            f"{stats.transform_s / batches * 1e3:,.1f} ms a batch",
+        ),
+        (
             "copy",
             "copies that the loop makes itself, or other work between two batches",
             f"{COPIES_AHEAD}; then look for what else the loop waits for (.item(), logging)",
-            rest_s,
-            elapsed_s,
+            copies_s,
             least_s,
-            (
-                f"{stats.between_s / max(1, stats.batches) * 1e3:,.1f} ms between two batches, of "
-                f"which the model takes {model_s / max(1, stats.batches) * 1e3:,.1f}",
-            ),
+            f"{between_s:,.1f} ms between two batches, of which the model takes "
+            f"{(model_s or 0.0) / batches * 1e3:,.1f}",
+        ),
+    )
+    for culprit, what, advice, waited_s, floor_s, evidence in parts:
+        share = waited_s / elapsed_s
+        if share >= _NOTABLE:
+            then_s = max(elapsed_s - waited_s, floor_s, 1e-3 * elapsed_s)
+            waits_for = f"you wait {share:.0%} of the time for {what}"
+            yield Finding(culprit, waits_for, advice, max(1.0, elapsed_s / then_s), (evidence,))
+
+
+def _threads(stats: Stats, cores: int, model_s: float) -> tuple[Culprit, str, str, float]:
+    """Returns what the loader's threads are waited for: culprit, words, remedy, seconds after."""
+    if stats.path == "torch":
+        what = f"samples of torch's workers ({stats.reason})"
+        advice = (
+            "let the native path take it: a path or ImageFolder with known transforms; or more "
+            "num_workers"
         )
+        return "threads", what, advice, model_s
+    if 0 < stats.threads < cores:
+        what = f"{stats.threads} loading threads, on {cores} cores"
+        return "threads", what, THREADS, max(model_s, stats.elapsed_s * stats.threads / cores)
+    if stats.read_s > stats.decode_s + stats.resample_s:
+        advice = "fastio pack, a faster disk, more memory; see `fastio doctor DATA`"
+        return "fetch", "threads that wait for the disk", advice, model_s
+    advice = "fastio pack (blocks), more cores; see `fastio doctor DATA`"
+    return "decode", "threads that decode", advice, model_s
+
+
+def _loop(stats: Stats, model_s: float | None) -> Iterator[Finding]:
+    """Yields findings without a gain: a copy stream that is full, a model that is the limit."""
+    if stats.copy_s > (1 - _NOTABLE) * stats.elapsed_s:
+        yield Finding("copy", "the copy stream is busy all the time", SMALLER_COPIES)
     if stats.wait_share < _NOTABLE:
-        loop = (
-            "the model takes" if model_s else "the loop (model, and copies if it makes any) takes"
-        )
-        share = (stats.between_s - rest_s) / elapsed_s
+        own_s = stats.between_s if model_s is None else min(stats.between_s, model_s)
+        loop = "the loop (model, and copies if it makes any) takes"
         yield Finding(
             "compute",
-            f"{loop} {share:.0%} of the time: training does not wait for data",
+            f"{'the model takes' if model_s else loop} {own_s / stats.elapsed_s:.0%} of the time: "
+            "training does not wait for data",
             faster_model() + ("" if model_s else "; --model-rate separates it from copies"),
         )
-
-
-def _threads(stats: Stats, cores: int) -> tuple[Culprit, str, str]:
-    """Yields findings about what the native threads spend their time on."""
-    if 0 < stats.threads < cores:
-        return (
-            "threads",
-            f"{stats.threads} loading threads, on {cores} cores",
-            THREADS,
-        )
-    if stats.read_s > stats.decode_s + stats.resample_s:
-        return (
-            "fetch",
-            "threads that wait for the disk",
-            "fastio pack, a faster disk, more memory; see `fastio doctor DATA`",
-        )
-    return (
-        "decode",
-        "threads that decode",
-        "fastio pack (blocks), more cores; see `fastio doctor DATA`",
-    )
-
-
-def _busy(stats: Stats) -> tuple[str, ...]:
-    return (
-        f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
-        f"{stats.resample_s:.1f} s resizing",
-    )
-
-
-def _one(
-    culprit: Culprit,
-    what: str,
-    advice: str,
-    waited_s: float,
-    elapsed_s: float,
-    least_s: float,
-    evidence: tuple[str, ...],
-) -> Iterator[Finding]:
-    """Yields a finding if its share of the time matters; `least_s` is the time after the remedy."""
-    share = waited_s / elapsed_s
-    if share >= _NOTABLE:
-        after_s = max(elapsed_s - waited_s, least_s, 1e-3 * elapsed_s)
-        words = f"you wait {share:.0%} of the time for {what}"
-        yield Finding(culprit, words, advice, max(1.0, elapsed_s / after_s), evidence)

@@ -1,178 +1,214 @@
-"""Rules of the machine and its settings: cores, quotas, threads, instruction sets, limits."""
+"""Rules of the machine, torch and the model: cores, quotas, limits, settings, the GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from fastio.diagnose.costs import decode_rate, expected, threads_of
-from fastio.diagnose.facts import Facts
-from fastio.diagnose.findings import THREADS, Finding
-from fastio.diagnose.options import Use
+from fastio.diagnose.findings import COPIES_AHEAD, THREADS, faster_model
+from fastio.diagnose.rules.rule import Case, Rule
 
 _FREE = 0.75  # of the cores that are to be used: where others leave less, it is worth a line
-_FEW_FILES = 1024
-_SWAPPED = 0.05  # of the memory
-_SHM_BYTES = 1 << 30
-_FLOAT_BYTES = 4 * 3  # of a pixel, as DataLoader's workers send it
+_FASTER = 1.2  # times as fast: worth a line
 
 
-def few_threads(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports a loader with fewer threads than cores."""
-    machine, now = facts.machine, expected(facts, use)
-    if machine is None or now is None or now.waits_for(cold=True) != "decode":
-        return
-    threads = threads_of(facts, use)
-    if threads >= machine.cores:
-        return
-    best = decode_rate(facts, use, machine.cores)
-    if not best:
-        return
-    yield Finding(
-        "threads",
-        f"you wait for {threads} threads to decode, on {machine.cores} cores",
-        THREADS,
-        now.gain_of(replace(now, prep_s=1 / best)),
-        (f"{best:,.0f} samples/s with {machine.cores}, {1 / now.prep_s:,.0f} with {threads}",),
+def _few_threads(case: Case) -> dict[str, Any] | None:
+    """Returns the rate with all cores, where a loader has fewer threads and is the limit."""
+    cores = case.machine.cores
+    return (
+        {"best": case.decodes(cores)} if case.limit == "decode" and case.threads < cores else None
     )
 
 
-def many_threads(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports more threads than cores on a machine whose processor also computes the model."""
-    machine, settings = facts.machine, facts.settings
-    if machine is None or settings is None:
-        return
-    ranks, cores = settings.local_ranks, machine.cores
-    wanted = ranks * settings.torch_threads
-    if wanted > cores:
-        yield Finding(
-            "threads",
-            f"torch starts {wanted} threads for operators on {cores} cores",
-            f"set OMP_NUM_THREADS={max(1, cores // ranks)}, or call torch.set_num_threads()",
-        )
-    loader = threads_of(facts, use) * ranks
-    if loader > 2 * cores:
-        yield Finding(
-            "threads",
-            f"{loader} loading threads share {cores} cores",
-            f"Loader(num_workers={max(1, cores // ranks)}) in each process",
-        )
+def _throttled(case: Case) -> bool:
+    machine = case.machine
+    return machine.quota < machine.allowed_cores and machine.throttled_share > 0.05  # type: ignore[no-any-return]
 
 
-def quota(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports a container's CPU quota that is used up."""
-    machine = facts.machine
-    if machine is None or machine.quota is None:
-        return
-    held = machine.throttled_share
-    if machine.quota < machine.allowed_cores and held is not None and held > 0.05:
-        yield Finding(
-            "machine",
-            f"the container used up its CPU quota ({machine.quota:g} of {machine.allowed_cores} "
-            f"cores) in {held:.0%} of the periods",
-            "raise the limit (docker --cpus, resources.limits.cpu), or start fewer threads",
-        )
+def _shared_cores(case: Case) -> dict[str, Any] | None:
+    """Returns what other processes use, where they leave too few cores."""
+    machine = case.machine
+    allowed = machine.allowed_cores or machine.cores
+    if allowed - machine.others_cores >= _FREE * machine.cores:
+        return None
+    return {"allowed": allowed}
 
 
-def shared_cores(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports cores that other processes use at the same time."""
-    machine, images = facts.machine, facts.images
-    if machine is None or machine.others_cores is None:
-        return
-    allowed, others = machine.allowed_cores or machine.cores, machine.others_cores
-    if allowed - others >= _FREE * machine.cores:
-        return
-    evidence: tuple[str, ...] = ()
-    if images is not None and images.rate and images.one_thread_rate and images.threads > 1:
-        scaled = images.rate / images.one_thread_rate
-        evidence = (f"{images.threads} threads do {scaled:.1f} x the work of one",)
-    yield Finding(
-        "machine",
-        f"other processes used {others:.1f} of the {allowed} cores during the measurement",
-        "find them with `top`, end them, and measure again",
-        None,
-        evidence,
-    )
-
-
-def instructions(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports a processor without the instructions for fast decoding."""
-    machine, data = facts.machine, facts.data
-    if machine is None or machine.simd != "portable":
-        return
-    if data is not None and (data.kind in ("tables", "tokens")):
-        return
-    yield Finding(
-        "machine",
-        "this processor has no AVX2, so block records decode no faster than JPEGs",
-        "use a machine with AVX2, or --codec raw where storage is cheap",
-    )
-
-
-def memory(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports a machine that swaps."""
-    machine = facts.machine
-    if machine is None or not machine.swapped_bytes:
-        return
-    if machine.swapped_bytes > _SWAPPED * machine.memory_bytes:
-        yield Finding(
-            "memory",
-            f"the system has swapped out {machine.swapped_bytes / 1e9:,.1f} GB of memory",
-            "end processes that are not needed, or use smaller batches and less prefetching",
-        )
-
-
-def shared_memory(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports a small /dev/shm, through which DataLoader's workers send batches."""
-    machine = facts.machine
-    if machine is None or machine.shm_bytes is None or machine.shm_bytes >= _SHM_BYTES:
-        return
-    batch = use.batch_size * use.crop**2 * _FLOAT_BYTES
-    yield Finding(
-        "memory",
-        f"/dev/shm has {machine.shm_bytes / 1e6:,.0f} MB, and DataLoader's workers send batches "
-        f"of {batch / 1e6:,.0f} MB through it",
-        "start the container with --shm-size 8g or --ipc host; fastio's own threads need none",
-    )
-
-
-def open_files(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Reports a limit of open files that is too low for many shards."""
-    machine, data = facts.machine, facts.data
-    if machine is None or machine.open_files is None or machine.open_files > _FEW_FILES:
-        return
-    if data is None or not data.packed or data.files < machine.open_files // 4:
-        return
-    yield Finding(
-        "settings",
-        f"a process may open {machine.open_files:,} files, and shards get a quarter of them: most "
-        f"of the {data.files:,} shards are opened again for each read",
-        f"raise the limit: ulimit -n {machine.most_open_files or 65536}",
-    )
-
-
-def huge_pages(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Suggests huge pages for tables in memory."""
-    machine, data = facts.machine, facts.data
-    if machine is None or data is None or machine.huge_pages != "never":
-        return
-    if data.kind == "tables":
-        yield Finding(
-            "memory",
-            "the system provides no huge pages, which make random rows in memory about twice as "
-            "fast",
-            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-        )
+def _reopened(case: Case) -> bool:
+    """Returns whether there are more shards than files that a loader keeps open."""
+    most = case.machine.open_files
+    return most <= 1024 and case.data.packed and case.data.files >= most // 4  # type: ignore[no-any-return]
 
 
 MACHINE_RULES = (
-    few_threads,
-    many_threads,
-    quota,
-    shared_cores,
-    instructions,
-    memory,
-    shared_memory,
-    open_files,
-    huge_pages,
+    Rule(
+        "threads",
+        _few_threads,
+        "you wait for {threads} threads to decode, on {machine.cores} cores",
+        THREADS,
+        ("{best:,.0f} samples/s with {machine.cores}, {loader_rate:,.0f} with {threads}",),
+        after=lambda c: replace(c.now, prep_s=1 / c.decodes(c.machine.cores)),
+    ),
+    Rule(
+        "threads",
+        lambda c: (
+            (wanted := c.ranks * c.settings.torch_threads) > c.machine.cores
+            and {"wanted": wanted, "each": max(1, c.machine.cores // c.ranks)}
+        ),
+        "torch starts {wanted} threads for operators on {machine.cores} cores",
+        "set OMP_NUM_THREADS={each}, or call torch.set_num_threads()",
+    ),
+    Rule(
+        "threads",
+        lambda c: (
+            (threads := c.ranks * c.threads) > 2 * c.machine.cores
+            and {"all": threads, "each": max(1, c.machine.cores // c.ranks)}
+        ),
+        "{all} loading threads share {machine.cores} cores",
+        "Loader(num_workers={each}) in each process",
+    ),
+    Rule(
+        "machine",
+        _throttled,
+        "the container used up its CPU quota ({machine.quota:g} of {machine.allowed_cores} cores) "
+        "in {machine.throttled_share:.0%} of the periods",
+        "raise the limit (docker --cpus, resources.limits.cpu), or start fewer threads",
+    ),
+    Rule(
+        "machine",
+        _shared_cores,
+        "other processes used {machine.others_cores:.1f} of the {allowed} cores during the "
+        "measurement",
+        "find them with `top`, end them, and measure again",
+        ("{images.threads} threads do {images.scaling:.1f} x the work of one",),
+    ),
+    Rule(
+        "machine",
+        lambda c: (
+            c.machine.simd == "portable"
+            and (c.facts.data is None or c.data.kind not in ("tables", "tokens"))
+        ),
+        "this processor has no AVX2, so block records decode no faster than JPEGs",
+        "use a machine with AVX2, or --codec raw where storage is cheap",
+    ),
+    Rule(
+        "memory",
+        lambda c: c.machine.swapped_bytes > 0.05 * c.machine.memory_bytes,
+        "the system has swapped out {machine.swapped_bytes:size} of memory",
+        "end processes that are not needed, or use smaller batches and less prefetching",
+    ),
+    Rule(
+        "memory",
+        lambda c: (
+            c.machine.shm_bytes < 1 << 30 and {"batch": c.use.batch_size * c.use.crop**2 * 4 * 3}
+        ),  # float32 pixels
+        "/dev/shm has {machine.shm_bytes:size}, and DataLoader's workers send batches of "
+        "{batch:size} through it",
+        "start the container with --shm-size 8g or --ipc host; fastio's own threads need none",
+    ),
+    Rule(
+        "settings",
+        lambda c: _reopened(c) and {"most": c.facts.machine.most_open_files or 65536},
+        "a process may open {machine.open_files:,} files, and shards get a quarter of them: most "
+        "of the {data.files:,} shards are opened again for each read",
+        "raise the limit: ulimit -n {most}",
+    ),
+    Rule(
+        "memory",
+        lambda c: c.machine.huge_pages == "never" and c.data.kind == "tables",
+        "the system provides no huge pages, which make random rows in memory about twice as fast",
+        "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    ),
+)
+
+SLOW_MODEL = Rule(
+    "compute",
+    lambda c: (
+        c.limit == "compute"
+        and {
+            "model": 1 / c.now.compute_s,
+            "loader": replace(c.now, compute_s=0.0).samples_per_s(cold=True),
+        }
+    ),
+    "training waits for the model: data is ready before it is needed",
+    faster_model(),
+    ("{model:,.0f} samples/s by the model, {loader:,.0f} by the loader",),
+)
+
+
+def _faster_product(case: Case, dtype: str) -> dict[str, float] | None:
+    """Returns how much faster a matrix product of a type is than one of float32, if it is."""
+    flops = case.gpu.flops
+    times = flops.get(dtype, 0.0) / flops.get("float32", 1.0)
+    return {"times": times} if "float32" in flops and times > _FASTER else None
+
+
+def _slower_link(case: Case) -> bool:
+    now, best = (2**generation * lanes for generation, lanes in (case.gpu.link, case.gpu.best_link))
+    return now < best  # type: ignore[no-any-return]
+
+
+MODEL_RULES = (
+    Rule(
+        "machine",
+        lambda c: (
+            c.settings.nvidia
+            and c.facts.gpu is None
+            and {
+                "why": "finds no usable driver"
+                if c.facts.settings.torch_cuda
+                else "was built without CUDA"
+            }
+        ),
+        "there is an NVIDIA device, but torch {machine.torch} {why}",
+        "install torch for CUDA (pytorch.org/get-started), or a driver that fits it",
+    ),
+    Rule(
+        "memory",
+        lambda c: (
+            c.facts.gpu is None and c.settings.allocator == "malloc" and c.settings.other_allocator
+        ),
+        "training on the CPU uses malloc, which returns large blocks to the system each time",
+        "preload another one: LD_PRELOAD={settings.other_allocator} python train.py",
+    ),
+    Rule(
+        "settings",
+        lambda c: not c.gpu.tf32 and _faster_product(c, "tf32"),
+        "matrix products in float32 do not use TF32 unless the program enables it",
+        'call torch.set_float32_matmul_precision("high")',
+        ("a matrix product takes 1/{times:.1f} of the time on this {gpu.name}",),
+    ),
+    Rule(
+        "settings",
+        lambda c: _faster_product(c, "bfloat16"),
+        "models in float32 leave most of the GPU unused",
+        'use torch.autocast("cuda", torch.bfloat16) and torch.compile(model); fastio train --amp',
+        ("a matrix product in bfloat16 takes 1/{times:.1f} of the time in float32",),
+    ),
+    Rule(
+        "settings",
+        lambda c: c.images and c.gpu.channels_last_gain > _FASTER,
+        "convolutional models in the contiguous layout convert or compute slowly",
+        "use model.to(memory_format=torch.channels_last) and Loader(channels_last=True); fastio "
+        "train --channels-last",
+        ("a convolution takes 1/{gpu.channels_last_gain:.1f} of the time",),
+    ),
+    Rule(
+        "copy",
+        lambda c: c.gpu.pinned_bytes_s > _FASTER * c.gpu.pageable_bytes_s,
+        "copies from memory that is not pinned are slow, and the loop waits for them",
+        COPIES_AHEAD,
+        (
+            "{gpu.pinned_bytes_s:size}/s from pinned memory, "
+            "{gpu.pageable_bytes_s:size}/s from other",
+        ),
+    ),
+    Rule(
+        "machine",
+        _slower_link,
+        "the GPU's link runs at PCIe {gpu.link[0]} x{gpu.link[1]}, below the possible "
+        "{gpu.best_link[0]} x{gpu.best_link[1]}",
+        "use another slot, or change the firmware's PCIe settings (some GPUs slow their link down "
+        "while idle)",
+    ),
 )

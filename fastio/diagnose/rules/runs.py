@@ -5,7 +5,7 @@ A change is another `Costs`; its gain is the ratio of two epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fastio.diagnose.costs import Costs, costs
@@ -22,7 +22,7 @@ from fastio.diagnose.findings import (
     faster_model,
     packing,
 )
-from fastio.diagnose.measured import Measured, Prediction, Split
+from fastio.diagnose.measured import Measured, Prediction, Split, Stage
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -33,20 +33,20 @@ class Change:
     """A possible change, and the costs of a sample after it.
 
     Attributes:
-        name: in a few words, as in `Prediction.name`.
-        culprit: whose cost it lowers.
-        advice: how to do it.
-        after: the costs then.
-        cold: what it mends is an epoch that reads from storage.
+        name: a few words, as in `Prediction.name`.
+        culprit: the cause whose cost it lowers.
+        advice: how to make it.
+        after: the costs after it.
         evidence: the numbers behind it.
+        cold: whether it is for an epoch that reads from storage.
     """
 
     name: str
     culprit: Culprit
     advice: str
     after: Costs
+    evidence: tuple[str, ...]
     cold: bool = False
-    evidence: tuple[str, ...] = ()
 
 
 def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
@@ -81,15 +81,7 @@ def epoch_now(measured: Measured, cold: bool = False) -> float:
 def changes(measured: Measured) -> list[Change]:
     """Returns the possible changes for this dataset on this machine."""
     now = costs(measured)
-    makers: tuple[Callable[[Measured, Costs], Iterator[Change]], ...] = (
-        _storage,
-        _threads,
-        _format,
-        _transform,
-        _copy,
-        _compute,
-    )
-    return [change for maker in makers for change in maker(measured, now)]
+    return [*_storage(measured, now), *_threads(measured, now), *_stages(measured, now)]
 
 
 def of_runs(measured: Measured) -> tuple[Finding, ...]:
@@ -153,123 +145,75 @@ def cold_split(warm: Split, epoch_s: float, wait_s: float) -> Split:
 
 
 def _storage(measured: Measured, now: Costs) -> Iterator[Change]:
-    if now.waits_for(cold=True) != "fetch" or not now.prep_s:
+    """Yields the change to a faster disk or to a cache, where a cold epoch waits for storage."""
+    cold, after = measured.phase("loader_cold"), replace(now, fetch_s=0.0)
+    if now.waits_for(cold=True) != "fetch" or not now.prep_s or cold is None:
         return
-    cold = measured.phase("loader_cold")
-    assert cold is not None
     network = measured.dataset.storage == "network"
     nbytes = max(cold.bytes_fetched if network else 0, cold.bytes_read)
-    evidence = [
+    needed_s = max(now.loop_s, now.prep_s)
+    evidence = (
+        f"{nbytes / cold.seconds / 1e6:,.0f} MB/s were read, "
+        f"{nbytes / cold.samples / needed_s / 1e6:,.0f} are needed",
         f"cold {cold.samples_per_s:,.0f} samples/s, warm {1 / now.prep_s:,.0f}",
-        f"the loop would take {1 / max(now.loop_s, now.prep_s):,.0f} samples/s",
-    ]
-    if nbytes:
-        wanted = nbytes / cold.samples / max(now.loop_s, now.prep_s)
-        evidence.insert(
-            0,
-            (
-                f"{nbytes / cold.seconds / 1000000.0:,.0f} MB/s were read, "
-                f"{wanted / 1000000.0:,.0f} are needed"
-            ),
-        )
+        f"the loop would take {1 / needed_s:,.0f} samples/s",
+    )[0 if nbytes else 1 :]
     if network:
-        name, advice = "from a cache on this machine", CACHE
-    else:
-        name, advice = "in memory, or from a faster disk", FASTER_DISK
-        if measured.dataset.kind == "folder":
-            advice = f"{packing(measured.dataset.path)} (few large reads); or {advice}"
-    yield Change(
-        name,
-        "network" if network else "fetch",
-        advice,
-        replace(now, fetch_s=0.0),
-        cold=True,
-        evidence=tuple(evidence),
-    )
+        yield Change("from a cache on this machine", "network", CACHE, after, evidence, cold=True)
+        return
+    advice = FASTER_DISK
+    if measured.dataset.kind == "folder":
+        advice = f"{packing(measured.dataset.path)} (few large reads); or {advice}"
+    yield Change("in memory, or from a faster disk", "fetch", advice, after, evidence, cold=True)
 
 
 def _threads(measured: Measured, now: Costs) -> Iterator[Change]:
+    """Yields the change to the number of threads that was fastest."""
     curve = {point.threads: point.samples_per_s for point in measured.threads}
-    threads = measured.settings.threads
-    if threads not in curve or not curve:
-        return
-    best = max(curve, key=lambda count: curve[count])
+    rate, highest = curve.get(measured.settings.threads), max(curve.values(), default=0.0)
     # The fewest that come near the best: others of the machine's cores stay free.
-    best = min(count for count in curve if curve[count] >= 0.97 * curve[best])
-    if not curve[best] or curve[best] < LEAST_GAIN * curve[threads]:
+    best = min((count for count in curve if curve[count] >= 0.97 * highest), default=0)
+    if rate is None or not highest or curve[best] < LEAST_GAIN * rate:
         return
     yield Change(
         f"threads: {best}",
         "threads",
         THREADS if best == measured.machine.cores else f"use Loader(num_workers={best})",
         replace(now, prep_s=1 / curve[best]),
-        evidence=tuple(
-            f"num_workers={count}: {rate:,.0f} samples/s" for count, rate in sorted(curve.items())
-        ),
+        tuple(f"num_workers={count}: {curve[count]:,.0f} samples/s" for count in sorted(curve)),
     )
 
 
-def _format(measured: Measured, now: Costs) -> Iterator[Change]:
+def _stages(measured: Measured, now: Costs) -> Iterator[Change]:
+    """Yields a change for each other stage that has a cost: format, transforms, copies, model."""
+    step = f"the step takes {now.compute_s * 1e6:,.0f}"
     rate = measured.packed_samples_per_s
-    if not rate or not now.prep_s:
-        return
-    faster = now.prep_s * rate
-    yield Change(
-        "packed as blocks",
-        "decode",
-        packing(measured.dataset.path),
-        replace(now, prep_s=1 / rate, prep_cpu_s=now.prep_cpu_s / faster),
-        evidence=(
-            f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part in a trial pack",
-        ),
-    )
-
-
-def _transform(measured: Measured, now: Costs) -> Iterator[Change]:
-    if not now.transform_s:
-        return
-    yield Change(
-        "without Python transforms",
-        "transform",
-        TRANSFORMS,
-        replace(now, transform_s=0.0),
-        evidence=(
-            f"{now.transform_s * 1e6:,.0f} us a sample on the loop's thread; "
-            f"the step takes {now.compute_s * 1e6:,.0f}",
-        ),
-    )
-
-
-def _copy(measured: Measured, now: Costs) -> Iterator[Change]:
-    if not now.copy_s:
-        return
-    evidence = (
-        f"{now.copy_s * 1e6:,.0f} us a sample to the device; "
-        f"the step takes {now.compute_s * 1e6:,.0f}",
-    )
-    name, advice, after = "copies of no time", SMALLER_COPIES, replace(now, copy_s=0.0)
-    if now.blocking_copies:
-        name, advice = "copies ahead, on a stream", COPIES_AHEAD
-        after = replace(now, blocking_copies=False)
-    yield Change(name, "copy", advice, after, evidence=evidence)
-
-
-def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
-    if not now.compute_s or now.waits_for() != "compute" or now.waits_for(cold=True) == "fetch":
-        return
-    others = replace(now, compute_s=0.0, compute_cpu_s=0.0)
-    yield Change(
-        "a model of no time",
-        "compute",
-        f"training does not wait for data: {_faster(measured)}",
-        others,
-        evidence=(
-            f"the model takes {1 / now.compute_s:,.0f} samples/s, "
-            f"the loader gives {1 / others.sample_s():,.0f}"
-            if others.sample_s()
-            else f"the model takes {1 / now.compute_s:,.0f} samples/s",
-        ),
-    )
+    if rate and now.prep_s:
+        yield Change(
+            "packed as blocks",
+            "decode",
+            packing(measured.dataset.path),
+            replace(now, prep_s=1 / rate, prep_cpu_s=now.prep_cpu_s / (now.prep_s * rate)),
+            (f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part in a trial pack",),
+        )
+    if now.transform_s:
+        spent = f"{now.transform_s * 1e6:,.0f} us a sample on the loop's thread; {step}"
+        after = replace(now, transform_s=0.0)
+        yield Change("without Python transforms", "transform", TRANSFORMS, after, (spent,))
+    if now.copy_s:
+        evidence = (f"{now.copy_s * 1e6:,.0f} us a sample to the device; {step}",)
+        if now.blocking_copies:
+            after = replace(now, blocking_copies=False)
+            yield Change("copies ahead, on a stream", "copy", COPIES_AHEAD, after, evidence)
+        else:
+            after = replace(now, copy_s=0.0)
+            yield Change("copies of no time", "copy", SMALLER_COPIES, after, evidence)
+    if now.compute_s and now.waits_for() == "compute" and now.waits_for(cold=True) != "fetch":
+        after = replace(now, compute_s=0.0, compute_cpu_s=0.0)
+        spent, loader_s = f"the model takes {1 / now.compute_s:,.0f} samples/s", after.sample_s()
+        spent += f", the loader gives {1 / loader_s:,.0f}" if loader_s else ""
+        advice = f"training does not wait for data: {_faster(measured)}"
+        yield Change("a model of no time", "compute", advice, after, (spent,))
 
 
 def _faster(measured: Measured) -> str:
@@ -281,27 +225,25 @@ def _faster(measured: Measured) -> str:
 
 # --- Words ----------------------------------------------------------------------------------------
 
-_WHAT = {
-    "fetch": "the disk",
-    "network": "the network",
-    "decode": "the loader's threads, which decode",
-    "threads": "the loader's threads, which are too few or too many",
-    "transform": "transforms written in Python",
-    "copy": "copies to the device",
-    "compute": "the model",
+# Of each culprit: the stage that it slows down, and how it is named.
+_WHAT: dict[str, tuple[Stage, str]] = {
+    "fetch": ("fetch", "the disk"),
+    "network": ("fetch", "the network"),
+    "decode": ("decode", "the loader's threads, which decode"),
+    "threads": ("decode", "the loader's threads, which are too few or too many"),
+    "transform": ("transform", "transforms written in Python"),
+    "copy": ("copy", "copies to the device"),
+    "compute": ("compute", "the model"),
 }
 
 
 def _waits(measured: Measured, change: Change) -> str:
     """Returns what is waited for, with its share of the epoch if there is a split."""
-    split = measured.split("cold" if change.cold else "warm")
-    what = _WHAT.get(change.culprit, change.culprit)
-    stages = {"network": "fetch", "threads": "decode"}
+    split, (stage, what) = measured.split("cold" if change.cold else "warm"), _WHAT[change.culprit]
     if split is None or not split.epoch_s:
         return f"an epoch waits for {what}"
-    stage = stages.get(change.culprit, change.culprit)
-    share = next(part for name, part in split.parts().items() if name == stage) / split.epoch_s
     verb = "is" if stage == "compute" else "waits for"
+    share = split.parts()[stage] / split.epoch_s
     return f"{share:.0%} of {'a cold' if change.cold else 'an'} epoch {verb} {what}"
 
 
@@ -309,12 +251,12 @@ def _nothing_to_gain(measured: Measured) -> Finding:
     """Returns the finding of a bench in which no change would help."""
     now = costs(measured)
     stage = now.waits_for()
-    culprits: dict[str, Culprit] = {"decode": "decode", "transform": "transform", "copy": "copy"}
-    culprit: Culprit = culprits.get(stage, "compute")
-    rates = [f"loader alone: {1 / now.prep_s:,.0f} samples/s"] if now.prep_s else []
-    rates += [f"model alone: {1 / now.compute_s:,.0f} samples/s"] if now.compute_s else []
+    culprit: Culprit = "compute" if stage == "fetch" else stage
+    rates = {"loader": now.prep_s, "model": now.compute_s}
+    evidence = (f"{name} alone: {1 / s:,.0f} samples/s" for name, s in rates.items() if s)
     advice = {
         "decode": "more cores, smaller images (`fastio pack --max-side`), smaller crops",
         "compute": _faster(measured),
     }.get(culprit, "no change that was measured makes the epoch shorter")
-    return Finding(culprit, f"an epoch waits for {_WHAT[culprit]}", advice, None, tuple(rates))
+    what = f"an epoch waits for {_WHAT[culprit][1]}"
+    return Finding(culprit, what, advice, None, tuple(evidence))

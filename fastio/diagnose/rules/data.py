@@ -1,0 +1,324 @@
+"""Rules of images, tables, disk and network: packing, formats, sizes, memory for the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fastio.diagnose.costs import Costs
+from fastio.diagnose.findings import CACHE, FASTER_DISK, Culprit
+from fastio.diagnose.rules.rule import Case, Rule
+
+_MANY = 0.1  # a share of images that is worth a line
+_TRIED = (
+    "{trial.rate:,.0f} {noun}/s from {trial.samples:,} of them in a trial pack, "
+    "{trial.before_rate:,.0f} as they are"
+)
+_CODECS = {
+    "blocks": "--codec blocks loses nothing",
+    "raw": "--codec raw keeps pixels as they are",
+    "": "any row from anywhere when shuffled",
+}
+
+
+def _packing(case: Case) -> dict[str, Any] | None:
+    """Returns the values for packing the data as it is, unless the model is the limit."""
+    trial = case.trial
+    if case.limit == "compute" or not case.now.prep_s:
+        return None
+    formats = list(case.images.formats) if case.facts.images else ["Parquet"]
+    decoded = formats[0] + "s" * bool(case.facts.images) if len(formats) == 1 else "images"
+    waits = {
+        "decode": f"threads that decode {decoded}",
+        "fetch": "the disk",
+        "copy": "copies to the GPU",
+    }
+    return {
+        "waits": waits[case.limit],
+        "pack": case.how_to_pack("" if trial.codec != "raw" else " --codec raw"),
+        "noun": "images" if case.facts.images else "rows",
+        "codec": _CODECS[trial.codec],
+    }
+
+
+def _smaller(case: Case) -> dict[str, Any] | None:
+    """Returns the values for packing smaller images, unless the model is the limit."""
+    if case.limit == "compute":
+        return None
+    side = case.shrunk.max_side
+    return {"trial": case.shrunk, "pack": case.how_to_pack(f" --max-side {side}")}
+
+
+def _pillow(case: Case) -> dict[str, Any] | None:
+    """Returns the rates of DataLoader's workers and of fastio, for images in a folder."""
+    if case.data.kind != "folder":
+        return None
+    count = min(case.threads, case.images.threads)
+    workers, rate = case.images.pillow_rate * count, case.use.model_rate
+    compute_s = 1 / rate if rate else 0.0
+    before, after = (
+        Costs(prep_s=1 / one, compute_s=compute_s) for one in (workers, case.loader_rate)
+    )
+    return {"count": count, "workers": workers, "gain": before.gain_of(after)}
+
+
+def _for_pillow(case: Case) -> dict[str, Any] | None:
+    """Returns the formats that the native decoder leaves to Pillow, if they are many."""
+    images, trial = case.images, case.trial
+    share = 1.0 - images.formats.get("JPEG", 0.0) + images.cmyk if images.formats else 0.0
+    names = [f"{name} {part:.0%}" for name, part in images.formats.items() if name != "JPEG"]
+    names += [f"CMYK JPEG {images.cmyk:.0%}"] if images.cmyk else []
+    found = {"share": min(share, 1.0), "names": ", ".join(names)}
+    return found if trial and share >= _MANY else None
+
+
+IMAGE_RULES = (
+    Rule(
+        lambda c: "files" if c.limit == "fetch" else "decode",
+        _packing,
+        "you wait for {waits}",
+        "{pack}",
+        (_TRIED, "{trial.bytes_share:.2f} x the bytes; {codec}"),
+        after=lambda c: c.packed(c.trial),
+    ),
+    Rule(
+        "files",
+        _smaller,
+        "images of {images.short_side:,} x {images.long_side:,} pixels for crops of {use.crop}",
+        "{pack} (this changes the images)",
+        (
+            "{trial.rate:,.0f} images/s from {trial.samples} of them shrunk in a trial, "
+            "{trial.before_rate:,.0f} as they are",
+            "{trial.bytes_share:.2f} x the bytes",
+        ),
+        after=lambda c: c.packed(c.shrunk),
+    ),
+    Rule(
+        "decode",
+        _pillow,
+        "a DataLoader with Pillow would wait for its workers",
+        "use fastio.Loader({data.path!r}, ...) in place of DataLoader",
+        (
+            "{loader_rate:,.0f} images/s by fastio, {images.pillow_rate:,.0f} a worker by Pillow "
+            "({workers:,.0f} by {count} at best)",
+        ),
+    ),
+    Rule(
+        "files",
+        lambda c: c.images.progressive >= _MANY,
+        "{images.progressive:.0%} of the images are progressive JPEGs, which are decoded whole",
+        "pack them (blocks have no scans), or jpegtran FILE without -progressive; nothing is lost",
+    ),
+    Rule(
+        "files",
+        _for_pillow,
+        "Pillow decodes {share:.0%} of the images: {names}",
+        "fastio pack with --codec raw (lossless, large) or --quality 90 (makes them JPEGs)",
+    ),
+)
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+_NATIVE = {"SNAPPY", "UNCOMPRESSED"}  # compressions that the native decoder knows
+_GROUP = "row groups of {tables.group_rows:,} rows, {tables.group_bytes:size}: "
+_WRITE_GROUPS = "write them with row groups of 50,000 to 200,000 rows (row_group_size=), or pack"
+
+
+def _small_groups(case: Case) -> bool:
+    """Returns whether row groups are so small that each costs a read and some Python."""
+    tables = case.tables
+    return tables.format == "parquet" and tables.row_groups > 8 and tables.group_rows < 4096  # type: ignore[no-any-return]
+
+
+TABLE_RULES = (
+    Rule(
+        "decode",
+        lambda c: c.tables.format in ("csv", "jsonl") and {"files": c.tables.format.upper()},
+        "{files} files are parsed and held in memory as a whole",
+        "`fastio pack {data.path} PACKED`, then Loader('PACKED')",
+    ),
+    Rule("files", _small_groups, _GROUP + "each costs a read", _WRITE_GROUPS),
+    Rule(
+        "files",
+        lambda c: (
+            c.tables.format == "parquet"
+            and c.tables.group_bytes >= 512 << 20
+            and not _small_groups(c)
+        ),
+        _GROUP + "memory holds few of them",
+        _WRITE_GROUPS,
+    ),
+    Rule(
+        "decode",
+        lambda c: (
+            (rest := sorted(set(c.tables.compressions) - _NATIVE))
+            and {"compressions": ", ".join(rest)}
+        ),
+        "columns compressed by {compressions} are decoded by pyarrow, not natively",
+        'write them with compression="snappy", or pack',
+    ),
+    Rule(
+        "transform",
+        lambda c: c.tables.text_columns,
+        "{tables.text_columns} columns of strings come as lists of Python strings",
+        "dictionary-encode them (numbers and a vocabulary), or leave them out: columns=",
+    ),
+)
+
+# --- Disk and network -----------------------------------------------------------------------------
+
+_SHARED = ("overlay", "fuse")
+_OBSTORE = ("s3://", "gs://", "az://", "http://", "https://")
+
+
+def _disk_or_network(case: Case) -> Culprit:
+    return "network" if case.storage.network else "fetch"
+
+
+def _disk(case: Case) -> dict[str, Any] | None:
+    """Returns the values of data that is read from disk in every epoch."""
+    storage = case.storage
+    if case.limit != "fetch":
+        return None
+    where, advice = "the disk", f"Loader(order='window') for large reads; or {FASTER_DISK}"
+    if storage.network:
+        where = f"a network file system ({storage.file_system})"
+        advice = "copy it to a local disk, or give its URL and cache= on a local disk"
+    elif case.data.kind == "folder":
+        advice = (
+            f"{case.how_to_pack()} (few large reads), smaller with --max-side; or {FASTER_DISK}"
+        )
+    turning = "; it turns" if case.facts.storage and case.facts.storage.rotating else ""
+    return {
+        "where": where,
+        "advice": advice,
+        "turning": turning,
+        "warm": _warm(case).samples_per_s(),
+    }
+
+
+def _warm(case: Case) -> Costs:
+    return replace(case.now, fetch_s=0.0)
+
+
+def _first_epoch(case: Case) -> dict[str, Any] | None:
+    """Returns the values of data that fits in memory but is not there yet."""
+    storage, data, cold, sample_s = (
+        case.facts.storage,
+        case.data,
+        case.cold_rate,
+        case.now.sample_s(),
+    )
+    share = storage.resident_share if storage is not None else None
+    missing = 1.0 - (share or 0.0)
+    slow = 1 / cold >= 1.2 * sample_s
+    if not (case.in_memory and missing >= 0.2 and slow and data.rows and case.storage):
+        return None
+    seconds, epochs = data.rows * missing * (1 / cold - sample_s), case.use.epochs
+    gain = 1 + seconds / (epochs * data.rows * sample_s) if epochs else None
+    return {"missing": missing, "seconds": seconds, "gain": gain}
+
+
+def _no_cache(case: Case) -> dict[str, Any] | None:
+    """Returns the values of a URL that is fetched in every epoch."""
+    rate = case.network_rate
+    if case.use.cache is not None or case.cached_share == 1.0:
+        return None
+    cached, epochs = _warm(case), case.use.epochs
+    gain = case.now.gain_of(cached)
+    if epochs is not None:  # of which the first has none
+        gain = epochs / (1 + (epochs - 1) / gain)
+    latency = case.facts.remote.latency_s if case.facts.remote else None
+    return {
+        "gain": gain if cached.rates() else None,
+        "seconds": case.data.rows / rate,
+        "speed": rate * case.data.sample_bytes / 1e6,
+        "latency": "an unknown time" if latency is None else f"{latency * 1e3:,.1f} ms",
+    }
+
+
+STORAGE_RULES = (
+    Rule(
+        _disk_or_network,
+        _disk,
+        "you wait for {where}: the data does not fit in memory",
+        "{advice}",
+        (
+            "{rate:,.0f} samples/s from the disk, {warm:,.0f} without it{turning}",
+            "{data.nbytes:size} of data, {machine.available_bytes:size} of memory that is free",
+            "the gain assumes a disk that is never waited for",
+        ),
+        after=_warm,
+    ),
+    Rule(
+        _disk_or_network,
+        _first_epoch,
+        "the first epoch waits {seconds:,.0f} s for the disk; later epochs read from memory",
+        "long runs need no change; for short runs (see --epochs) a faster disk or smaller data",
+        (
+            "{cold_rate:,.0f} samples/s from the disk, {missing:.0%} of the data is not in memory "
+            "now",
+        ),
+    ),
+    Rule(
+        "network",
+        _no_cache,
+        "every epoch fetches {data.nbytes:size} again: {seconds:,.0f} s at {speed:,.0f} MB/s",
+        CACHE,
+        ("{network_rate:,.0f} samples/s over the network, {latency} a request",),
+    ),
+    Rule(
+        "network",
+        lambda c: c.remote and c.data and c.use.cache is not None and c.cached_share < 1.0,
+        "the cache has room for {cached_share:.0%} of the data: every epoch fetches the rest",
+        "use a larger disk, or smaller data (fastio pack --max-side)",
+        ("{remote.cache_bytes:size} for {data.nbytes:size}",),
+        after=_warm,
+    ),
+    Rule(
+        "fetch",
+        lambda c: (
+            c.use.cache is not None
+            and c.remote.cache_file_system.startswith(("nfs", "cifs", "smb", *_SHARED))
+        ),
+        "the cache is on {remote.cache_file_system}, which is not a local disk",
+        "use a folder on a local disk, such as NVMe",
+    ),
+    Rule(
+        "network",
+        lambda c: c.remote.backend == "fsspec" and c.data.path.startswith(_OBSTORE),
+        "this store is read through fsspec, in Python",
+        'install obstore: pip install "fastio[remote]"',
+    ),
+    Rule(
+        "files",
+        lambda c: (
+            c.storage
+            and c.data.kind == "folder"
+            and c.data.files >= 20_000
+            and c.data.sample_bytes <= 1 << 20
+            and {"pack": c.how_to_pack()}
+        ),
+        "{data.files:,} files of {data.sample_bytes:size}: listing, opening and copying them takes "
+        "long",
+        "{pack}: a few large files, with checksums",
+        ("{storage.cold_reads_s:,.0f} files/s from the disk one after the other",),
+    ),
+    Rule(
+        "files",
+        lambda c: (
+            c.data.packed
+            and c.data.files >= 64
+            and (mean := c.data.nbytes / c.data.files) < 4 << 20
+            and {"mean": mean}
+        ),
+        "{data.files:,} shards of {mean:size}: each is opened and mapped on its own",
+        "pack again with --shard-size 64MiB",
+    ),
+    Rule(
+        "fetch",
+        lambda c: c.storage.file_system.startswith(_SHARED),
+        "the data is on {storage.file_system}, which is layered over another file system",
+        "mount a volume for it (docker run -v), or copy it to a local disk",
+    ),
+)

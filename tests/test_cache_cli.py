@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cache import Cache, CacheFolder
 from fastio.cli import main
-from fastio.cli.common import parse_storage_options
+from fastio.cli.parsing import parse_storage_options
 from fastio.errors import CacheError
 from fastio.stage import warm
 

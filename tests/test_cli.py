@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image as Pillow
 from typer.testing import CliRunner
 
 from fastio.cli import main
+from fastio.cli.command import descriptions
 from fastio.cli.common import readable_bytes
-from fastio.cli.described import descriptions
 from fastio.pack import Writer, pack
 from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
@@ -384,6 +386,33 @@ def test_export_refuses_a_folder_that_is_not_empty(blocks: Path, tmp_path: Path)
 def test_export_s_report_can_be_read_by_scripts(blocks: Path, tmp_path: Path) -> None:
     report = json.loads(run("export", blocks, tmp_path / "out", "--json")[1])
     assert (report["images"], report["index"]) == (15, None)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["info"], ["verify"], ["show", "--out", "{out}.png"], ["export", "{out}"], ["pack", "{out}"]],
+)
+def test_json_of_an_error_is_nothing_on_stdout(command: list[str], tmp_path: Path) -> None:
+    words = [word.format(out=tmp_path / "out") for word in command[1:]]
+    code, out, err = run(command[0], tmp_path / "nothing", *words, "--json")
+    assert (code, out) == (1, "")
+    assert err.startswith("fastio: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(tmp_path: Path) -> None:
+    table = pa.table({"x": [float("inf"), 1.0], "y": [float("nan")] * 2})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert run("pack", tmp_path / "x.parquet", tmp_path / "out", "--quiet")[0] == 0
+    text = run("info", tmp_path / "out", "--json")[1]
+    statistics = json.loads(text, parse_constant=pytest.fail)["statistics"]
+    assert statistics[0]["max"] is None
+
+
+def test_what_is_shown_can_be_read_by_scripts(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sheet.png"
+    found = json.loads(run("show", packed, "--out", out, "--count", 3, "--json")[1])
+    assert (found["out"], len(found["rows"]), found["samples"]) == (str(out), 3, 15)
 
 
 @pytest.mark.parametrize("kind", ["packed", "folder", "blocks"])

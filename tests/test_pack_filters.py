@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
-from fastio.cli.conditions import parse_condition
+from fastio.cli.parsing import parse_condition
 from fastio.sources.table import text_files as text_module
 from fastio.sources.table.opening import open_files
 from fastio.sources.table.options import TableOptions
@@ -185,7 +185,7 @@ def test_conditions_read_as_they_look(text: str, wanted: Any) -> None:
 
 @pytest.mark.parametrize("text", ["x", "x 3", ">= 3", "x >=", "in a", ""])
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="--filter must have the form"):
+    with pytest.raises(typer.BadParameter, match="must have the form"):
         parse_condition(text)
 
 

@@ -26,15 +26,17 @@ class Cache:
     for all of them. When space is needed, the data whose next use is furthest in the future is
     deleted first. No clean-up is needed after a process is killed.
 
+    The folder is created if it does not exist; one that is not yet a cache must be empty. By
+    default only the user may use it: it is created with mode 0700, and it is an error if it belongs
+    to somebody else or others may write to it. A shared folder is created with mode 2770 and its
+    files with mode 0660.
+
     Args:
-        path: folder on a local disk; it is created if it does not exist. A folder that is not yet a
-            cache must be empty.
-        budget: maximum size in bytes, as a number or a string such as "200GB". None uses the free
-            space of the disk, less a twentieth of the disk.
-        shared: whether the folder's group may use the cache too. By default only the user may: the
-            folder is created with mode 0700, and it is an error if it belongs to somebody else or
-            others may write to it. A shared folder is created with mode 2770 and its files with
-            mode 0660; all members of the group are then trusted with the data that loaders read.
+        path: Folder of the cache, on a local disk.
+        budget: Maximum size in bytes, or as text such as 200GB (default: the free space of the
+            disk, less a twentieth of the disk).
+        shared: Use or create a cache that all members of the folder's group share; all of them are
+            trusted with the data that loaders read.
 
     Raises:
         CacheError: the budget is not a size.
@@ -101,7 +103,10 @@ class Cache:
         return report.status(self._existing())
 
     def prune(self, to: int | str) -> Removed:
-        """Deletes the least recently used pieces until they take at most `to` bytes, or "50GB".
+        """Deletes the least recently used pieces until the cache has a given size.
+
+        Args:
+            to: Size to reduce the cache to in bytes, or as text such as 50GB.
 
         Raises:
             CacheError: As for `status`, or `to` is not a size.
@@ -111,6 +116,9 @@ class Cache:
 
     def clear(self, url: str | None = None) -> Removed:
         """Deletes all pieces, or those of one dataset, except what is being fetched.
+
+        Args:
+            url: Delete the data of this dataset only.
 
         Raises:
             CacheError: As for `status`, or there is nothing of that dataset.

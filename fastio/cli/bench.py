@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from fastio.cli.common import (
-    StorageOptions,
-    check_there,
-    clear_errors,
-    counted,
-    parse_storage_options,
-)
-from fastio.cli.described import Written, descriptions, with_options_of
+from fastio.cli.command import Given, Written, command
+from fastio.cli.common import check_there, counted, json_text
 from fastio.diagnose.options import Options
 from fastio.errors import BenchError
 from fastio.runtime.files import is_stream, write_output
-from fastio.shown import shown, shown_values
-
-if TYPE_CHECKING:
-    from fastio.diagnose.findings import Finding
-    from fastio.diagnose.measured import Measured
+from fastio.shown import shown
 
 
 def _functions(names: list[str]) -> tuple[Callable[[Any], Any], ...]:
@@ -37,6 +24,7 @@ def _functions(names: list[str]) -> tuple[Callable[[Any], Any], ...]:
 
 
 _WRITTEN = {
+    "data": Written(argument=True),
     "threads": Written(least=0),
     "transforms": Written(
         "transform", "MODULE:FUNCTION", "May be repeated.", many=True, parse=_functions
@@ -49,55 +37,33 @@ _WRITTEN = {
     "seconds": Written(least=1),
     "cache": Written(metavar="DIR"),
     "work": Written(metavar="DIR"),
-    "seed": Written(least=0),
+    "as_json": Written("json", "FILE|-"),
+    "html": Written(metavar="FILE"),
 }
 
 
-@with_options_of(Options, written=_WRITTEN, without=frozenset({"data", "storage_options"}))
+@command(Options, written=_WRITTEN)
 def bench(
-    given: dict[str, Any],
-    data: Annotated[str | None, typer.Argument(help=descriptions(Options)["data"])] = None,
-    ladder: Annotated[
-        bool,
-        typer.Option(
-            "--ladder",
-            help="Train on DATA, an image folder, once for each optimisation, adding one at a "
-            "time: from DataLoader without workers to several processes. Uses --model (convnet) "
-            "and --epochs (1).",
-        ),
-    ] = False,
-    storage_options: StorageOptions = None,
-    as_json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE|-", help="Write all measurements as JSON.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write an HTML page with plots.")] = None,
+    given: Given, ladder: bool = False, as_json: str | None = None, html: Path | None = None
 ) -> None:
     """Measure where the time of an epoch goes, name the bottleneck, and predict what a fix gains.
 
     Times the model alone, the loader alone, and both together, warm and cold.
+
+    Args:
+        ladder: Train on DATA, an image folder, once for each optimisation, adding one at a time:
+            from DataLoader without workers to several processes. Uses --model (convnet) and
+            --epochs (1).
+        as_json: Write all measurements as JSON to this file, or to stdout (-).
+        html: Write an HTML page with plots.
     """
-    stored = parse_storage_options(storage_options)
-    with clear_errors():
-        check_there(data)
-        _check_written("--json", None if as_json == "-" else as_json)
-        _check_written("--html", html)
-        given["model"] = given["model"] or ("convnet" if ladder else None)
-        given["transforms"] = given["transforms"] or ()
-        options = Options(data, storage_options=stored, **given)
-        if ladder:
-            _climb(options, as_json, html)
-            return
-        measured, findings = _measure(options)
-        if html is not None:
-            from fastio.diagnose.report import write_page
-
-            write_page(measured, findings, html)
-        if as_json is not None:
-            _write_json(as_json, measured, findings)
-        if as_json != "-":
-            from fastio.diagnose.report import print_report
-
-            print_report(measured, findings)
+    check_there(given["data"])
+    _check_written("--json", None if as_json == "-" else as_json)
+    _check_written("--html", html)
+    given["model"] = given["model"] or ("convnet" if ladder else None)
+    given["transforms"] = given["transforms"] or ()
+    options = Options(**given)
+    (_climb if ladder else _measure)(options, as_json, html)
 
 
 def _check_written(option: str, path: str | Path | None) -> None:
@@ -121,13 +87,20 @@ def _check_written(option: str, path: str | Path | None) -> None:
         raise BenchError(f"{option} {path} cannot be written: {reason}") from error
 
 
-def _measure(options: Options) -> tuple[Measured, tuple[Finding, ...]]:
+def _measure(options: Options, as_json: str | None, html: Path | None) -> None:
+    """Runs a bench, prints its report and writes its files."""
     from fastio.diagnose import diagnose
     from fastio.diagnose.bench import bench as run_bench
+    from fastio.diagnose.report import print_report, write_page
 
-    with _spinner() as say:
+    with _status() as say:
         measured = run_bench(options, say)
-    return measured, diagnose(measured)
+    findings = diagnose(measured)
+    if html is not None:
+        write_page(measured, findings, html)
+    _write(as_json, measured.to_dict() | {"findings": [each.to_dict() for each in findings]})
+    if as_json != "-":
+        print_report(measured, findings)
 
 
 def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
@@ -137,12 +110,11 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
     from fastio.diagnose.bench import ladder
     from fastio.diagnose.report import print_ladder, write_ladder
 
-    with _spinner() as say:
+    with _status() as say:
         rungs = ladder(options, say)
     if html is not None:
         write_ladder(rungs, _facts(options), html)
-    if as_json is not None:
-        _write(as_json, {"rungs": [asdict(rung) for rung in rungs]})
+    _write(as_json, {"rungs": [asdict(rung) for rung in rungs]})
     if as_json != "-":
         print_ladder(rungs)
 
@@ -164,38 +136,26 @@ def _facts(options: Options) -> dict[str, str]:
     }
 
 
-def _write_json(where: str, measured: Measured, findings: tuple[Finding, ...]) -> None:
-    """Writes the measurements, with the findings under "findings", to a file or to stdout ("-")."""
-    _write(where, measured.to_dict() | {"findings": [f.to_dict() for f in findings]})
-
-
-def _write(where: str, values: dict[str, Any]) -> None:
-    text = json.dumps(shown_values(values), indent=1, allow_nan=False)
+def _write(where: str | None, values: dict[str, Any]) -> None:
+    """Writes values as JSON to a file, or to stdout ("-"); None writes nothing."""
     if where == "-":
-        print(text)
-    else:
-        write_output(where, text.encode() + b"\n")
-
-
-class _Spinner:
-    """Shows on stderr which measurement runs; prints nothing if stderr is not a terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._status = Console(stderr=True).status("")
-
-    def __call__(self, what: str) -> None:
-        from rich.text import Text
-
-        self._status.update(Text(shown(f"measuring: {what}")))
+        print(json_text(values, indent=1))
+    elif where is not None:
+        write_output(where, json_text(values, indent=1).encode() + b"\n")
 
 
 @contextmanager
-def _spinner() -> Iterator[_Spinner]:
-    spinner = _Spinner()
+def _status() -> Iterator[Callable[[str], None]]:
+    """Shows on stderr which measurement runs; prints nothing if stderr is not a terminal.
+
+    Returns:
+        A function to call with what is measured.
+    """
     if not sys.stderr.isatty():
-        yield spinner
+        yield lambda what: None
         return
-    with spinner._status:
-        yield spinner
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status("") as status:
+        yield lambda what: status.update(Text(shown(f"measuring: {what}")))

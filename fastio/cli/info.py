@@ -2,172 +2,101 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from fastio.cli.common import (
-    AsJson,
-    StorageOptions,
-    clear_errors,
-    counted,
-    parse_storage_options,
-    readable_bytes,
-    say,
-    say_json,
-)
-from fastio.shown import shown
+from fastio.cli.command import Given, Output, command
+from fastio.cli.common import cell, counted, line, new_table, readable_bytes
+from fastio.sources import describe
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-
 _SHOWN_CLASSES = 8
 _KINDS = {"parquet": "Parquet", "arrow": "Arrow", "csv": "CSV", "jsonl": "JSONL"}
+_STATISTICS = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
 
 
-def info(
-    dst: Annotated[
-        str,
-        typer.Argument(
-            help="A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), "
-            "or their URL; a directory of Hugging Face's save_to_disk; or a folder of images or "
-            "sound files."
-        ),
-    ],
-    storage_options: StorageOptions = None,
-    as_json: AsJson = False,
-) -> None:
+@command(describe)
+def info(given: Given) -> Output:
     """Describe a dataset: samples, fields, sizes and statistics."""
-    options = parse_storage_options(storage_options)
-    with clear_errors():
-        from fastio.sources import describe
-
-        description = describe(dst, options)
-        if as_json:
-            say_json(description)
-            return
-        say(*_lines(description))
-        if description.get("statistics"):
-            _print_statistics(description["statistics"])
-        if description.get("columns"):
-            print_columns(description["columns"])
+    found = describe(**given)
+    text: list[str | Table] = [*_lines(found)]
+    if found.get("statistics"):
+        text.append(_statistics_table(found["statistics"]))
+    if found.get("columns"):
+        text.append(_columns_table(found["columns"]))
+    return Output(found, text)
 
 
-def _lines(description: dict[str, Any]) -> list[str]:
+def _lines(found: dict[str, Any]) -> Iterator[str]:
     """Returns the lines that describe a dataset, one for each property that its kind has."""
-    rows, nbytes = description["rows"], description.get("bytes")
-    lines = [
-        line("dataset", description["path"]),
-        line("kind", _kind(description)),
-        line("samples", "known after all rows are read" if rows is None else f"{rows:,}"),
-    ]
+    rows, nbytes = found["rows"], found.get("bytes")
+    kind = _KINDS.get(found.get("kind", ""))
+    yield line("dataset", found["path"])
+    yield line("kind", f"{kind} files" if kind else str(found["dataset"]).replace("_", " "))
+    yield line("samples", "known after all rows are read" if rows is None else f"{rows:,}")
     for files in ("shards", "tars", "files"):
-        if files in description:
-            lines.append(line(files, f"{description[files]:,}, {readable_bytes(nbytes or 0)}"))
-    if "bytes_per_sample" in description:
-        lines.append(line("a sample", readable_bytes(round(description["bytes_per_sample"]))))
-    if description.get("row_groups") is not None:
-        lines.append(line("row groups", f"{description['row_groups']:,}"))
-    if description.get("created_by"):
-        lines.append(line("written by", ", ".join(description["created_by"])))
-    if "fields" in description:
-        lines.append(line("structure", description["structure"]))
-        lines += [line("fields", ""), *map(_field_line, description["fields"])]
-    for name, words in description.get("vocabularies", {}).items():
-        lines.append(line("words", f"{name} {_class_list(words)}"))
-    if description.get("classes") is not None:
-        lines.append(line("classes", _class_list(description["classes"])))
-    if "packing" in description:
-        lines += _packing_lines(description)
-    if "fingerprint" in description:
-        lines.append(line("fingerprint", description["fingerprint"]))
-    return [*lines, *([line("columns", "")] if "columns" in description else [])]
+        if files in found:
+            yield line(files, f"{found[files]:,}, {readable_bytes(nbytes or 0)}")
+    if "bytes_per_sample" in found:
+        yield line("a sample", readable_bytes(round(found["bytes_per_sample"])))
+    if found.get("row_groups") is not None:
+        yield line("row groups", f"{found['row_groups']:,}")
+    if found.get("created_by"):
+        yield line("written by", ", ".join(found["created_by"]))
+    if "fields" in found:
+        yield line("structure", found["structure"])
+        yield line("fields", "")
+        yield from map(_field_line, found["fields"])
+    for name, words in found.get("vocabularies", {}).items():
+        yield line("words", f"{name} {_class_list(words)}")
+    if found.get("classes") is not None:
+        yield line("classes", _class_list(found["classes"]))
+    if "packing" in found:
+        yield from _packing_lines(found["packing"], found["codebook"])
+    if "fingerprint" in found:
+        yield line("fingerprint", found["fingerprint"])
+    if "columns" in found:
+        yield line("columns", "")
 
 
-def _kind(description: dict[str, Any]) -> str:
-    kind = _KINDS.get(description.get("kind", ""))
-    return str(description["dataset"]).replace("_", " ") if kind is None else f"{kind} files"
-
-
-def _packing_lines(description: dict[str, Any]) -> list[str]:
+def _packing_lines(packing: dict[str, Any], codebook: dict[str, Any] | None) -> Iterator[str]:
     """Returns the lines on how a packed dataset was made."""
-    packing, codebook = description["packing"], description["codebook"]
-    lines = []
     if codebook is not None:
-        lines.append(line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
-    for name, made in (("tokenizer", _tokenizer(packing)), ("made with", _made_with(packing))):
-        if made:
-            lines.append(line(name, made))
+        yield line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}")
+    if packing.get("tokens") is not None:
+        yield line("tokenizer", _tokenizer(packing["tokens"]))
+    max_side, quality = packing.get("max_side"), packing.get("quality")
+    made = [] if max_side is None else [f"max side {max_side}"]
+    made += [] if quality is None else [f"quality {quality} (re-encoded)"]
+    if made:
+        yield line("made with", ", ".join(made))
     bad = packing.get("skipped")
     skipped = f", {counted(bad, 'bad sample')} skipped" if bad else ""
-    return [*lines, line("packed from", f"{packing.get('source')}{skipped}")]
+    yield line("packed from", f"{packing.get('source')}{skipped}")
 
 
-def _print_statistics(statistics: list[dict[str, Any]]) -> None:
-    """Prints the statistics of a packed table, one line per column."""
-    table = new_table("column")
-    keys = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
-    shown = [key for key in keys if any(column.get(key) for column in statistics)]
-    for key in shown:
-        table.add_column(key, justify="right", overflow="fold")
-    for column in statistics:
-        cells = (_number(column.get(key)) for key in shown)
-        field, name = column["field"], column["column"]
-        table.add_row(cell(name if name == field else f"{field}: {name}"), *cells)
-    print_table(table)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-
-
-def _made_with(packing: dict[str, Any]) -> str:
-    """Returns how the pixels of the images were changed, or ""."""
-    max_side, quality = packing.get("max_side"), packing.get("quality")
-    parts = [] if max_side is None else [f"max side {max_side}"]
-    if quality is not None:
-        parts.append(f"quality {quality} (re-encoded)")
+def _tokenizer(made: dict[str, Any]) -> str:
+    """Returns the tokenizer that made the tokens."""
+    found, empty = made["tokenizer"], made["empty"]
+    parts = [found["name"], *([f"xxh3 {found['xxh3']}"] if "xxh3" in found else [])]
+    parts += ["with special tokens"] if made["special_tokens"] else []
+    parts += [f"{counted(empty, 'empty document')} left out"] if empty else []
     return ", ".join(parts)
 
 
 def _field_line(field: dict[str, Any]) -> str:
-    kind = field["type"].capitalize()
     details = [str(field[key]) for key in ("mode", "dtype", "shape") if key in field]
     counts = [f"{count:,} {codec}" for codec, count in field.get("codecs", {}).items() if count]
     if field["type"] == "tokens" and "tokens" in field:
-        counts = _token_words(field)
+        size, separator = field["vocabulary_size"], field["separator"]
+        counts = [f"{field['tokens']:,} in all", f"{field['tokens_per_document']:,.1f} a document"]
+        counts += [] if size is None else [f"vocabulary {size:,}"]
+        counts.append("no separator" if separator is None else f"separator {separator}")
     if counts:
         details.append(f"({', '.join(counts)})")
-    return f"  {field['name']:<12} {kind} {' '.join(details)}".rstrip()
-
-
-def _token_words(field: dict[str, Any]) -> list[str]:
-    """Returns the properties of a field of tokens."""
-    words = [
-        f"{field['tokens']:,} in all",
-        f"{field['tokens_per_document']:,.1f} a document",
-    ]
-    if field["vocabulary_size"] is not None:
-        words.append(f"vocabulary {field['vocabulary_size']:,}")
-    separator = field["separator"]
-    return [*words, "no separator" if separator is None else f"separator {separator}"]
-
-
-def _tokenizer(packing: dict[str, Any]) -> str | None:
-    """Returns the tokenizer that made the tokens, or None if there are none."""
-    made = packing.get("tokens")
-    if made is None:
-        return None
-    found, empty = made["tokenizer"], made["empty"]
-    parts = [found["name"], *([f"xxh3 {found['xxh3']}"] if "xxh3" in found else [])]
-    if made["special_tokens"]:
-        parts.append("with special tokens")
-    if empty:
-        parts.append(f"{counted(empty, 'empty document')} left out")
-    return ", ".join(parts)
+    return f"  {field['name']:<12} {field['type'].capitalize()} {' '.join(details)}".rstrip()
 
 
 def _class_list(classes: list[str]) -> str:
@@ -175,40 +104,21 @@ def _class_list(classes: list[str]) -> str:
     return f"{len(classes):,}: {', '.join(classes[:_SHOWN_CLASSES])}{more}"
 
 
-# --- Lines and tables -----------------------------------------------------------------------------
-
-_PIPED_WIDTH = 100  # characters of a line of a table where the output is no terminal
-
-
-def new_table(*headings: str) -> Table:
-    """Returns a table with narrow gaps; the columns with these headings wrap if it is too wide."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+def _statistics_table(statistics: list[dict[str, Any]]) -> Table:
+    """Returns the statistics of a packed table, one row per column."""
+    table = new_table("column")
+    keys = [key for key in _STATISTICS if any(column.get(key) for column in statistics)]
+    for key in keys:
+        table.add_column(key, justify="right", overflow="fold")
+    for column in statistics:
+        name, field = column["column"], column["field"]
+        numbers = (_number(column.get(key)) for key in keys)
+        table.add_row(cell(name if name == field else f"{field}: {name}"), *numbers)
     return table
 
 
-def cell(text: str) -> str:
-    """Returns the text of a table cell without markup and control characters."""
-    from rich.markup import escape
-
-    return escape(shown(text))
-
-
-def print_table(table: Table) -> None:
-    """Prints a table as wide as the terminal, or wrapped to a readable width without a terminal."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    piped = Console(width=_PIPED_WIDTH, highlight=False)
-    (console if console.is_terminal else piped).print(table)
-
-
-def print_columns(columns: list[dict[str, Any]]) -> None:
-    """Prints the columns of table files, one line per column."""
+def _columns_table(columns: list[dict[str, Any]]) -> Table:
+    """Returns the columns of table files, one row per column."""
     table = new_table("column", "type")
     table.add_column("field", no_wrap=True)
     stored = any(column["compression"] for column in columns)
@@ -221,14 +131,15 @@ def print_columns(columns: list[dict[str, Any]]) -> None:
             cells += [", ".join(column["compression"]), _encoding(column["encodings"])]
             sizes = column["bytes"], column["uncompressed_bytes"]
             cells += ["" if size is None else readable_bytes(size) for size in sizes]
-            cells.append("" if column["nulls"] is None else f"{column['nulls']:,}")
+            cells.append(_number(column["nulls"]))
         table.add_row(*map(cell, cells))
-    print_table(table)
+    return table
 
 
-def line(key: str, value: str) -> str:
-    """Returns a line with the name and the value of a property."""
-    return f"{key:<12} {value}".rstrip()
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def _encoding(names: list[str]) -> str:

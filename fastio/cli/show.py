@@ -2,197 +2,79 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import numpy as np
 
-from fastio.cli.common import (
-    EXIT_FAILED,
-    BadParameter,
-    StorageOptions,
-    clear_errors,
-    complain,
-    counted,
-    parse_storage_options,
-    say,
-)
-from fastio.errors import SchemaError
+from fastio.cli.command import Output, Written, command
+from fastio.cli.common import counted
+from fastio.cli.parsing import BadParameter, Call, parse_calls
+from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import whole_file
+from fastio.schema import Scalar, Text
+from fastio.sources import open as open_data
 
 if TYPE_CHECKING:
     from fastio.sources import AnyDataset
 
 _SHOWN_TOKENS = 32  # tokens printed per document
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_WRITTEN = {
+    "epoch": Written(least=0),
+    "tokenizer": Written(metavar="bytes|NAME|FILE"),
+    "transforms": Written("transform", syntax="May be repeated.", many=True, parse=parse_calls),
+}
 
 
+@command(written=_WRITTEN)
 def show(
-    dst: Annotated[
-        str,
-        typer.Argument(help="A packed dataset or its URL, an image folder, or WebDataset tars."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Image file to write, for example sheet.png. Tokens are printed instead."
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Number of samples to show.")] = 24,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed for the choice of samples and for random crops.")
-    ] = 0,
-    transform: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Transform to apply, for example 'RandomResizedCrop(224)'; may be repeated, "
-            "applied in order."
-        ),
-    ] = None,
-    epoch: Annotated[
-        int, typer.Option(min=0, help="Epoch whose random crops are drawn, with --transform.")
-    ] = 0,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="bytes|NAME|FILE", help="Tokenizer that made the tokens, to print the text too."
-        ),
-    ] = None,
-    storage_options: StorageOptions = None,
-) -> None:
+    source: str,
+    out: Path | None = None,
+    count: int = 24,
+    seed: int = 0,
+    transforms: Sequence[Call] = (),
+    epoch: int = 0,
+    tokenizer: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Output:
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them.
 
     For a dataset of tokens, print the beginnings of documents.
+
+    Args:
+        source: A packed dataset or its URL, an image folder, or WebDataset tars.
+        out: Image file to write, for example sheet.png. Tokens are printed instead.
+        count: Number of samples to show.
+        seed: Seed for the choice of samples and for random crops.
+        transforms: Transform to apply, for example 'RandomResizedCrop(224)'; several are applied
+            in order.
+        epoch: Epoch whose random crops are drawn, with --transform.
+        tokenizer: Tokenizer that made the tokens, to print the text too.
     """
-    options = parse_storage_options(storage_options)
-    if out is None:
-        with clear_errors():
-            _print_tokens(dst, options, count, seed, tokenizer)
-        return
+    if out is not None:
+        _check_out(out, tokenizer)
+    with open_data(source, storage_options=storage_options) as dataset:
+        rows = random.Random(seed).sample(range(len(dataset)), min(count, len(dataset)))
+        if out is None:
+            return _tokens(dataset, rows, tokenizer)
+        field = _image_field(dataset)
+        _draw(out, dataset, rows, _images(dataset, field, rows, transforms or (), seed, epoch))
+        text = f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}"
+        return Output({"out": str(out), "rows": rows, "samples": len(dataset)}, [text])
+
+
+def _check_out(out: Path, tokenizer: str | None) -> None:
+    """Raises an error if no contact sheet can be written to a path."""
     if tokenizer is not None:
         raise BadParameter("--tokenizer prints tokens as text and cannot be combined with --out")
     if out.suffix.lower() not in _FORMATS:
         raise BadParameter(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     if not out.parent.is_dir():
-        complain(f"cannot write {out}: there is no folder {out.parent}")
-        raise typer.Exit(EXIT_FAILED)
-    steps = [_parse(text) for text in transform or []]
-    with clear_errors():
-        from fastio.cli.contact_sheet import TILE, contact_sheet
-        from fastio.sources import open as open_data
-
-        with open_data(dst, storage_options=options) as dataset:
-            field = _image_field(dataset)
-            rows = _choose(len(dataset), count, seed)
-            images: Iterable[Any] = (dataset.image(field, row, at_least=TILE) for row in rows)
-            if steps:
-                images = _transformed(dataset, field, rows, steps, seed, epoch)
-            sheet = contact_sheet(images, _captions(dataset, rows))
-            with whole_file(out) as file:
-                sheet.save(file, format=_FORMATS[out.suffix.lower()])
-            say(f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}")
-
-
-def _print_tokens(
-    dst: str, storage_options: dict[str, Any] | None, count: int, seed: int, tokenizer: str | None
-) -> None:
-    """Prints the first tokens of some documents and, with a tokenizer, their text.
-
-    Raises:
-        FastioError: as `fastio.open`, or there is no such tokenizer.
-        typer.BadParameter: the dataset has images, which need --out.
-        SchemaError: the dataset has no tokens.
-    """
-    import numpy as np
-
-    from fastio.pack.tokens import open_encoder
-    from fastio.sources import open as open_data
-
-    with open_data(dst, storage_options=storage_options) as dataset:
-        if dataset.schema.image_fields:
-            raise BadParameter(
-                "--out is needed to show images: it names the file to write, for example --out "
-                "sheet.png"
-            )
-        if not dataset.schema.token_fields:
-            raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
-        encoder = None if tokenizer is None else open_encoder(tokenizer, "none")
-        field = dataset.schema.token_fields[0]
-        rows = _choose(len(dataset), count, seed)
-        captions = _captions(dataset, rows)
-        documents = dataset.gather(field, np.array(rows, np.int64))
-    for caption, tokens in zip(captions, documents, strict=True):
-        shown = tokens[:_SHOWN_TOKENS]
-        more = " ..." if len(shown) < len(tokens) else ""
-        say(f"{caption} ({counted(len(tokens), 'token')}) {' '.join(map(str, shown))}{more}")
-        if encoder is not None:
-            say(f"    {json.dumps(encoder.decode(shown), ensure_ascii=False)}{more}")
-
-
-def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Returns the name and arguments of a call such as "Resize((8, 9), interpolation='bicubic')".
-
-    Arguments must be literals; nothing else is evaluated.
-    """
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if isinstance(call, ast.Name):
-            return call.id, [], {}
-        assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Name)
-        arguments = [ast.literal_eval(value) for value in call.args]
-        named = {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
-        raise BadParameter(
-            f"--transform must have the form 'RandomResizedCrop(224)', got {text!r}"
-        ) from None
-    return call.func.id, arguments, named
-
-
-def _transformed(
-    dataset: AnyDataset,
-    field: str,
-    rows: list[int],
-    steps: list[tuple[str, list[Any], dict[str, Any]]],
-    seed: int,
-    epoch: int,
-) -> list[Any]:
-    """Returns the rows' images as a Loader with these transforms, seed and epoch delivers them."""
-    from fastio import transforms
-    from fastio.loader import Loader  # which imports torch
-
-    made = []
-    for name, arguments, named in steps:
-        kind = getattr(transforms, name, None)
-        if kind not in transforms.GEOMETRIC:
-            known = ", ".join(sorted(each.__name__ for each in transforms.GEOMETRIC))
-            raise BadParameter(f"--transform {name!r} is not one of {known}")
-        try:
-            made.append(kind(*arguments, **named))
-        except TypeError as error:
-            raise BadParameter(f"--transform {name}: {error}") from error
-    loader = Loader(
-        dataset,
-        batch_sampler=[rows],
-        transforms={field: made},
-        fields=[field],
-        seed=seed,
-        distributed=False,
-    )
-    with loader:
-        loader.set_epoch(epoch)
-        batch = next(iter(loader))
-    images = batch[field] if isinstance(batch, dict) else batch
-    (images,) = images if isinstance(images, tuple) else (images,)
-    return [image.permute(1, 2, 0).numpy() for image in images]
-
-
-def _choose(rows: int, count: int, seed: int) -> list[int]:
-    return random.Random(seed).sample(range(rows), min(count, rows))
+        raise SourceNotFound(f"cannot write {out}: there is no folder {out.parent}")
 
 
 def _image_field(dataset: AnyDataset) -> str:
@@ -202,12 +84,93 @@ def _image_field(dataset: AnyDataset) -> str:
     return fields[0]
 
 
+def _draw(out: Path, dataset: AnyDataset, rows: list[int], images: Iterable[Any]) -> None:
+    from fastio.cli.contact_sheet import contact_sheet
+
+    sheet = contact_sheet(images, _captions(dataset, rows))
+    with whole_file(out) as file:
+        sheet.save(file, format=_FORMATS[out.suffix.lower()])
+
+
+def _images(
+    dataset: AnyDataset,
+    field: str,
+    rows: list[int],
+    calls: Sequence[Call],
+    seed: int,
+    epoch: int,
+) -> Iterable[Any]:
+    """Returns the rows' images, or what a Loader with transforms, seed and epoch delivers."""
+    from fastio.cli.contact_sheet import TILE
+
+    if not calls:
+        return (dataset.image(field, row, at_least=TILE) for row in rows)
+    from fastio.loader import Loader  # which imports torch
+
+    with Loader(
+        dataset,
+        batch_sampler=[rows],
+        transforms={field: [*map(_transform, calls)]},
+        fields=[field],
+        seed=seed,
+        distributed=False,
+    ) as loader:
+        loader.set_epoch(epoch)
+        batch = next(iter(loader))
+    images = batch[field] if isinstance(batch, dict) else batch
+    (images,) = images if isinstance(images, tuple) else (images,)
+    return [image.permute(1, 2, 0).numpy() for image in images]
+
+
+def _transform(call: Call) -> Any:
+    """Returns the transform that a call names."""
+    from fastio import transforms
+
+    name, arguments, named = call
+    kind = getattr(transforms, name, None)
+    if kind not in transforms.GEOMETRIC:
+        known = ", ".join(sorted(each.__name__ for each in transforms.GEOMETRIC))
+        raise BadParameter(f"{name!r} is not one of {known}", "--transform")
+    try:
+        return kind(*arguments, **named)
+    except TypeError as error:
+        raise BadParameter(f"{name}: {error}", "--transform") from error
+
+
+def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Output:
+    """Returns the first tokens of documents and, with a tokenizer, their text.
+
+    Raises:
+        BadParameter: The dataset has images, which need --out.
+        SchemaError: The dataset has no tokens.
+        FastioError: There is no such tokenizer.
+    """
+    from fastio.pack.tokens import open_encoder
+
+    if dataset.schema.image_fields:
+        raise BadParameter(
+            "--out is needed to show images: it names the file to write, for example --out "
+            "sheet.png"
+        )
+    if not dataset.schema.token_fields:
+        raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
+    encoder = None if tokenizer is None else open_encoder(tokenizer, "none")
+    documents = dataset.gather(dataset.schema.token_fields[0], np.array(rows, np.int64))
+    lines, values = [], []
+    for row, caption, tokens in zip(rows, _captions(dataset, rows), documents, strict=True):
+        first = tokens[:_SHOWN_TOKENS]
+        more = " ..." if len(first) < len(tokens) else ""
+        words = " ".join(map(str, first))
+        lines.append(f"{caption} ({counted(len(tokens), 'token')}) {words}{more}")
+        values.append({"row": row, "length": len(tokens), "tokens": first.tolist()})
+        if encoder is not None:
+            values[-1]["text"] = encoder.decode(first)
+            lines.append(f"    {json.dumps(values[-1]['text'], ensure_ascii=False)}{more}")
+    return Output({"documents": values, "samples": len(dataset)}, lines)
+
+
 def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:
     """Returns a caption per row: the row number and the values of its Scalar and Text fields."""
-    import numpy as np
-
-    from fastio.schema import Scalar, Text
-
     captions = [str(row) for row in rows]
     separator = ": "
     for name, kind in dataset.schema.fields.items():
@@ -217,8 +180,7 @@ def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:
         if dataset.classes and name in ("label", "class"):
             classes = dict(enumerate(dataset.classes))
             words = [classes.get(int(word), word) for word in words]
-        captions = [
-            f"{caption}{separator}{word}" for caption, word in zip(captions, words, strict=True)
-        ]
+        pairs = zip(captions, words, strict=True)
+        captions = [f"{caption}{separator}{word}" for caption, word in pairs]
         separator = ", "
     return captions

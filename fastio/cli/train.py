@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fastio.cli.common import (
-    check_there,
-    clear_errors,
-    complain,
-    parse_groups,
-    parse_names,
-    say,
-    say_json,
-)
-from fastio.cli.described import Written, descriptions, with_options_of
+from fastio.cli.command import Given, Output, Written, command
+from fastio.cli.common import check_there
+from fastio.cli.parsing import parse_groups, parse_names
 from fastio.train.options import ImageSettings, Options, TabularSettings, TextSettings
 
 if TYPE_CHECKING:
     from fastio.train import Result, Task
+    from fastio.train.monitor import Monitor
 
 train = typer.Typer(
     help="Train a model. Under torchrun (torchrun --nproc-per-node 8 -m fastio train ...) every "
@@ -34,71 +26,49 @@ train = typer.Typer(
 _WRITTEN = {
     "val": Written(metavar="DATA"),
     "threads": Written(least=0),
-    "seed": Written(least=0),
     "early_stopping": Written(metavar="PATIENCE"),
     "checkpoint_dir": Written(metavar="DIR"),
     "checkpoint_every": Written(metavar="STEPS"),
     "tensorboard": Written(metavar="DIR"),
     "visdom": Written(metavar="URL"),
-}
-_LABEL = {"label": Written(metavar="FIELD")}
-_TABULAR = _LABEL | {
+    "label": Written(metavar="FIELD"),
     "dense": Written(metavar="A,B,...", parse=parse_names),
     "sparse": Written(metavar="A,B,...", parse=parse_names),
     "groups": Written(
         "group",
         "NAME=A,B,...",
         "For example dense=I1..I13. May be repeated.",
-        True,
-        parse=partial(parse_groups, "--group"),
+        many=True,
+        parse=parse_groups,
     ),
+    "quiet": Written(text="Print no progress.", short="-q"),
 }
 
 
 def _training(
-    settings: type[Any], batch_size: int, written: Mapping[str, Written] = _LABEL
-) -> Callable[[Callable[[Options, Any], Task]], Callable[..., None]]:
+    settings: type[Any], batch_size: int
+) -> Callable[[Callable[[Options, Any], Task]], None]:
     """Returns a decorator that makes a command from a function (options, settings) -> task.
 
     Args:
-        settings: the settings of the task.
-        batch_size: the default batch size.
-        written: how its settings are written on the command line.
+        settings: The settings of the task.
+        batch_size: The default batch size.
     """
 
-    def decorate(make: Callable[[Options, Any], Task]) -> Callable[..., None]:
-        def command(
-            given: dict[str, Any],
-            data: Annotated[
-                str, typer.Argument(metavar="DATA", help=descriptions(Options)["data"])
-            ],
-            as_json: Annotated[
-                bool, typer.Option("--json", help="Print the result as JSON on one line.")
-            ] = False,
-            quiet: Annotated[
-                bool, typer.Option("--quiet", "-q", help="Print no progress.")
-            ] = False,
-        ) -> None:
-            own = {field.name: given.pop(field.name) for field in fields(settings)}
-            with clear_errors():
-                check_there(data)
-                check_there(given["val"])
-                options = Options(data, **given)
-                _run(lambda: make(options, settings(**own)), options, as_json, quiet)
+    def decorate(make: Callable[[Options, Any], Task]) -> None:
+        def run(own: Given, given: Given, as_json: bool = False, quiet: bool = False) -> Output:
+            check_there(given["data"])
+            check_there(given["val"])
+            options = Options(**given)
+            return _fit(lambda: make(options, settings(**own)), options, not quiet, not as_json)
 
-        command.__name__, command.__doc__ = make.__name__, make.__doc__
-        return with_options_of(
-            settings,
-            Options,
-            written={**_WRITTEN, **written},
-            without=frozenset({"data"}),
-            defaults={"batch_size": batch_size},
-        )(command)
+        run.__name__, run.__doc__ = make.__name__, make.__doc__
+        defaults = {"batch_size": batch_size}
+        train.command()(command(settings, Options, written=_WRITTEN, defaults=defaults)(run))
 
     return decorate
 
 
-@train.command()
 @_training(ImageSettings, batch_size=64)
 def image(options: Options, settings: ImageSettings) -> Task:
     """Classify images."""
@@ -107,7 +77,6 @@ def image(options: Options, settings: ImageSettings) -> Task:
     return image_task(options, settings)
 
 
-@train.command()
 @_training(TextSettings, batch_size=32)
 def text(options: Options, settings: TextSettings) -> Task:
     """Classify text, or train a language model, on tokens that `fastio pack --tokenizer` made."""
@@ -116,8 +85,7 @@ def text(options: Options, settings: TextSettings) -> Task:
     return text_task(options, settings)
 
 
-@train.command()
-@_training(TabularSettings, batch_size=16_384, written=_TABULAR)
+@_training(TabularSettings, batch_size=16_384)
 def tabular(options: Options, settings: TabularSettings) -> Task:
     """Train on rows of numbers and ids from a packed table or from table files."""
     from fastio.train.tabular import tabular_task
@@ -125,47 +93,56 @@ def tabular(options: Options, settings: TabularSettings) -> Task:
     return tabular_task(options, settings)
 
 
-def _run(make: Callable[[], Task], options: Options, as_json: bool, quiet: bool) -> None:
+def _fit(make: Callable[[], Task], options: Options, bar: bool, advises: bool) -> Output:
+    """Trains a task, and returns the result and, after an interruption, how to continue the run.
+
+    Only the main process of several shows and prints anything.
+    """
     from fastio.train import fit
-    from fastio.train.monitor import Monitor, Monitors
+    from fastio.train.monitor import Monitors
+    from fastio.train.progress import Bar
 
     main = os.environ.get("RANK", "0") == "0"
-    monitors: list[Monitor] = []
-    if main and options.tensorboard is not None:
-        from fastio.train.trackers import TensorBoard
-
-        monitors.append(TensorBoard(options.tensorboard))
-    if main and options.visdom is not None:
-        from fastio.train.trackers import Visdom
-
-        monitors.append(Visdom(options.visdom))
-    if not main or quiet:
-        result = fit(make(), options, Monitors(*monitors))
+    monitors = _trackers(options) if main else []
+    if main and bar:
+        with Bar(advises=advises) as shown:
+            result = fit(make(), options, Monitors(shown, *monitors))
     else:
-        from fastio.train.progress import Bar
-
-        with Bar(advises=not as_json) as bar:
-            result = fit(make(), options, Monitors(bar, *monitors))
-    if main:
-        _tell(result, options, as_json, quiet)
-    if result.signal:
-        raise typer.Exit(128 + result.signal)
+        result = fit(make(), options, Monitors(*monitors))
+    code = 128 + result.signal if result.signal else 0
+    if not main:
+        raise typer.Exit(code)
+    return Output(result.to_dict(), _text(result, options), _problems(result, options), code)
 
 
-def _tell(result: Result, options: Options, as_json: bool, quiet: bool) -> None:
-    """Prints the result on stdout and, after an interruption, how to continue the run on stderr."""
-    if as_json:
-        say_json(result.to_dict())
-    elif not quiet and result.best is not None:
-        kept = f"; {options.checkpoint_dir}/best.pt" if options.checkpoint_dir else ""
-        say(
-            f"{result.reason} after step {result.steps:,}: best {result.metric} "
-            f"{result.best:.4f} in epoch {result.best_epoch}{kept}"
-        )
-    if result.signal:
-        saved = (
-            "it goes on from there with the same command and --resume"
-            if options.checkpoint_dir
-            else "nothing is saved without --checkpoint-dir"
-        )
-        complain(f"interrupted after step {result.steps:,}: {saved}")
+def _trackers(options: Options) -> list[Monitor]:
+    """Returns the trackers that the options ask for."""
+    from fastio.train import trackers
+
+    kinds: Mapping[str, Callable[[str], Monitor]] = {
+        "tensorboard": trackers.TensorBoard,
+        "visdom": trackers.Visdom,
+    }
+    where = {name: getattr(options, name) for name in kinds}
+    return [kinds[name](place) for name, place in where.items() if place is not None]
+
+
+def _text(result: Result, options: Options) -> list[str]:
+    if result.best is None:
+        return []
+    kept = f"; {options.checkpoint_dir}/best.pt" if options.checkpoint_dir else ""
+    return [
+        f"{result.reason} after step {result.steps:,}: best {result.metric} "
+        f"{result.best:.4f} in epoch {result.best_epoch}{kept}"
+    ]
+
+
+def _problems(result: Result, options: Options) -> list[str]:
+    if not result.signal:
+        return []
+    saved = (
+        "it goes on from there with the same command and --resume"
+        if options.checkpoint_dir
+        else "nothing is saved without --checkpoint-dir"
+    )
+    return [f"interrupted after step {result.steps:,}: {saved}"]

@@ -214,19 +214,47 @@ def open(
     return dataset
 
 
-def describe(source: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns what a source consists of, as JSON values; see `fastio info`. Raises as `open`."""
+def describe(source: Any, *, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns what a source consists of, as JSON values. `fastio info` prints it.
+
+    Args:
+        source: A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), or
+            the URL of one of these; a directory of Hugging Face's save_to_disk; or a folder of
+            images or sound files.
+        storage_options: Options of the file system of a URL, such as keys and endpoint.
+
+    Raises:
+        FastioError: As `open`.
+    """
     found = find_data(source, Options(storage_options))
     with _named_errors(source):
         return {"dataset": found.kind.key} | found.kind.describe(found)
 
 
-def check(source: Any, options: Options | None, deep: bool, progress: Progress) -> Findings:
-    """Reads all of a source and returns what is damaged; see `fastio verify`. Raises as `open`.
+def check(
+    source: Any,
+    *,
+    deep: bool = False,
+    max_pixels: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress,
+) -> Findings:
+    """Reads all of a source and returns what is damaged. `fastio verify` prints it.
 
-    With `deep` images are decoded too.
+    Args:
+        source: A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), or
+            the URL of one of these; a directory of Hugging Face's save_to_disk; or a folder of
+            images or sound files.
+        deep: Also decode every image, and name damaged ones.
+        max_pixels: With deep: maximum number of pixels of an image; larger images count as damaged
+            (default: about 179 million).
+        storage_options: Options of the file system of a URL, such as keys and endpoint.
+        progress: Shows how much is done.
+
+    Raises:
+        FastioError: As `open`.
     """
-    found = find_data(source, options)
+    found = find_data(source, Options(storage_options=storage_options, max_pixels=max_pixels))
     with _named_errors(source):
         return found.kind.check(found, deep, progress)
 

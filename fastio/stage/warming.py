@@ -89,13 +89,13 @@ def warm(
 
     Args:
         url: URL of a packed dataset, a tar, a folder of tars, or a pattern of tars.
-        cache: a folder, or a `fastio.Cache`, whose budget applies.
-        fields: for tars, the fields that the Loader will read, in its order: what it looks up
-            depends on them. Packed datasets are fetched whole.
-        storage_options: options of the store, as in `fastio.open`.
-        parallel: maximum number of concurrent requests, each of up to 4 MiB or one block. None
-            chooses it by the number of cores.
-        advance: function that is called with the number of bytes staged since its last call.
+        cache: A folder, or a `fastio.Cache`, whose budget applies.
+        fields: Tars: fields that the Loader will read, in its order (default: all). What it looks
+            up depends on them. Packed datasets are fetched whole.
+        storage_options: Options of the file system of the URL, such as keys and endpoint.
+        parallel: Maximum number of concurrent requests, each of up to 4 MiB or one block (default:
+            by the number of cores).
+        advance: A function that is called with the number of bytes staged since its last call.
 
     Returns:
         A report of what is staged.

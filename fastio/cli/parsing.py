@@ -1,0 +1,173 @@
+"""Parses values of the command line: KEY=VALUE, NAME=A,B, conditions on rows, transforms."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from fastio.shown import shown_lines
+from fastio.sources.table.options import expand_range
+
+Condition = tuple[str, str, Any]
+Call = tuple[str, list[Any], dict[str, Any]]
+
+_COMPARED = re.compile(r"\s*([^<>=!\s][^<>=!]*?)\s*(==|!=|<=|>=|<|>|=)\s*([^<>=!\s].*?)\s*")
+_LISTED = re.compile(r"\s*(.+?)\s+(not\s+in|in)\s+(.+?)\s*")
+_BRACKETS = {"[": "]", "(": ")"}
+_QUOTED = re.compile(r"""\s*("[^"]*"|'[^']*'|[^,]*?)\s*(?:,|$)""")
+_TRUTH = {"true": True, "false": False}
+
+
+class BadParameter(typer.BadParameter):
+    """Reports wrong usage of a command; control characters in the message are escaped.
+
+    Args:
+        message: What is wrong. It follows the option's name, if there is one.
+        option: The option, such as "--rows". Functions that parse leave it to the command.
+    """
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(shown_lines(message), param_hint=option)
+
+
+def parse_storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """Parses storage options: JSON objects, or KEY=VALUE, where true and false become booleans.
+
+    Raises:
+        BadParameter: The text is neither.
+    """
+    found: dict[str, Any] = {}
+    for text in given or ():
+        key, mark, value = text.partition("=")
+        if text.lstrip().startswith("{"):
+            try:
+                found.update(json.loads(text))
+            except ValueError as error:
+                raise BadParameter(f"it is not valid JSON: {error}") from error
+        elif mark and key:
+            found[key.strip()] = _TRUTH.get(value.lower(), value)
+        else:
+            raise BadParameter("it must have the form KEY=VALUE or be a JSON object")
+    return found or None
+
+
+def parse_pairs(given: Sequence[str]) -> dict[str, str]:
+    """Parses NAME=TEXT options into a dict.
+
+    Raises:
+        BadParameter: An option has another form, or a name occurs twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, mark, value = text.partition("=")
+        if not mark or not name.strip() or not value or name.strip() in found:
+            raise BadParameter(
+                f"it must have the form NAME=..., with each name given once; got {text!r}"
+            )
+        found[name.strip()] = value
+    return found
+
+
+def parse_names(text: str) -> list[str]:
+    """Returns the names in a comma-separated list, with ranges such as I1..I13 expanded."""
+    return [name for part in text.split(",") for name in expand_range(part.strip())]
+
+
+def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
+    """Parses NAME=A,B,... options into a dict of lists; see `parse_pairs` and `parse_names`."""
+    return {name: parse_names(members) for name, members in parse_pairs(given).items()}
+
+
+def parse_nulls(given: Sequence[str]) -> dict[str, Any]:
+    """Parses NAME=VALUE options into a dict; values that read like numbers become numbers."""
+    return {name: _number(text) for name, text in parse_pairs(given).items()}
+
+
+def parse_conditions(given: Sequence[str]) -> list[Condition]:
+    """Parses conditions on table rows, all of which must hold; see `parse_condition`."""
+    return [parse_condition(text) for text in given]
+
+
+def parse_condition(text: str) -> Condition:
+    """Parses a column, an operator and a value: a number, true, false, or a string, quoted or not.
+
+    Raises:
+        BadParameter: The text is not a condition.
+    """
+    found = _COMPARED.fullmatch(text)
+    if found is not None and not _LISTED.fullmatch(found[1]):
+        operator = "==" if found[2] == "=" else found[2]
+        return found[1], operator, _value(found[3])
+    found = _LISTED.fullmatch(text)
+    if found is None:
+        raise BadParameter(
+            "it must have the form 'COLUMN OP VALUE', where OP is one of ==, !=, <, <=, "
+            f">, >=, in, not in; got {text!r}"
+        )
+    listed = found[3]
+    if _BRACKETS.get(listed[0]) == listed[-1]:
+        listed = listed[1:-1]
+    values = [_value(part[1]) for part in _QUOTED.finditer(listed.strip()) if part[0]]
+    return found[1], " ".join(found[2].split()), values
+
+
+def parse_calls(given: Sequence[str]) -> list[Call]:
+    """Parses calls such as "Resize((8, 9), interpolation='bicubic')" into names and arguments.
+
+    Arguments must be literals; nothing else is evaluated.
+
+    Raises:
+        BadParameter: A text is not such a call.
+    """
+    return [_call(text) for text in given]
+
+
+def _call(text: str) -> Call:
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            return call.id, [], {}
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)
+        arguments = [ast.literal_eval(value) for value in call.args]
+        named = {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise BadParameter(
+            f"it must have the form 'RandomResizedCrop(224)', got {text!r}"
+        ) from None
+    return call.func.id, arguments, named
+
+
+def parse_rows(text: str) -> slice:
+    """Parses a range of rows: 100:200, 100: or :200.
+
+    Raises:
+        BadParameter: The text is not a range.
+    """
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None:
+        raise BadParameter(f"it must have the form 100:200, 100: or :200, got {text!r}")
+    first, last = (int(part) if part else None for part in match.groups())
+    return slice(first, last)
+
+
+def _value(text: str) -> Any:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    number = _number(text)
+    return _TRUTH.get(text.lower(), text) if isinstance(number, str) else number
+
+
+def _number(text: str) -> int | float | str:
+    """Returns the number that a text reads like, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

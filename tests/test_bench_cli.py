@@ -16,7 +16,7 @@ import fastio
 from fastio.cli import main
 from fastio.diagnose import Measured
 from fastio.train.models import ENCODER_SIZES, EncoderSize
-from fastio.train.tabular import TabularSettings
+from fastio.train.options import TabularSettings
 from tests.servers import http_folder
 from tests.support import numbered_folder
 

@@ -25,12 +25,11 @@ from fastio.device import DevicePrefetcher, HostBatch, copy_stream
 from fastio.diagnose.probes import gpu as probes
 from fastio.tensors.trees import Tail
 from fastio.train import Options, Result, fit
-from fastio.train.image import ImageSettings, image_task
+from fastio.train.kinds import image_task, tabular_task, text_task
 from fastio.train.monitor import Monitor
+from fastio.train.options import ImageSettings, TabularSettings, TextSettings
 from fastio.train.parallel import _device
-from fastio.train.tabular import TabularSettings, tabular_task
 from fastio.train.task import Task
-from fastio.train.text import TextSettings, text_task
 from fastio.transforms import Normalize
 from tests import test_bench_device, test_device, test_loader_cuda
 from tests.cuda_rehearsal import Event, Rehearsal, rehearsed
@@ -419,9 +418,9 @@ def tiny(folder: Path) -> str:
     return str(tiny_data(folder / "tiny", 24))
 
 
-def trained(task: Callable[[Options], Task], monitor: Monitor | None = None, **how: Any) -> Result:
+def trained(task: Callable[[Options], Task], *monitors: Monitor, **how: Any) -> Result:
     options = Options(**{"batch_size": 8, "threads": 1, "epochs": 2} | how)
-    return fit(task(options), options, monitor)
+    return fit(task(options), options, *monitors)
 
 
 @pytest.mark.parametrize("amp", [None, "bf16", "fp16"])

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.train import Options, fit
-from fastio.train.image import ImageSettings, ImageTask, image_task
+from fastio.train.kinds import LearnedTask, image_task
 from fastio.train.models import IMAGE_MODELS
-from fastio.train.monitor import Monitor
+from fastio.train.options import ImageSettings
 from fastio.train.parallel import Place
 from tests.support import numbered_folder
 from tests.train_support import ROOT, StopAt
@@ -59,16 +60,17 @@ def options(data: str | Path, **changes: Any) -> Options:
     return Options(**{"data": str(data), **plain, **changes})
 
 
-def small(given: Options, **settings: Any) -> ImageTask:
+def small(given: Options, **settings: Any) -> LearnedTask:
     return image_task(given, ImageSettings(**{"model": "tiny", "size": 16, **settings}))
 
 
 @pytest.mark.parametrize("kind", ["folder", "packed", "tars"])
 def test_images_and_classes_come_from_any_container(sources: dict[str, str], kind: str) -> None:
     task = small(options(sources[kind]))
-    assert len(task.labels.words) == 3
+    assert task.identity()["classes"] == 3
     with task.train_loader(HERE) as loader:
-        images, labels = task._pair(next(iter(loader)))
+        batch = next(iter(loader))
+    (images,), labels = task.inputs(batch), task.target(batch)
     assert (images.shape, images.dtype) == ((8, 3, 16, 16), torch.float32)
     assert (labels.shape, labels.dtype) == ((8,), torch.int64)
 
@@ -91,7 +93,7 @@ def test_classes_of_other_data_are_known_by_their_names(folder: Path, tmp_path: 
     loader = task.val_loader(HERE)
     assert loader is not None
     with loader:
-        labels = task._pair(next(iter(loader)))[1].tolist()
+        labels = task.target(next(iter(loader))).tolist()
     assert labels == [0] * 9 + [2] * 8
 
 
@@ -171,11 +173,11 @@ def test_wrong_options_are_one_line(folder: Path, arguments: list[str], message:
 def test_an_interrupted_command_says_how_to_go_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("fastio.train.monitor.Monitors", lambda *_: StopAt(2, number))
-    result = run(str(folder), *TINY, "--checkpoint-dir", str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr("fastio.train.progress.Bar", lambda **_: nullcontext(StopAt(2, number)))
+        result = run(str(folder), *TINY, "--checkpoint-dir", str(tmp_path))
     assert result.exit_code == 128 + number
     assert "--resume" in result.stderr
-    monkeypatch.setattr("fastio.train.monitor.Monitors", lambda *_: Monitor())
     resumed = run(str(folder), *TINY, "--checkpoint-dir", str(tmp_path), "--resume", "--json")
     assert json.loads(resumed.stdout)["steps"] == 30
 

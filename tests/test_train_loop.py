@@ -48,8 +48,8 @@ def options(data: Path, **changes: Any) -> Options:
     return Options(**{"data": str(data), **plain, **changes})
 
 
-def train(given: Options, monitor: Monitor | None = None, dropout: float = 0.3) -> Result:
-    return fit(TinyTask(given, dropout), given, monitor)
+def train(given: Options, *monitors: Monitor, dropout: float = 0.3) -> Result:
+    return fit(TinyTask(given, dropout), given, *monitors)
 
 
 def timeless(result: Result) -> dict[str, Any]:
@@ -266,9 +266,9 @@ def test_both_parts_of_a_split_are_all_rows(data: Path) -> None:
     given = options(data, val_split=0.25, val_batch_size=4, batch_size=4)
     task = TinyTask(given)
     with Run(task, given, _here()) as run:
-        seen = [run.loader.batch.rows.tolist() for _ in run.loader]
-        held = [run.val_loader.batch.rows.tolist() for _ in run.val_loader]  # type: ignore[union-attr]
-    training, evaluation = ({row for batch in part for row in batch} for part in (seen, held))
+        parts = [(loader, loader.dataset.indices) for loader in (run.loader, run.val_loader)]  # type: ignore[union-attr]
+        seen, held = ([rows[loader.batch.rows].tolist() for _ in loader] for loader, rows in parts)
+        training, evaluation = ({row for batch in part for row in batch} for part in (seen, held))
     assert (len(training), len(evaluation)) == (44, 15)  # of 45 rows to train on, one is left over
     assert not training & evaluation
 

@@ -16,12 +16,13 @@ from torch import nn
 
 import fastio
 from fastio.train import Options
-from fastio.train.columns import Columns, moments
-from fastio.train.labels import listed
+from fastio.train.fields import Columns, listed, moments
+from fastio.train.kinds import tabular_task
 from fastio.train.loop import fit
 from fastio.train.models import DLRM, Scaled, TabularMLP
+from fastio.train.objectives import BINS, area_under_curve, logit_counts
+from fastio.train.options import TabularSettings
 from fastio.train.parallel import Place
-from fastio.train.tabular import BINS, TabularSettings, area_under_curve, logit_counts, tabular_task
 from tests.support import open_loader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -300,10 +301,11 @@ def test_text_is_no_column(tmp_path: Path) -> None:
         tabular_task(Options(data=str(tmp_path / "x.parquet")))
 
 
-def test_files_as_they_are_have_no_val_split(folder: Path) -> None:
+def test_a_part_of_files_as_they_are_can_be_held_out(folder: Path) -> None:
     run = options(folder, data=str(folder / "train.parquet"), val=None, val_split=0.1)
-    with pytest.raises(fastio.TrainError, match="fastio pack"):
-        tabular_task(run, CHOSEN)
+    result = fit(tabular_task(run, replace(CHOSEN, groups=GROUPS)), run)
+    assert result.best is not None
+    assert result.best > 0.95
 
 
 @pytest.mark.parametrize("name", ["objective", "model", "dense_transform"])

@@ -15,11 +15,12 @@ import torch
 
 import fastio
 from fastio.train import Options
-from fastio.train.labels import Labels
+from fastio.train.fields import Labels
+from fastio.train.kinds import text_task
 from fastio.train.loop import fit
 from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
+from fastio.train.options import TextSettings
 from fastio.train.parallel import Place
-from fastio.train.text import TextSettings, text_task
 from tests.support import import_transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -228,7 +229,8 @@ def test_data_without_samples_has_no_labels(tmp_path: Path) -> None:
 def test_the_data_of_the_labels_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = str(folder / "train")
     labels = [Labels.of(data, field) for field in ("sentiment", "stars")]
-    monkeypatch.setattr("fastio.train.labels.fastio.Loader", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr("fastio.train.fields.fastio.Loader", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr("fastio.train.fields.fastio.open", lambda *_, **__: pytest.fail("read"))
     for own in labels:
         assert own.numbering(data, PLACE.device) is not None
 

@@ -16,9 +16,8 @@ from rich.console import Console
 
 import fastio
 from fastio.train import Options, fit
-from fastio.train.monitor import Monitor, Monitors
+from fastio.train.monitor import TensorBoard, Visdom
 from fastio.train.progress import Bar, Usage, _count, _readable, _utilisation, allocator_advice
-from fastio.train.trackers import TensorBoard, Visdom
 from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
 
 
@@ -62,7 +61,7 @@ def test_a_resumed_run_goes_on_in_the_same_curves(data: Path, tmp_path: Path) ->
     given = options(data, **kept)
     events = tmp_path / "events"
     with pytest.raises(Crash):
-        fit(TinyTask(given), given, Monitors(TensorBoard(str(events)), CrashAt(6)))
+        fit(TinyTask(given), given, TensorBoard(str(events)), CrashAt(6))
     fit(TinyTask(given), given, TensorBoard(str(events)))
     assert [step for step, _ in curves(events)["train/loss"]] == [1, 2, 3, 4, 5, 6]
 
@@ -210,12 +209,6 @@ def test_a_gpu_that_does_not_tell_how_busy_it_is_stops_nothing(
     monkeypatch.setattr("torch.cuda.utilization", lambda device: 7)
     assert _utilisation(torch.device("cuda", 0)) == ["GPU 7%"]
     assert _utilisation(torch.device("cpu")) == []
-
-
-def test_all_monitors_are_told_everything() -> None:
-    """A method that `Monitors` forgets would be silently lost."""
-    own = {name for name, value in vars(Monitor).items() if callable(value)}
-    assert own <= {*vars(Monitors)}
 
 
 def test_less_than_a_batch_is_told(data: Path) -> None:

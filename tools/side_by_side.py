@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import fastio
 from fastio.diagnose.bench.baseline import PillowFolder, evaluation_edge
-from fastio.train.image import MEAN, STD
+from fastio.train.kinds import MEAN, STD
 
 CLASSES = 6
 BATCH = 32

@@ -14,7 +14,7 @@ from fastio.cli.parsing import parse_groups, parse_names
 from fastio.train.options import ImageSettings, Options, TabularSettings, TextSettings
 
 if TYPE_CHECKING:
-    from fastio.train import Result, Task
+    from fastio.train import Result
     from fastio.train.monitor import Monitor
 
 train = typer.Typer(
@@ -45,70 +45,57 @@ _WRITTEN = {
 }
 
 
-def _training(
-    settings: type[Any], batch_size: int
-) -> Callable[[Callable[[Options, Any], Task]], None]:
-    """Returns a decorator that makes a command from a function (options, settings) -> task.
+def _training(name: str, settings: type[Any], batch_size: int, text: str) -> None:
+    """Adds a command that trains the task of some settings.
 
     Args:
-        settings: The settings of the task.
+        name: The name of the command.
+        settings: The class of the settings.
         batch_size: The default batch size.
+        text: The help text.
     """
 
-    def decorate(make: Callable[[Options, Any], Task]) -> None:
-        def run(own: Given, given: Given, as_json: bool = False, quiet: bool = False) -> Output:
-            check_there(given["data"])
-            check_there(given["val"])
-            options = Options(**given)
-            return _fit(lambda: make(options, settings(**own)), options, not quiet, not as_json)
+    def run(own: Given, given: Given, as_json: bool = False, quiet: bool = False) -> Output:
+        check_there(given["data"])
+        check_there(given["val"])
+        return _fit(settings(**own), Options(**given), not quiet, not as_json)
 
-        run.__name__, run.__doc__ = make.__name__, make.__doc__
-        defaults = {"batch_size": batch_size}
-        train.command()(command(settings, Options, written=_WRITTEN, defaults=defaults)(run))
-
-    return decorate
+    run.__name__, run.__doc__ = name, text
+    defaults = {"batch_size": batch_size}
+    train.command()(command(settings, Options, written=_WRITTEN, defaults=defaults)(run))
 
 
-@_training(ImageSettings, batch_size=64)
-def image(options: Options, settings: ImageSettings) -> Task:
-    """Classify images."""
-    from fastio.train.image import image_task
-
-    return image_task(options, settings)
-
-
-@_training(TextSettings, batch_size=32)
-def text(options: Options, settings: TextSettings) -> Task:
-    """Classify text, or train a language model, on tokens that `fastio pack --tokenizer` made."""
-    from fastio.train.text import text_task
-
-    return text_task(options, settings)
-
-
-@_training(TabularSettings, batch_size=16_384)
-def tabular(options: Options, settings: TabularSettings) -> Task:
-    """Train on rows of numbers and ids from a packed table or from table files."""
-    from fastio.train.tabular import tabular_task
-
-    return tabular_task(options, settings)
+_training("image", ImageSettings, 64, "Classify images.")
+_training(
+    "text",
+    TextSettings,
+    32,
+    "Classify text, or train a language model, on tokens that `fastio pack --tokenizer` made.",
+)
+_training(
+    "tabular",
+    TabularSettings,
+    16_384,
+    "Train on rows of numbers and ids from a packed table or from table files.",
+)
 
 
-def _fit(make: Callable[[], Task], options: Options, bar: bool, advises: bool) -> Output:
+def _fit(settings: Any, options: Options, bar: bool, advises: bool) -> Output:
     """Trains a task, and returns the result and, after an interruption, how to continue the run.
 
     Only the main process of several shows and prints anything.
     """
     from fastio.train import fit
-    from fastio.train.monitor import Monitors
+    from fastio.train.kinds import task_of
     from fastio.train.progress import Bar
 
     main = os.environ.get("RANK", "0") == "0"
     monitors = _trackers(options) if main else []
     if main and bar:
         with Bar(advises=advises) as shown:
-            result = fit(make(), options, Monitors(shown, *monitors))
+            result = fit(task_of(settings, options), options, shown, *monitors)
     else:
-        result = fit(make(), options, Monitors(*monitors))
+        result = fit(task_of(settings, options), options, *monitors)
     code = 128 + result.signal if result.signal else 0
     if not main:
         raise typer.Exit(code)
@@ -117,12 +104,9 @@ def _fit(make: Callable[[], Task], options: Options, bar: bool, advises: bool) -
 
 def _trackers(options: Options) -> list[Monitor]:
     """Returns the trackers that the options ask for."""
-    from fastio.train import trackers
+    from fastio.train.monitor import TensorBoard, Visdom
 
-    kinds: Mapping[str, Callable[[str], Monitor]] = {
-        "tensorboard": trackers.TensorBoard,
-        "visdom": trackers.Visdom,
-    }
+    kinds: Mapping[str, Callable[[str], Monitor]] = {"tensorboard": TensorBoard, "visdom": Visdom}
     where = {name: getattr(options, name) for name in kinds}
     return [kinds[name](place) for name, place in where.items() if place is not None]
 

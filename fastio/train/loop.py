@@ -9,10 +9,11 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,12 +22,11 @@ from torch.nn.parameter import is_lazy
 
 import fastio
 from fastio.train.checkpoint import finite
-from fastio.train.loaders import valid_samples
 from fastio.train.monitor import Monitor
 from fastio.train.options import Options
 from fastio.train.parallel import Place, autocast, processes, sync_buffers
-from fastio.train.run import Run
-from fastio.train.task import Sums, Task, Totals
+from fastio.train.run import Run, Sums, Totals
+from fastio.train.task import Task
 
 Record = dict[str, Any]
 
@@ -67,46 +67,49 @@ class Result:
         return {name: finite(getattr(self, name)) for name in names}
 
 
-def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
+def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
     """Trains a task's model, from the beginning or from a checkpoint.
 
     Under torchrun every process calls it. The first Ctrl-C or SIGTERM ends the run after the step
     under way, which is saved where there is a `checkpoint_dir`.
 
     Args:
-        task: what is trained.
-        options: how.
-        monitor: what is told of it as it goes on, on the main process.
+        task: What is trained.
+        options: How.
+        monitors: Receive the events of the run, on the main process.
 
     Raises:
-        TrainError: the options do not fit the machine, or the loss is not finite.
-        CheckpointError: the checkpoint that is resumed is damaged or of another run.
-        FastioError: the data cannot be read.
+        TrainError: The options do not fit the machine, or the loss is not finite.
+        CheckpointError: The checkpoint that is resumed is damaged or of another run.
+        FastioError: The data cannot be read.
     """
-    with processes(options) as place, Interrupts() as interrupts, Run(task, options, place) as run:
-        told = monitor if monitor is not None and place.main else Monitor()
+    with (
+        processes(options) as place,
+        noted_signal() as signal,
+        Run(task, options, place, monitors, signal) as run,
+    ):
         if options.resume:
             run.resume()
-        told.begin(run)
+        run.tell(Monitor.begin)
         progress = run.progress
         while progress.epoch < options.epochs and not run.stops_early:
             began = run.loader.stats(), time.perf_counter()
-            if train_epoch(run, interrupts, told):
+            if not train_epoch(run):
                 break
             run.check_weights()
-            metrics = evaluate(run, interrupts, told) if run.val_loader is not None else None
+            metrics = evaluate(run) if run.val_loader is not None else None
             if run.interrupted:
                 break
             record = _record(run, metrics, *began)
             improved = run.end_epoch(record)
-            told.end_epoch(run, record)
+            run.tell(Monitor.end_epoch, record)
             if options.checkpoint_dir is not None:
                 run.save(best=improved)
         if run.interrupted and options.checkpoint_dir is not None:
             run.save()
         elif run.stops_early:
             run.restore_best()
-        told.end(run)
+        run.tell(Monitor.end)
         return Result(
             progress.history,
             progress.points,
@@ -146,7 +149,6 @@ def time_epochs(task: Task, options: Options, place: Place) -> Timed:
     Raises:
         FastioError: the data cannot be read.
     """
-    never, silent = Interrupts(), Monitor()
     # A point of the history would refuse a loss that is not finite.
     options = dataclasses.replace(options, log_every=1 << 60)
     with Run(task, options, place) as run:
@@ -155,10 +157,10 @@ def time_epochs(task: Task, options: Options, place: Place) -> Timed:
         for epoch in range(options.epochs):
             run.progress.epoch, run.progress.epoch_step = epoch, 0
             run.totals.take()
-            train_epoch(run, never, silent)
+            train_epoch(run)
         train = means(task, run.totals.take())  # waits for the device
         seconds = time.perf_counter() - began_s
-        val = evaluate(run, never, silent) if run.val_loader is not None else None
+        val = evaluate(run) if run.val_loader is not None else None
         return Timed(seconds, run.steps_per_epoch, train, val or {})
 
 
@@ -177,35 +179,34 @@ def _warm_up(run: Run) -> None:
     run.learner.begin()
 
 
-def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
-    """Trains the rest of an epoch. Returns the number of the signal that interrupted it, or 0."""
+def train_epoch(run: Run) -> bool:
+    """Trains the rest of an epoch. Returns False if a signal interrupted it."""
     options, progress = run.options, run.progress
     if progress.epoch_step >= run.steps_per_epoch:
-        return 0  # it was interrupted after its last step
+        return True  # it was interrupted after its last step
     run.loader.set_epoch(progress.epoch)  # the epoch of a loaded state goes on
     run.learner.called.train()
     run.units = 0
-    monitor.begin_epoch(run)
+    run.tell(Monitor.begin_epoch)
     for group in groups(run.loader, options.grad_accum):
         loss = train_step(run, group)
         progress.step += 1
         progress.epoch_step += 1
         size = sum(run.task.size(batch, valid) for batch, valid in group)
         run.units += size
-        monitor.step(run, size, loss)
+        run.tell(Monitor.step, size, loss)
         if progress.step % options.log_every == 0:
-            monitor.point(run, log_point(run))
-        run.interrupted = run.place.highest(interrupts.signal)
-        if run.interrupted:
-            break
+            run.tell(Monitor.point, log_point(run))
+        if run.check_signal():
+            return False
         if options.checkpoint_every and progress.step % options.checkpoint_every == 0:
             run.save()
-    return run.interrupted
+    return True
 
 
 def groups(loader: fastio.Loader, size: int) -> Generator[list[tuple[Any, int]], None, None]:
     """Yields the batches of each step with their numbers of valid samples."""
-    batches = ((batch, valid_samples(loader)) for batch in loader)
+    batches = ((batch, loader.batch.valid) for batch in loader)
     while group := list(islice(batches, size)):
         yield group
 
@@ -243,13 +244,13 @@ def summed(counts: list[int | torch.Tensor], device: torch.device) -> torch.Tens
 
 
 @torch.no_grad()
-def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, float] | None:
+def evaluate(run: Run) -> dict[str, float] | None:
     """Returns the metrics on the evaluation data; None if it was interrupted."""
     assert run.val_loader is not None
     sync_buffers(run.model, run.place)
     run.evaluated.eval()
     run.val_loader.set_epoch(0)
-    monitor.begin_evaluation(run)
+    run.tell(Monitor.begin_evaluation)
     totals = Totals(run.place)
     # A loader draws from torch's generator. An evaluation that was interrupted is made anew, and
     # training must not notice.
@@ -259,13 +260,12 @@ def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, fl
     # FSDP keeps weights that it gathers, and training cannot use tensors of inference mode.
     with torch.inference_mode(run.place.parallel != "fsdp"):
         for batch in batches:
-            valid = valid_samples(run.val_loader)
+            valid = run.val_loader.batch.valid
             with autocast(run.place.device, run.options):
                 outcome = run.task.step(run.evaluated, batch, valid)
             totals.add(outcome, run.task.count(batch, valid))
-            monitor.evaluated(run, run.task.size(batch, valid))
-            run.interrupted = run.place.highest(interrupts.signal)
-            if run.interrupted:
+            run.tell(Monitor.evaluated, run.task.size(batch, valid))
+            if run.check_signal():
                 return None
     return means(run.task, totals.take())
 
@@ -305,38 +305,30 @@ def _record(run: Run, val: dict[str, float] | None, before: fastio.Stats, began_
     }
 
 
-class Interrupts:
-    """A context in which the first SIGINT or SIGTERM is only recorded; the second acts as usual.
+@contextmanager
+def noted_signal() -> Iterator[Callable[[], int]]:
+    """Records the first SIGINT or SIGTERM; the second one acts as usual.
 
-    Outside the main thread, which alone may handle signals, it does nothing.
+    Outside the main thread, which alone may handle signals, nothing is recorded.
 
-    Attributes:
-        signal: the number of the one that came, or 0.
+    Returns:
+        A function that returns the number of the signal, or 0.
     """
+    came, before = 0, dict[signal.Signals, Any]()
 
-    def __init__(self) -> None:
-        self.signal = 0
-        self._before: dict[signal.Signals, Any] = {}
+    def restore() -> None:
+        while before:
+            signal.signal(*before.popitem())
 
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = number
+        restore()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._restore()
-
-    def _restore(self) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
-            signal.signal(number, handler)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    try:
+        yield lambda: came
+    finally:
+        restore()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, cast
 
 import numpy as np
 import torch
@@ -21,15 +19,54 @@ import fastio
 from fastio.train import checkpoint
 from fastio.train.checkpoint import full_states, load_full_states, load_full_weights
 from fastio.train.learner import Learner
-from fastio.train.loaders import rescaled
+from fastio.train.monitor import Monitor
+from fastio.train.objectives import Outcome
 from fastio.train.options import Options
 from fastio.train.parallel import Place, on_main
-from fastio.train.task import Sums, Task, Totals, added
+from fastio.train.task import Task
 
 # As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
 _LOWEST_SCALE = 1e-4
 
 LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
+
+Sums = dict[str, Tensor]
+P = ParamSpec("P")
+
+
+class Totals:
+    """Sums on the device, which are not waited for until they are requested."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._sums: Sums = {}
+
+    def add(self, outcome: Outcome, count: int | Tensor) -> None:
+        """Adds a batch."""
+        device = outcome.loss.device
+        if not isinstance(count, Tensor):  # filled by a kernel, where a copy would be waited for
+            count = torch.full((), count, device=device)
+        values = {"loss": outcome.loss, "count": count, **outcome.sums}
+        given = {n: value.detach().to(device, torch.float64) for n, value in values.items()}
+        self._sums = added(self._sums, given)
+
+    def take(self) -> Sums:
+        """Returns the sums over all processes since the last call, as float64 on the CPU.
+
+        All processes call it, each of them having added batches.
+        """
+        names, values = list(self._sums), list(self._sums.values())
+        self._sums = {}
+        if not values:
+            return {}
+        flat = self._place.sum(torch.cat([value.reshape(-1) for value in values])).cpu()
+        parts = torch.split(flat, [value.numel() for value in values])
+        return {n: p.reshape(v.shape) for n, p, v in zip(names, parts, values, strict=True)}
+
+
+def added(sums: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> Sums:
+    """Returns the sum of two mappings, key by key."""
+    return {**sums, **{n: sums[n] + v if n in sums else v for n, v in more.items()}}
 
 
 @dataclass
@@ -63,16 +100,31 @@ class Run:
 
     A context: leaving it closes the loaders.
 
+    Args:
+        task: What is trained.
+        options: How.
+        place: This process.
+        monitors: Receive the events of the run, on the main process only.
+        signal: Returns the number of the signal that came to this process, or 0.
+
     Attributes:
-        learner: the model with its optimizer, schedule and scaler.
-        model: the model, whose weights are trained and saved.
-        evaluated: as it is called to evaluate.
-        interrupted: the number of the signal that ends the run, or 0.
-        units: that this process trained on in the epoch under way; see `Task.size`.
+        learner: The model with its optimizer, schedule and scaler.
+        model: The model, whose weights are trained and saved.
+        evaluated: The model as it is called to evaluate.
+        interrupted: The number of the signal that ends the run, or 0.
+        units: Those that this process trained on in the epoch under way; see `Task.size`.
     """
 
-    def __init__(self, task: Task, options: Options, place: Place) -> None:
+    def __init__(
+        self,
+        task: Task,
+        options: Options,
+        place: Place,
+        monitors: Sequence[Monitor] = (),
+        signal: Callable[[], int] = int,
+    ) -> None:
         self.task, self.options, self.place = task, options, place
+        self._monitors, self._signal = monitors if place.main else (), signal
         self.interrupted = 0
         self.units = 0
         if options.checkpoint_dir is not None:
@@ -104,13 +156,20 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
+
+    def tell(
+        self, event: Callable[Concatenate[Monitor, Run, P], None], *of: P.args, **named: P.kwargs
+    ) -> None:
+        """Calls a method of all monitors: `tell(Monitor.point, record)`."""
+        for monitor in self._monitors:
+            getattr(monitor, event.__name__)(self, *of, **named)
+
+    def check_signal(self) -> bool:
+        """Returns whether a signal came to any process, which ends the run."""
+        self.interrupted = self.place.highest(self._signal())
+        return bool(self.interrupted)
 
     @property
     def stops_early(self) -> bool:
@@ -187,7 +246,6 @@ class Run:
         self.check_weights()
         model, optimizer = full_states(self.model, self.learner.optimizer, self.place)
         random_states = self.place.gather(checkpoint.rng_state(self.place.device))
-        progress = {f.name: getattr(self.progress, f.name) for f in dataclasses.fields(Progress)}
         content = {
             "identity": self._identity(),
             "world_size": self.place.world_size,
@@ -197,7 +255,7 @@ class Run:
             "scaler": self.learner.scaler.state_dict(),
             "loader": self.loader.state_dict(),
             "rng": random_states,
-            "progress": progress,
+            "progress": vars(self.progress),
         }
         # No process goes on, or ends, before the files are there.
         on_main(self.place, lambda: self._write(content, best))
@@ -208,8 +266,8 @@ class Run:
             checkpoint.keep(self._path(BEST), self._path(LAST))
         else:
             checkpoint.save(content, self._path(LAST))
-        told = {"history": self.progress.history, "points": self.progress.points}
-        checkpoint.save_json(told, self._path(HISTORY))
+        history = {"history": self.progress.history, "points": self.progress.points}
+        checkpoint.save_json(history, self._path(HISTORY))
 
     def resume(self) -> None:
         """Restores the last checkpoint if there is one; every process reads it.
@@ -230,9 +288,7 @@ class Run:
             return
         content = checkpoint.load(path)
         checkpoint.check_identity(content["identity"], self._identity(), path)
-        self.loader.load_state_dict(
-            rescaled(content["loader"], self.loader, content["world_size"], self.place.world_size)
-        )
+        self.loader.load_state_dict(content["loader"])
         try:
             load_full_states(
                 self.model, self.learner.optimizer, content["model"], content["optimizer"]

@@ -26,7 +26,7 @@ from fastio.runtime.cores import available_cores
 from fastio.runtime.files import only_files
 from fastio.sources import FolderDataset
 from fastio.tensors.trees import Tail
-from fastio.train.image import MEAN, STD
+from fastio.train.kinds import MEAN, STD
 from fastio.transforms import Normalize
 
 _ENDLESS = 1 << 40  # samples

@@ -25,12 +25,10 @@ from fastio.sources import open as open_data
 from fastio.sources.registry import kind_of
 from fastio.store import is_remote
 from fastio.train import Options as TrainOptions
-from fastio.train.image import MEAN, STD
+from fastio.train.kinds import MEAN, STD, LearnedTask, tabular_task, text_task
 from fastio.train.models import ENCODER_SIZES, TABULAR_MODELS
 from fastio.train.options import TabularSettings, TextSettings
 from fastio.train.parallel import Place
-from fastio.train.tabular import TabularTask, tabular_task
-from fastio.train.text import TextTask, text_task
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
 from fastio.views.base import view_of
 from fastio.views.windows import TokenWindows
@@ -55,8 +53,6 @@ class Timed:
 
 
 TEXT_BATCH, TEXT_LENGTH = 32, 512  # as `fastio train text` has them
-
-LearnedTask = TextTask | TabularTask
 
 
 def task_of(options: Options, schema: Schema) -> LearnedTask | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,10 @@ from fastio.loader import Loader
 from fastio.tensors.trees import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
-from fastio.train.image import MEAN, STD
+from fastio.train.kinds import MEAN, STD
 from fastio.train.loop import time_epochs
+from fastio.train.objectives import accuracy, classified
 from fastio.train.parallel import Place
-from fastio.train.task import accuracy, classified
 from fastio.transforms import CenterCrop, Normalize, Resize
 
 
@@ -42,11 +42,11 @@ class ImageTrial(Task):
         BenchError: by its steps, of batches that are no (image, label).
     """
 
-    name: ClassVar[str] = "trial"
-    unit: ClassVar[str] = "images"
-    metric: ClassVar[str] = "accuracy"
-    greater_is_better: ClassVar[bool] = True
-    lr: ClassVar[float] = 3e-3
+    name = "trial"
+    unit = "images"
+    metric = "accuracy"
+    greater_is_better = True
+    lr = 3e-3
 
     def __init__(
         self,

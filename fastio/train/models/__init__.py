@@ -7,19 +7,16 @@ from functools import partial
 
 from torch import nn
 
-from fastio.train.models.alexnet import AlexNet
-from fastio.train.models.convnet import ConvNet
-from fastio.train.models.dlrm import DLRM, HashedEmbeddings, Scaled, TabularMLP
-from fastio.train.models.encoder import (
+from fastio.train.models.images import AlexNet, ConvNet, ResNet, VisionTransformer
+from fastio.train.models.parts import parameter_count
+from fastio.train.models.tables import DLRM, HashedEmbeddings, Scaled, TabularMLP
+from fastio.train.models.text import (
     ENCODER_SIZES,
-    Encoder,
     EncoderSize,
     LanguageModel,
+    Pretrained,
     TextClassifier,
 )
-from fastio.train.models.parts import parameter_count
-from fastio.train.models.resnet import ResNet
-from fastio.train.models.vit import VisionTransformer
 
 # (num_classes, image_size) -> a module of float images (N, 3, H, W) to logits (N, num_classes).
 IMAGE_MODELS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -42,13 +39,10 @@ __all__ = [
     "ENCODER_SIZES",
     "IMAGE_MODELS",
     "TABULAR_MODELS",
-    "AlexNet",
-    "ConvNet",
-    "Encoder",
     "EncoderSize",
     "HashedEmbeddings",
     "LanguageModel",
-    "ResNet",
+    "Pretrained",
     "Scaled",
     "TabularMLP",
     "TextClassifier",

@@ -8,9 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# Images of fewer pixels a side get a first layer that does not shrink them, as CIFAR's 32 need it.
-SMALL_IMAGE = 64
-
 
 class Attention(nn.Module):
     """Multi-head self-attention: Vaswani et al., arXiv:1706.03762, section 3.2.2.
@@ -48,6 +45,45 @@ class Attention(nn.Module):
         )
         attended: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(n, length, width))
         return attended
+
+
+class Layer(nn.Module):
+    """A layer of a transformer: attention and a two-layer network, each added to its input.
+
+    Args:
+        width: Of a token.
+        heads: Attention heads.
+        post_norm: Whether the sums are normed, as in BERT; else the inputs of the two are, as in
+            vision transformers.
+        dropout: Of the attention's weights, and behind the network.
+        causal: As in `Attention`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        post_norm: bool = False,
+        dropout: float = 0.0,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self._post_norm, eps = post_norm, 1e-12 if post_norm else 1e-6
+        self.attention = Attention(width, heads, dropout, causal)
+        self.norm_attention = nn.LayerNorm(width, eps=eps)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+        self.norm_mlp = nn.LayerNorm(width, eps=eps)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if self._post_norm:
+            tokens = self.norm_attention(tokens + self.attention(tokens, mask))
+            normed: torch.Tensor = self.norm_mlp(tokens + self.mlp(tokens))
+            return normed
+        tokens = tokens + self.attention(self.norm_attention(tokens), mask)
+        added: torch.Tensor = tokens + self.mlp(self.norm_mlp(tokens))
+        return added
 
 
 def mlp(sizes: list[int]) -> nn.Sequential:

@@ -1,18 +1,22 @@
-"""Transformers for text, of DistilBERT's form: Sanh et al., arXiv:1910.01108, section 2.
+"""Models of text: transformers of DistilBERT's form, and those of the transformers package.
 
-That is BERT's (Devlin et al., arXiv:1810.04805, section 3) without token types and pooler, with
-half of its layers. The tiny and the small one have the widths of Turc et al., arXiv:1908.08962,
-table 1.
+DistilBERT (Sanh et al., arXiv:1910.01108, section 2) is BERT (Devlin et al., arXiv:1810.04805,
+section 3) without token types and pooler, with half of its layers. The tiny and the small one have
+the widths of Turc et al., arXiv:1908.08962, table 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from fastio.train.models.parts import Attention
+import fastio
+from fastio.train.models.parts import Layer
+
+Head = Literal["AutoModelForSequenceClassification", "AutoModelForCausalLM"]
 
 
 @dataclass(frozen=True)
@@ -30,25 +34,6 @@ ENCODER_SIZES = {
     "small": EncoderSize(512, 4, 8),
     "distilbert": EncoderSize(768, 6, 12),
 }
-
-
-class Layer(nn.Module):
-    """Attention and a two-layer network, each added to its input and normed (post-norm)."""
-
-    def __init__(self, size: EncoderSize, dropout: float, causal: bool) -> None:
-        super().__init__()
-        width = size.width
-        self.attention = Attention(width, size.heads, dropout, causal)
-        self.norm_attention = nn.LayerNorm(width, eps=1e-12)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
-        )
-        self.norm_mlp = nn.LayerNorm(width, eps=1e-12)
-
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        tokens = self.norm_attention(tokens + self.attention(tokens, mask))
-        normed: torch.Tensor = self.norm_mlp(tokens + self.mlp(tokens))
-        return normed
 
 
 class Encoder(nn.Module):
@@ -69,7 +54,9 @@ class Encoder(nn.Module):
         self.positions = nn.Embedding(size.max_length, size.width)
         self.norm = nn.LayerNorm(size.width, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(Layer(size, dropout, causal) for _ in range(size.depth))
+        self.layers = nn.ModuleList(
+            Layer(size.width, size.heads, True, dropout, causal) for _ in range(size.depth)
+        )
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
@@ -128,4 +115,57 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.output(self.encoder(tokens))
+        return logits
+
+
+class Pretrained(nn.Module):
+    """A model of transformers with the interface of `TextClassifier` or `LanguageModel`.
+
+    Args:
+        name: of a model that was downloaded before (distilbert-base-uncased), or a folder with one.
+        head: which of transformers' automatic classes makes it.
+        vocabulary_size: of the tokens that it will be given, at most the model's own.
+        length: tokens that it will be given at most.
+        options: for `from_pretrained`, such as num_labels.
+
+    Raises:
+        TrainError: transformers is not installed, the weights are not here, or do not fit.
+    """
+
+    def __init__(
+        self, name: str, head: Head, vocabulary_size: int, length: int, **options: Any
+    ) -> None:
+        super().__init__()
+        try:
+            import transformers
+
+            factory = getattr(transformers, head)
+        except ImportError as error:
+            raise fastio.TrainError(
+                f"the model {name!r} needs transformers (`pip install transformers`), which "
+                f"cannot be imported: {error}"
+            ) from error
+        try:
+            self.model = factory.from_pretrained(name, local_files_only=True, **options)
+        except (OSError, ValueError) as error:
+            raise fastio.TrainError(
+                f"transformers has no model {name!r} for this on this machine. Give a folder that "
+                "`save_pretrained` wrote, or download it once with `hf download NAME`; of models "
+                f"without transformers there are tiny, small and distilbert. ({error})"
+            ) from error
+        config = self.model.config
+        known, longest = config.vocab_size, getattr(config, "max_position_embeddings", length)
+        if vocabulary_size > known:
+            raise fastio.TrainError(
+                f"the data has a vocabulary of {vocabulary_size:,} tokens, but {name} has "
+                f"{known:,}: pack the text with the tokenizer of the model"
+            )
+        if length > longest:
+            raise fastio.TrainError(
+                f"{name} supports documents of up to {longest} tokens, got length={length}"
+            )
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Tokens (N, L) and their mask -> (N, num_labels), or (N, L, vocabulary)."""
+        logits: torch.Tensor = self.model(input_ids=tokens, attention_mask=mask).logits
         return logits

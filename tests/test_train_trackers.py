@@ -6,7 +6,6 @@ import io
 import re
 import sys
 import types
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +239,7 @@ def advice(after: Usage = FAULTING, **environment: str) -> str | None:
 @pytest.mark.parametrize("change", [{"system_s": 0.1}, {"faults": 500}])
 def test_without_page_faults_there_is_no_advice(change: dict[str, Any]) -> None:
     assert advice() is not None
-    assert advice(replace(FAULTING, **change)) is None
+    assert advice(FAULTING._replace(**change)) is None
     assert advice(IDLE) is None
     assert advice(Usage(4.5, 0.5, 150_000)) is None  # too short to tell
 

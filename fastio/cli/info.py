@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SHOWN_CLASSES = 8
 _KINDS = {"parquet": "Parquet", "arrow": "Arrow", "csv": "CSV", "jsonl": "JSONL"}
 _STATISTICS = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
+_COUNTS = ("nulls", "nan")  # statistics that are left out if they are 0 in all columns
 
 
 @command(describe)
@@ -107,7 +108,11 @@ def _class_list(classes: list[str]) -> str:
 def _statistics_table(statistics: list[dict[str, Any]]) -> Table:
     """Returns the statistics of a packed table, one row per column."""
     table = new_table("column")
-    keys = [key for key in _STATISTICS if any(column.get(key) for column in statistics)]
+    keys = []
+    for key in _STATISTICS:
+        values = [column.get(key) for column in statistics]
+        if any(values) or (key not in _COUNTS and any(value is not None for value in values)):
+            keys.append(key)
     for key in keys:
         table.add_column(key, justify="right", overflow="fold")
     for column in statistics:
@@ -124,7 +129,8 @@ def _columns_table(columns: list[dict[str, Any]]) -> Table:
     stored = any(column["compression"] for column in columns)
     for heading in ("compression", "encoding", "bytes", "unpacked", "nulls") if stored else ():
         words = heading in ("compression", "encoding")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+        justify: Any = "left" if words else "right"
+        table.add_column(heading, justify=justify, no_wrap=not words, overflow="fold")
     for column in columns:
         cells = [column["name"], column["type"], _field_words(column["field"])]
         if stored:

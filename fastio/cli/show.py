@@ -70,9 +70,11 @@ def show(
 def _check_out(out: Path, tokenizer: str | None) -> None:
     """Raises an error if no contact sheet can be written to a path."""
     if tokenizer is not None:
-        raise BadParameter("--tokenizer prints tokens as text and cannot be combined with --out")
+        raise BadParameter(
+            "it prints tokens as text, and cannot be combined with --out", "--tokenizer"
+        )
     if out.suffix.lower() not in _FORMATS:
-        raise BadParameter(f"--out must end in {', '.join(_FORMATS)}, got {out}")
+        raise BadParameter(f"it must end in {', '.join(_FORMATS)}, got {out}", "--out")
     if not out.parent.is_dir():
         raise SourceNotFound(f"cannot write {out}: there is no folder {out.parent}")
 
@@ -149,8 +151,8 @@ def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Outp
 
     if dataset.schema.image_fields:
         raise BadParameter(
-            "--out is needed to show images: it names the file to write, for example --out "
-            "sheet.png"
+            "it is needed to show images: give the file to write, for example --out sheet.png",
+            "--out",
         )
     if not dataset.schema.token_fields:
         raise SchemaError(f"{dataset.path} has neither images nor tokens to show")

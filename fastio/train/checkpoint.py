@@ -1,4 +1,4 @@
-"""Checkpoints: files that are written atomically, full states of models, and random states.
+"""Checkpoints: files that are written atomically, checked when they are read, and random states.
 
 A checkpoint is what `torch.save` writes of a dictionary of tensors, numbers, strings and lists, so
 that `torch.load(path, weights_only=True)` reads it. Its key "model" is a plain state_dict.
@@ -11,32 +11,25 @@ import math
 import random
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_state_dict,
-)
 
 import fastio
 from fastio.runtime.files import remove_leftovers, second_name, whole_file
-from fastio.train.parallel import Place
 
 VERSION = 1
+LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
 
 
 def save(content: Mapping[str, Any], path: Path) -> None:
     """Writes a checkpoint atomically: to a temporary name, which is flushed and renamed.
 
     Raises:
-        CheckpointError: it cannot be written; what was at the path stays.
+        CheckpointError: It cannot be written; the previous file is kept.
     """
     _publish(path, lambda file: torch.save({"version": VERSION, **content}, file))
 
@@ -56,7 +49,20 @@ def finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def _publish(path: Path, write: Any) -> None:
+def keep(path: Path, name: Path) -> None:
+    """Gives a checkpoint a second name, atomically, which remains when the first one is replaced.
+
+    Raises:
+        CheckpointError: It cannot be written; the previous file of that name is kept.
+    """
+    try:
+        second_name(path, name)
+    except OSError:  # this file system has no second names
+        content = path.read_bytes()
+        _publish(name, lambda file: file.write(content))
+
+
+def _publish(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     try:
         with whole_file(path) as file:
             write(file)
@@ -77,66 +83,48 @@ def _cause(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def check_folder(folder: Path, last: str, resume: bool) -> None:
+def check_folder(folder: Path, resume: bool) -> None:
     """Makes a folder for checkpoints if necessary, and checks that a file can be written there.
 
     Args:
-        folder: where checkpoints will be written.
-        last: name of the checkpoint that a run goes on from.
-        resume: whether the run goes on from it.
+        folder: Where checkpoints will be written.
+        resume: Whether the run continues from the last one.
 
     Raises:
-        TrainError: it cannot be made, nothing can be written to it, or it holds a run that this one
-            does not go on with, and would overwrite.
+        TrainError: Nothing can be written there, or it has the checkpoint of a run that would be
+            overwritten.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
         remove_leftovers(folder)
-        there = (folder / last).exists()
+        there = (folder / LAST).exists()
     except OSError as error:
         raise fastio.TrainError(
             f"checkpoint_dir={folder} cannot be written ({error.strerror}): choose another folder"
         ) from error
     if there and not resume:
         raise fastio.TrainError(
-            f"{folder / last} was written by an earlier run: continue that run with --resume, "
+            f"{folder / LAST} was written by an earlier run: continue that run with --resume, "
             "choose another --checkpoint-dir, or delete the file"
         )
-
-
-def keep(path: Path, name: Path) -> None:
-    """Gives a checkpoint a second name, atomically, which remains when the first one is replaced.
-
-    Raises:
-        CheckpointError: it cannot be written; what had the name stays.
-    """
-    try:
-        second_name(path, name)
-    except OSError:  # this file system has no second names
-        content = path.read_bytes()
-        _publish(name, lambda file: file.write(content))
 
 
 def load(path: Path) -> dict[str, Any]:
     """Reads a checkpoint after comparing its checksums.
 
     Raises:
-        CheckpointError: it is damaged, is none of `fit`'s, or of another version.
-        FileNotFoundError: there is none.
+        CheckpointError: It is damaged, not a checkpoint of `fit`, or of another version.
+        FileNotFoundError: There is none.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise fastio.CheckpointError(
-                f"{path} is damaged: the checksum of {damaged} does not match"
-            )
+            raise ValueError(f"the checksum of {damaged} does not match")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise
-    except fastio.CheckpointError:
         raise
     except Exception as error:  # zipfile, pickle and torch each have errors of their own
         raise fastio.CheckpointError(
@@ -153,11 +141,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
-    """Raises an error if a checkpoint belongs to a run with other settings.
-
-    Raises:
-        CheckpointError: it names what differs.
-    """
+    """Raises CheckpointError, which names what differs, if a checkpoint has other settings."""
     differing = [
         f"{name} {saved.get(name)!r} there, {own.get(name)!r} here"
         for name in sorted({*saved, *own})
@@ -193,38 +177,3 @@ def restore_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def full_states(
-    model: nn.Module, optimizer: torch.optim.Optimizer, place: Place
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns full tensors on rank 0's CPU for `load_full_states`, independent of FSDP's sharding.
-
-    All processes call it.
-    """
-    if not place.main and place.parallel != "fsdp":
-        return {}, {}
-    how = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    states = get_state_dict(model, optimizer, options=how)
-    return cast(tuple[dict[str, Any], dict[str, Any]], states)
-
-
-def load_full_states(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    model_state: dict[str, Any],
-    optimizer_state: dict[str, Any],
-) -> None:
-    """Loads the result of `full_states` on every process."""
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=model_state,
-        optim_state_dict=optimizer_state,
-        options=StateDictOptions(full_state_dict=True),
-    )
-
-
-def load_full_weights(model: nn.Module, model_state: dict[str, Any]) -> None:
-    """Loads the model's weights alone on every process."""
-    set_model_state_dict(model, model_state, options=StateDictOptions(full_state_dict=True))

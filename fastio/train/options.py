@@ -98,13 +98,9 @@ class Options:
     visdom: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "grad_accum", "log_every"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("early_stopping", "checkpoint_every", "val_batch_size"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        for name in ("weight_decay", "warmup", "threads"):
-            _at_least(name, getattr(self, name), 0)
+        counts = ("epochs", "batch_size", "grad_accum", "log_every")
+        _check_least(self, 1, *counts, "early_stopping", "checkpoint_every", "val_batch_size")
+        _check_least(self, 0, "weight_decay", "warmup", "threads")
         for name in ("val_split", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise fastio.TrainError(
@@ -156,7 +152,7 @@ class ImageSettings:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        _at_least("size", self.size, 1)
+        _check_least(self, 1, "size")
 
 
 @dataclass(frozen=True)
@@ -178,8 +174,8 @@ class TextSettings:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        _check_choice(self, "objective")
-        _at_least("length", self.length, 1)
+        _check_choices(self, "objective")
+        _check_least(self, 1, "length")
 
 
 @dataclass(frozen=True)
@@ -209,20 +205,24 @@ class TabularSettings:
     groups: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("objective", "model", "dense_transform"):
-            _check_choice(self, name)
-        _at_least("table_rows", self.table_rows, 1)
+        _check_choices(self, "objective", "model", "dense_transform")
+        _check_least(self, 1, "table_rows")
 
 
-def _at_least(name: str, value: float, smallest: int) -> None:
-    if not value >= smallest:
-        raise fastio.TrainError(f"{name} must be at least {smallest}, got {value}")
+def _check_least(settings: Any, smallest: int, *names: str) -> None:
+    """Raises TrainError if a setting that is given is too small, or not a number."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value >= smallest:
+            raise fastio.TrainError(f"{name} must be at least {smallest}, got {value}")
 
 
-def _check_choice(settings: Any, name: str) -> None:
-    """Raises an error if a setting is none of the values that its annotation allows."""
-    hint, value = get_type_hints(type(settings))[name], getattr(settings, name)
-    parts = [get_args(part) or (part,) for part in get_args(hint)]
-    known = [word for part in parts for word in part if isinstance(word, str)]
-    if value is not None and value not in known:
-        raise fastio.TrainError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+def _check_choices(settings: Any, *names: str) -> None:
+    """Raises TrainError if a setting is none of the values that its annotation allows."""
+    hints = get_type_hints(type(settings))
+    for name in names:
+        value = getattr(settings, name)
+        parts = [get_args(part) or (part,) for part in get_args(hints[name])]
+        known = [word for part in parts for word in part if isinstance(word, str)]
+        if value is not None and value not in known:
+            raise fastio.TrainError(f"{name} must be one of {', '.join(known)}, got {value!r}")

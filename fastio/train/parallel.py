@@ -153,26 +153,12 @@ def _lost(error: RuntimeError) -> bool:
 
 
 def _device(options: Options, launched: bool) -> torch.device:
-    if options.device is None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    else:
-        device = _named_device(options.device)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise fastio.TrainError(f"device={options.device}: torch finds no GPU here")
-        count = torch.cuda.device_count()
-        if launched:
-            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        elif device == torch.device("cuda"):  # which is not equal to any with an index
-            device = torch.device("cuda", torch.cuda.current_device())
-        if device.index >= count:
-            started = "torchrun started more processes here, and each needs one" if launched else ""
-            raise fastio.TrainError(f"device={device}: there are {count} GPUs. {started}".strip())
-        torch.cuda.set_device(device)
-    return device
+    """Returns the device of this process.
 
-
-def _named_device(name: str) -> torch.device:
+    Raises:
+        TrainError: There is no such device.
+    """
+    name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -181,6 +167,19 @@ def _named_device(name: str) -> torch.device:
         ) from error
     if device.type not in ("cpu", "cuda"):
         raise fastio.TrainError(f"device={name} cannot be used for training: use cpu or cuda")
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise fastio.TrainError(f"device={name}: torch finds no GPU here")
+    count = torch.cuda.device_count()
+    if launched:
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    elif device == torch.device("cuda"):  # which is not equal to any with an index
+        device = torch.device("cuda", torch.cuda.current_device())
+    if device.index >= count:
+        started = "torchrun started more processes here, and each needs one" if launched else ""
+        raise fastio.TrainError(f"device={device}: there are {count} GPUs. {started}".strip())
+    torch.cuda.set_device(device)
     return device
 
 

@@ -8,9 +8,7 @@ import resource
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -27,8 +25,7 @@ _LOOK_S = 0.3  # between two looks at the loss, each of which waits for the GPU
 _WINDOW_S = 10  # that rates are of
 
 
-@dataclass(frozen=True)
-class _Look:
+class _Look(NamedTuple):
     """A reading of the trained units and of the loader's statistics."""
 
     time_s: float
@@ -41,13 +38,11 @@ class Bar(Monitor):
 
     The bar's rate and data wait are those of the last ten seconds, an epoch's those of its
     training. Data wait is the part of the time that the loop waited for a batch. A star marks the
-    best epoch so far.
-
-    A context: leaving it takes the bar away.
+    best epoch so far. Leaving the context removes the bar.
 
     Args:
-        advises: say what would make a run on the CPU faster.
-        console: where to.
+        advises: Whether to print advice on what would make a run on the CPU faster.
+        console: Where to print (default: standard error).
     """
 
     def __init__(self, advises: bool = False, console: Console | None = None) -> None:
@@ -72,12 +67,7 @@ class Bar(Monitor):
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def begin(self, run: Run) -> None:
@@ -86,25 +76,22 @@ class Bar(Monitor):
         several = f", {place.parallel} of {place.world_size}" if place.parallel else ""
         samples = options.batch_size * options.grad_accum * place.world_size
         steps = "1 step" if run.steps_per_epoch == 1 else f"{run.steps_per_epoch:,} steps"
-        self._console.print(
+        self._print(
             f"{_count(weights)} weights on {place.device}{several}; "
             f"{steps} an epoch of {samples:,} samples"
         )
         if not has_full_batch(run.loader):
             batch = options.batch_size * place.world_size
-            self._console.print(
-                f"the data has less than a batch of {batch:,} samples: each step has all of it",
-                soft_wrap=True,
+            self._print(
+                f"the data has less than a batch of {batch:,} samples: each step has all of it"
             )
         if place.parallel == "dp":
-            self._console.print(
-                "torchrun --nproc-per-node N -m fastio train ... (ddp) is faster than dp",
-                style="dim",
-            )
+            faster = "torchrun --nproc-per-node N -m fastio train ... (ddp) is faster than dp"
+            self._print(faster, style="dim")
         self._bar.start()
         self._usage = Usage.now()
         if run.progress.step:
-            self._console.print(f"going on after step {run.progress.step:,}")
+            self._print(f"continues after step {run.progress.step:,}")
 
     def begin_epoch(self, run: Run) -> None:
         number = f"epoch {run.progress.epoch + 1}/{run.options.epochs}"
@@ -153,27 +140,24 @@ class Bar(Monitor):
             f"{record['seconds']:.1f} s",
             *(["*"] if run.progress.best_epoch == record["epoch"] else []),
         ]
-        self._console.print("  ".join(parts), soft_wrap=True)
+        self._print("  ".join(parts))
         unfit = [name for name, value in (record["val"] or {}).items() if not math.isfinite(value)]
         if unfit:
-            self._console.print(
+            self._print(
                 f"{' and '.join(unfit)} of the evaluation not finite: look at its data, and at the "
-                "learning rate",
-                soft_wrap=True,
+                "learning rate"
             )
-        self._advise(run)
+        advises = self._advises and run.place.device.type == "cpu"
+        advice = allocator_advice(self._usage, Usage.now()) if advises else None
+        if advice is not None:  # once
+            self._print(advice, style="dim")
+            self._advises = False
 
     def end(self, run: Run) -> None:
         self._bar.stop()
 
-    def _advise(self, run: Run) -> None:
-        """Prints advice once, after an epoch."""
-        if not self._advises or run.place.device.type != "cpu":
-            return
-        advice = allocator_advice(self._usage, Usage.now())
-        if advice is not None:
-            self._console.print(advice, style="dim", soft_wrap=True)
-            self._advises = False
+    def _print(self, text: str, style: str | None = None) -> None:
+        self._console.print(text, style=style, soft_wrap=True)
 
     def _show(self, description: str, total: int, completed: int) -> None:
         """Starts a new bar."""
@@ -183,12 +167,12 @@ class Bar(Monitor):
 
 
 def _readable(metrics: Mapping[str, float]) -> str:
-    return " ".join(f"{name} {_figure(value)}" for name, value in metrics.items())
-
-
-def _figure(value: float) -> str:
-    """Returns a number with three digits, trailing zeros included, so that lines are aligned."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+    """Returns metrics with three digits, trailing zeros included, so that lines are aligned."""
+    figures = {
+        name: f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+        for name, value in metrics.items()
+    }
+    return " ".join(f"{name} {figure}" for name, figure in figures.items())
 
 
 def _count(weights: int) -> str:
@@ -209,10 +193,7 @@ def _utilisation(device: torch.device) -> list[str]:
 
 # Training on CPUs allocates and frees large tensors all the time. glibc's malloc returns their
 # pages to the kernel unless two variables tell it to keep them; jemalloc, preloaded, needs
-# settings for it, too. Processor time of DLRM in batches of 16,384 and of ResNet-18, on two
-# shared cores, relative to glibc's defaults: jemalloc 1.4 and 1.2, with the settings of PyTorch's
-# tuning guide 1.2 and 1.2, told to keep memory 0.86 and 0.83; glibc told to keep it 0.96 and
-# 0.90.
+# settings for it, too. benchmarks/LOG.md has what they gain: 4 to 17% of the processor time.
 # Up to what size freed memory is kept, and how much of it: beyond what a step allocates.
 _GLIBC = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184"
 _JEMALLOC = "MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
@@ -224,14 +205,8 @@ _FAULTS_PER_S = 10_000
 _LEAST_S = 10  # of processors, as memory is faulted in at the beginning with any allocator
 
 
-@dataclass(frozen=True)
-class Usage:
-    """The memory and time that this process has used so far.
-
-    Attributes:
-        user_s, system_s: time of processors, of its own and in the kernel.
-        faults: page faults that needed no disk.
-    """
+class Usage(NamedTuple):
+    """Processor time, its own and in the kernel, and page faults without disk of this process."""
 
     user_s: float
     system_s: float
@@ -249,31 +224,18 @@ def allocator_advice(
 ) -> str | None:
     """Returns one line of advice on the memory allocator, for training on CPUs.
 
-    Args:
-        before, after: training was between them.
-        environment: of the process.
-
-    Returns:
-        None where page faults take little of the time, where that is too short to tell, or where
-        the allocator was told to keep memory already, or is another one.
+    None if page faults took little of the time between `before` and `after`, if that is too short
+    to tell, or if the allocator keeps memory already, or is another one.
     """
     system_s, faults = after.system_s - before.system_s, after.faults - before.faults
     used_s = after.user_s - before.user_s + system_s
-    if used_s < _LEAST_S:
-        return None
-    if system_s <= _SYSTEM_SHARE * used_s or faults <= _FAULTS_PER_S * used_s:
-        return None
-    settings = _settings(environment.get("LD_PRELOAD", ""))
-    if settings is None or settings.partition("=")[0] in environment:
+    costly = system_s > _SYSTEM_SHARE * used_s and faults > _FAULTS_PER_S * used_s
+    preloaded = environment.get("LD_PRELOAD", "")
+    known = "jemalloc" in preloaded or "malloc" not in preloaded
+    settings = _JEMALLOC if "jemalloc" in preloaded else _GLIBC
+    if used_s < _LEAST_S or not costly or not known or settings.partition("=")[0] in environment:
         return None
     return (
         f"page faults and the like take {system_s / used_s:.0%} of the processors' time: with "
         f"`{settings}` in the environment memory is kept, which may be faster"
     )
-
-
-def _settings(preloaded: str) -> str | None:
-    """Returns the variables that make an allocator keep memory; None if it is unknown."""
-    if "jemalloc" in preloaded:
-        return _JEMALLOC
-    return None if "malloc" in preloaded else _GLIBC

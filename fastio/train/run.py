@@ -14,10 +14,16 @@ from typing import Any, Concatenate, ParamSpec, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 
 import fastio
 from fastio.train import checkpoint
-from fastio.train.checkpoint import full_states, load_full_states, load_full_weights
+from fastio.train.checkpoint import BEST, HISTORY, LAST
 from fastio.train.learner import Learner
 from fastio.train.monitor import Monitor
 from fastio.train.objectives import Outcome
@@ -28,7 +34,7 @@ from fastio.train.task import Task
 # As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
 _LOWEST_SCALE = 1e-4
 
-LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
+_FULL = StateDictOptions(full_state_dict=True)  # independent of how FSDP shards tensors
 
 Sums = dict[str, Tensor]
 P = ParamSpec("P")
@@ -129,7 +135,7 @@ class Run:
         self.units = 0
         if options.checkpoint_dir is not None:
             folder = Path(options.checkpoint_dir)
-            on_main(place, lambda: checkpoint.check_folder(folder, LAST, options.resume))
+            on_main(place, lambda: checkpoint.check_folder(folder, options.resume))
         self._open = ExitStack()
         self._open.enter_context(backends(options, place))
         try:
@@ -244,7 +250,7 @@ class Run:
     def save(self, best: bool = False) -> None:
         """Saves the run; `best` also keeps it as the best one. All processes call it."""
         self.check_weights()
-        model, optimizer = full_states(self.model, self.learner.optimizer, self.place)
+        model, optimizer = self._full_states()
         random_states = self.place.gather(checkpoint.rng_state(self.place.device))
         content = {
             "identity": self._identity(),
@@ -259,6 +265,14 @@ class Run:
         }
         # No process goes on, or ends, before the files are there.
         on_main(self.place, lambda: self._write(content, best))
+
+    def _full_states(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the states of model and optimizer, on rank 0's CPU. All processes call it."""
+        if not self.place.main and self.place.parallel != "fsdp":
+            return {}, {}
+        how = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        states = get_state_dict(self.model, self.learner.optimizer, options=how)
+        return cast(tuple[dict[str, Any], dict[str, Any]], states)
 
     def _write(self, content: dict[str, Any], best: bool) -> None:
         if best:  # first, so that what `last` calls the best is there
@@ -290,8 +304,12 @@ class Run:
         checkpoint.check_identity(content["identity"], self._identity(), path)
         self.loader.load_state_dict(content["loader"])
         try:
-            load_full_states(
-                self.model, self.learner.optimizer, content["model"], content["optimizer"]
+            set_state_dict(
+                self.model,
+                self.learner.optimizer,
+                model_state_dict=content["model"],
+                optim_state_dict=content["optimizer"],
+                options=_FULL,
             )
         except (RuntimeError, KeyError) as error:
             raise fastio.CheckpointError(f"{path} does not fit the model: {error}") from error
@@ -308,7 +326,8 @@ class Run:
         if self._best_weights is not None:
             self.model.load_state_dict(self._best_weights)
         else:
-            load_full_weights(self.model, checkpoint.load(self._path(BEST))["model"])
+            best = checkpoint.load(self._path(BEST))["model"]
+            set_model_state_dict(self.model, best, options=_FULL)
 
     def _path(self, name: str) -> Path:
         folder = Path(str(self.options.checkpoint_dir))

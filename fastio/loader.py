@@ -303,7 +303,7 @@ class Loader(DataLoader[_Batch]):
             )
             if num_workers:
                 self.multiprocessing_context = multiprocessing_context
-                if prefetch_factor is None and self.path == "torch":
+                if prefetch_factor is None:
                     self.prefetch_factor = 2
             self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
             self._tuner = self._make_tuner() if auto_threads else None

@@ -146,6 +146,16 @@ def test_attributes_are_those_of_dataloader() -> None:
         assert loader.multiprocessing_context.get_start_method() == "spawn"
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1}, {"num_workers": 1, "prefetch_factor": 3}]
+)
+def test_prefetch_factor_is_that_of_dataloader(source: Any, options: dict[str, Any]) -> None:
+    """On each path: programs that make the loader again take it from there."""
+    plain = DataLoader(Numbers(), 4, **options)
+    with fastio.Loader(source, 4, **options) as loader:
+        assert loader.prefetch_factor == plain.prefetch_factor
+
+
 def test_protected_attributes_cannot_be_assigned_to(source: Any) -> None:
     protected = "batch_size", "batch_sampler", "sampler", "drop_last", "dataset"
     with fastio.Loader(source) as loader:

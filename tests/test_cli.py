@@ -409,6 +409,13 @@ def test_numbers_that_are_not_finite_are_null_in_json(tmp_path: Path) -> None:
     assert statistics[0]["max"] is None
 
 
+def test_statistics_that_are_zero_are_shown(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [0, 0, 0]}), tmp_path / "x.parquet")
+    run("pack", tmp_path / "x.parquet", tmp_path / "out", "--quiet")
+    heading = next(row for row in run("info", tmp_path / "out")[1].splitlines() if "count" in row)
+    assert heading.split() == ["column", "count", "min", "max", "mean", "std"]
+
+
 def test_what_is_shown_can_be_read_by_scripts(packed: Path, tmp_path: Path) -> None:
     out = tmp_path / "sheet.png"
     found = json.loads(run("show", packed, "--out", out, "--count", 3, "--json")[1])

@@ -35,7 +35,6 @@ _WRITTEN = {
     "baseline": Written(metavar="FOLDER"),
     "epochs": Written(least=0),
     "seconds": Written(least=1),
-    "cache": Written(metavar="DIR"),
     "work": Written(metavar="DIR"),
     "as_json": Written("json", "FILE|-"),
     "html": Written(metavar="FILE"),

@@ -18,7 +18,7 @@ import typer
 from rich.markup import escape
 
 from fastio.cli.common import complain, print_table, say, say_json
-from fastio.cli.parsing import BadParameter, parse_storage_options
+from fastio.cli.parsing import parse_groups, parse_storage_options
 from fastio.errors import FastioError
 
 if TYPE_CHECKING:
@@ -72,6 +72,14 @@ STANDARD = {
     "as_json": Written("json", text="Print JSON."),
     "quiet": Written(text="Print no progress bar and no summary.", short="-q"),
     "seed": Written(least=0),
+    "groups": Written(
+        "group",
+        "NAME=A,B,...",
+        "On the command line dense=I1..I13. May be repeated.",
+        many=True,
+        parse=parse_groups,
+    ),
+    **{name: Written(metavar="DIR") for name in ("cache", "checkpoint_dir", "scratch", "staging")},
 }
 
 
@@ -179,8 +187,9 @@ def _parsed(name: str, value: Any, how: Written | None) -> Any:
         return value
     try:
         return how.parse(value)
-    except BadParameter as error:
-        raise BadParameter(error.message, _option_name(name, how)) from error
+    except typer.BadParameter as error:
+        error.param_hint = _option_name(name, how)
+        raise
 
 
 def _option_name(name: str, how: Written) -> str:

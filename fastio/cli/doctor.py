@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typer import BadParameter
+
 from fastio.cli.command import Given, Output, Written, command
 from fastio.cli.common import check_there
-from fastio.cli.parsing import BadParameter
 from fastio.diagnose.options import Use
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ EXIT_FINDINGS = 3
 _WRITTEN = {
     "data": Written(argument=True),
     "model_rate": Written(metavar="SAMPLES/S", least=0.001),
-    "cache": Written(metavar="DIR"),
-    "scratch": Written(metavar="DIR"),
     "fail_over": Written(least=1.0),
 }
 
@@ -80,9 +79,11 @@ def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
         values = json.loads(path.read_text())
         known = {field.name: values[field.name] for field in fields(Stats) if field.name in values}
     except OSError as error:
-        raise BadParameter(f"{path} cannot be read: {error.strerror}", "--stats") from error
+        raise BadParameter(
+            f"{path} cannot be read: {error.strerror}", param_hint="--stats"
+        ) from error
     except (ValueError, TypeError) as error:
         raise BadParameter(
-            f"{path} does not contain the JSON of loader.stats().to_dict()", "--stats"
+            f"{path} does not contain the JSON of loader.stats().to_dict()", param_hint="--stats"
         ) from error
     return diagnose_stats(Stats(**known), available_cores(), model_rate)

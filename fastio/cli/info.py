@@ -127,8 +127,8 @@ def _columns_table(columns: list[dict[str, Any]]) -> Table:
     table = new_table("column", "type")
     table.add_column("field", no_wrap=True)
     stored = any(column["compression"] for column in columns)
-    for heading in ("compression", "encoding", "bytes", "unpacked", "nulls") if stored else ():
-        words = heading in ("compression", "encoding")
+    for heading in ("codec", "encoding", "bytes", "unpacked", "nulls") if stored else ():
+        words = heading in ("codec", "encoding")
         justify: Any = "left" if words else "right"
         table.add_column(heading, justify=justify, no_wrap=not words, overflow="fold")
     for column in columns:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 
+from typer import BadParameter
+
 from fastio.cli.command import STANDARD, Given, Output, Written, command
 from fastio.cli.common import counted, readable_bytes
 from fastio.cli.parsing import (
-    BadParameter,
     parse_conditions,
-    parse_groups,
     parse_names,
     parse_nulls,
     parse_pairs,
@@ -31,13 +31,6 @@ _WRITTEN = {
     "codebook": Written(metavar="default|train|FILE"),
     "quality": Written(most=100),
     "columns": Written(metavar="A,B,...", parse=parse_names),
-    "groups": Written(
-        "group",
-        "NAME=A,B,...",
-        f"On the command line dense=I1..I13. {_REPEATED}",
-        many=True,
-        parse=parse_groups,
-    ),
     "dtypes": Written(
         "dtype",
         "NAME=DTYPE",
@@ -59,7 +52,6 @@ _WRITTEN = {
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "separator": Written(metavar="auto|none|TOKEN|NUMBER", parse=_separator),
     "source_options": replace(STANDARD["storage_options"], syntax=_REPEATED),
-    "staging": Written(metavar="DIR"),
 }
 
 

@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import typer
+from typer import BadParameter
 
-from fastio.shown import shown_lines
 from fastio.sources.table.options import expand_range
 
 Condition = tuple[str, str, Any]
@@ -21,18 +20,6 @@ _LISTED = re.compile(r"\s*(.+?)\s+(not\s+in|in)\s+(.+?)\s*")
 _BRACKETS = {"[": "]", "(": ")"}
 _QUOTED = re.compile(r"""\s*("[^"]*"|'[^']*'|[^,]*?)\s*(?:,|$)""")
 _TRUTH = {"true": True, "false": False}
-
-
-class BadParameter(typer.BadParameter):
-    """Reports wrong usage of a command; control characters in the message are escaped.
-
-    Args:
-        message: What is wrong. It follows the option's name, if there is one.
-        option: The option, such as "--rows". Functions that parse leave it to the command.
-    """
-
-    def __init__(self, message: str, option: str | None = None) -> None:
-        super().__init__(shown_lines(message), param_hint=option)
 
 
 def parse_storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:

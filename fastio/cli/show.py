@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typer import BadParameter
 
 from fastio.cli.command import Output, Written, command
 from fastio.cli.common import counted
-from fastio.cli.parsing import BadParameter, Call, parse_calls
+from fastio.cli.parsing import Call, parse_calls
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import whole_file
 from fastio.schema import Scalar, Text
@@ -71,10 +72,10 @@ def _check_out(out: Path, tokenizer: str | None) -> None:
     """Raises an error if no contact sheet can be written to a path."""
     if tokenizer is not None:
         raise BadParameter(
-            "it prints tokens as text, and cannot be combined with --out", "--tokenizer"
+            "it prints tokens as text, and cannot be combined with --out", param_hint="--tokenizer"
         )
     if out.suffix.lower() not in _FORMATS:
-        raise BadParameter(f"it must end in {', '.join(_FORMATS)}, got {out}", "--out")
+        raise BadParameter(f"it must end in {', '.join(_FORMATS)}, got {out}", param_hint="--out")
     if not out.parent.is_dir():
         raise SourceNotFound(f"cannot write {out}: there is no folder {out.parent}")
 
@@ -132,11 +133,11 @@ def _transform(call: Call) -> Any:
     kind = getattr(transforms, name, None)
     if kind not in transforms.GEOMETRIC:
         known = ", ".join(sorted(each.__name__ for each in transforms.GEOMETRIC))
-        raise BadParameter(f"{name!r} is not one of {known}", "--transform")
+        raise BadParameter(f"{name!r} is not one of {known}", param_hint="--transform")
     try:
         return kind(*arguments, **named)
     except TypeError as error:
-        raise BadParameter(f"{name}: {error}", "--transform") from error
+        raise BadParameter(f"{name}: {error}", param_hint="--transform") from error
 
 
 def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Output:
@@ -152,7 +153,7 @@ def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Outp
     if dataset.schema.image_fields:
         raise BadParameter(
             "it is needed to show images: give the file to write, for example --out sheet.png",
-            "--out",
+            param_hint="--out",
         )
     if not dataset.schema.token_fields:
         raise SchemaError(f"{dataset.path} has neither images nor tokens to show")

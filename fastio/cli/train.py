@@ -10,7 +10,7 @@ import typer
 
 from fastio.cli.command import Given, Output, Written, command
 from fastio.cli.common import check_there
-from fastio.cli.parsing import parse_groups, parse_names
+from fastio.cli.parsing import parse_names
 from fastio.train.options import ImageSettings, Options, TabularSettings, TextSettings
 
 if TYPE_CHECKING:
@@ -27,20 +27,12 @@ _WRITTEN = {
     "val": Written(metavar="DATA"),
     "threads": Written(least=0),
     "early_stopping": Written(metavar="PATIENCE"),
-    "checkpoint_dir": Written(metavar="DIR"),
     "checkpoint_every": Written(metavar="STEPS"),
     "tensorboard": Written(metavar="DIR"),
     "visdom": Written(metavar="URL"),
     "label": Written(metavar="FIELD"),
     "dense": Written(metavar="A,B,...", parse=parse_names),
     "sparse": Written(metavar="A,B,...", parse=parse_names),
-    "groups": Written(
-        "group",
-        "NAME=A,B,...",
-        "For example dense=I1..I13. May be repeated.",
-        many=True,
-        parse=parse_groups,
-    ),
     "quiet": Written(text="Print no progress.", short="-q"),
 }
 

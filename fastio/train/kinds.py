@@ -98,7 +98,9 @@ class LearnedTask(Task):
         return valid * self.units(batch)
 
     def identity(self) -> dict[str, Any]:
-        return {**asdict(self.settings), **self.learned}
+        settings = {**asdict(self.settings), **self.learned}
+        settings.pop("groups", None)  # `learned` has the columns that they make
+        return settings
 
 
 # --- Images ---------------------------------------------------------------------------------------
@@ -315,8 +317,6 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> L
         log = settings.dense_transform == "log1p"
         return None if log else (torch.zeros(dense), torch.ones(dense))
 
-    kept = asdict(settings)
-    del kept["groups"]
     return LearnedTask(
         "tabular",
         "rows",
@@ -327,7 +327,7 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> L
         inputs=lambda batch: (columns.numbers(batch), columns.ids(batch)),
         target=lambda batch: batch[label],
         read=read,
-        learned={"dense": dict(columns.dense), "sparse": dict(columns.sparse), "groups": None},
+        learned={"dense": dict(columns.dense), "sparse": dict(columns.sparse)},
         labels=labels,
     )
 

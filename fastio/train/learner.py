@@ -32,16 +32,16 @@ class Learner:
     """A model with its optimizer, learning rate schedule and gradient scaler.
 
     Args:
-        model: with its weights, anywhere.
-        options: whose optimizer, schedule, precision, memory layout and compilation count.
-        place: this process; the model is put on its device.
-        lr: the highest learning rate.
-        steps_per_epoch: that the schedule is laid out for.
+        model: The model, on any device.
+        options: Decide the optimizer, schedule, precision, memory layout and compilation.
+        place: This process; the model is moved to its device.
+        lr: The maximum learning rate.
+        steps_per_epoch: The number of steps of an epoch, for the schedule.
 
     Attributes:
-        model: the model, whose weights are trained.
-        called: the same as it is called to train: within DDP, compiled, ...
-        optimizer, scheduler, scaler: torch's.
+        model: The model, whose weights are trained.
+        called: The model as it is called in training: inside DDP, compiled, ...
+        optimizer, scheduler, scaler: Those of torch.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Learner:
         """Makes one step of the optimizer, on the summed gradients of some batches.
 
         Args:
-            batches: of this process.
-            loss: of a model as it is called and a batch, a scalar; called under autocast.
+            batches: The batches of this process.
+            loss: Returns the scalar loss of the called model on a batch; runs under autocast.
 
         Returns:
-            The sum of the losses, on the device, which is not waited for. Only with fp16 a GPU is
-            waited for: its scaler looks at the gradients.
+            The sum of the losses, on the device, without waiting for it. Only with fp16 the GPU is
+            waited for, because the scaler reads the gradients.
         """
         losses = []
         for number, batch in enumerate(batches, 1):

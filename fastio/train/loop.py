@@ -38,17 +38,17 @@ class Result:
     """The result of a run.
 
     Attributes:
-        history: one record an epoch: "epoch", "step", "train" and "val" (metrics; "val" is None
-            where nothing is evaluated on), "seconds", "units_per_s" of training, "wait_share".
-        points: one record every `log_every` steps: "step", "epoch", "loss" since the one before,
-            "lr".
-        metric: the name of the task's metric.
-        best: its best value; None before the first epoch's end.
-        best_epoch: the epoch, from 1, that it came from.
-        steps: steps of the optimizer.
-        reason: why it ended: "done", "early stopping" or "interrupted".
-        signal: number of the signal that interrupted it, or 0.
-        model: the trained model: with early stopping, as it was when it was best.
+        history: A record of each epoch: "epoch", "step", "train" and "val" (metrics; "val" is None
+            without evaluation data), "seconds", "units_per_s" of training, "wait_share".
+        points: A record of every `log_every` steps: "step", "epoch", "loss" (the mean since the
+            last record), "lr".
+        metric: The name of the task's metric.
+        best: The best value of the metric; None before the end of the first epoch.
+        best_epoch: The epoch, from 1, that had it.
+        steps: The number of steps of the optimizer.
+        reason: Why the run ended: "done", "early stopping" or "interrupted".
+        signal: The number of the signal that interrupted it, or 0.
+        model: The trained model; with early stopping, that of the best epoch.
     """
 
     history: list[Record]
@@ -128,10 +128,10 @@ class Timed:
     """The result of epochs that were trained to measure their time.
 
     Attributes:
-        seconds: of all epochs, without starting up and evaluation.
-        steps: of an epoch.
-        train: metrics of the last epoch's training.
-        val: metrics of the evaluation after it; {} where there is nothing to evaluate on.
+        seconds: Duration of all epochs, without start-up and evaluation.
+        steps: The number of steps of an epoch.
+        train: The training metrics of the last epoch.
+        val: The metrics of the evaluation after it; empty without evaluation data.
     """
 
     seconds: float
@@ -143,11 +143,11 @@ class Timed:
 def time_epochs(task: Task, options: Options, place: Place) -> Timed:
     """Trains `options.epochs` as `fit` does, without checkpoints, and measures the time.
 
-    A few steps come before and are forgotten: in them workers start and the model is compiled. A
-    loss that is not finite is no error.
+    A few steps before it warm up workers and the compiler; their result is discarded. A loss that
+    is not finite is not an error.
 
     Raises:
-        FastioError: the data cannot be read.
+        FastioError: The data cannot be read.
     """
     # A point of the history would refuse a loss that is not finite.
     options = dataclasses.replace(options, log_every=1 << 60)
@@ -214,9 +214,9 @@ def groups(loader: fastio.Loader, size: int) -> Generator[list[tuple[Any, int]],
 def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
     """Makes one step of the optimizer on some batches. Returns their loss on this process.
 
-    What the losses are divided by is how many they are in all batches of all processes, so batches
-    that are shorter, padded or masked weigh what they have. DDP and FSDP average gradients, hence
-    the factor of the number of processes.
+    The losses are divided by their number in all batches of all processes, so that each sample (or
+    token) has the same weight, also in batches that are shorter, padded or masked. DDP and FSDP
+    average gradients, hence the factor of the number of processes.
     """
     task, place = run.task, run.place
     counts = [task.count(batch, valid) for batch, valid in group]

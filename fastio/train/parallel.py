@@ -29,9 +29,9 @@ class Place:
     """The position of this process among the processes of a training run.
 
     Attributes:
-        device: where it trains.
-        parallel: how the processes share the work; None for one process on one device.
-        rank, world_size: its number, and how many there are.
+        device: The device that it trains on.
+        parallel: How the processes share the work; None for one process on one device.
+        rank, world_size: Its number, and the number of processes.
     """
 
     device: torch.device
@@ -76,10 +76,10 @@ class Place:
 
 
 def on_main(place: Place, action: Callable[[], None]) -> None:
-    """Runs a function on the main process, for which the others wait.
+    """Runs a function on the main process, while the others wait.
 
     Raises:
-        TrainError: it did there, and therefore does so on all processes.
+        TrainError: The function raised it; all processes then raise it.
     """
     error: fastio.TrainError | None = None
     if place.main:
@@ -94,17 +94,17 @@ def on_main(place: Place, action: Callable[[], None]) -> None:
         raise fastio.TrainError(said)
 
 
-_left: list[Any] = []  # groups that this process is in no more
+_left: list[Any] = []  # groups that this process has left
 
 
 @contextmanager
 def processes(options: Options) -> Iterator[Place]:
     """Joins the process group if torchrun started this process, and leaves it at the end.
 
-    A group that this process is in already is used, and not left.
+    A group that this process has joined before is used, and not left.
 
     Raises:
-        TrainError: the options do not fit how this process was started.
+        TrainError: The options do not fit how this process was started.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     launched = "LOCAL_RANK" in os.environ

@@ -80,13 +80,13 @@ class Progress:
     """The progress of a run; all of it is saved.
 
     Attributes:
-        epoch: epochs that are complete, evaluation included.
-        step: steps of the optimizer.
-        epoch_step: those of the epoch under way.
-        best, best_epoch: the best metric so far and the epoch, from 1, that it came from.
-        waiting: evaluations since then.
-        sums, window: what was summed up since the epoch's beginning, and since the last point.
-        history, points: as in `Result`.
+        epoch: The number of complete epochs, including their evaluation.
+        step: The number of steps of the optimizer.
+        epoch_step: The number of steps of the current epoch.
+        best, best_epoch: The best metric so far and the epoch, from 1, that had it.
+        waiting: The number of evaluations since then.
+        sums, window: The sums since the epoch began, and since the last point of the history.
+        history, points: As in `Result`.
     """
 
     epoch: int = 0
@@ -287,8 +287,8 @@ class Run:
         """Restores the last checkpoint if there is one; every process reads it.
 
         Raises:
-            CheckpointError: it is damaged or of another run.
-            StateMismatch: it is of other data.
+            CheckpointError: The checkpoint is damaged or of another run.
+            StateMismatch: It is of other data.
         """
         path = self._path(LAST)
         found = self.place.gather(path.exists())

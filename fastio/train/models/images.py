@@ -28,9 +28,9 @@ class AlexNet(nn.Module):
     11 x 11 and stride 4. The features are averaged to 6 x 6, or fewer where the image makes fewer.
 
     Args:
-        num_classes: logits of a sample.
-        image_size: height and width in pixels that it is made for, at least 16; others work too.
-        dropout: before the first two fully connected layers.
+        num_classes: The number of logits of a sample.
+        image_size: The height and width in pixels that it is made for, at least 16.
+        dropout: The dropout before the first two fully connected layers.
     """
 
     def __init__(self, num_classes: int, image_size: int = 224, dropout: float = 0.5) -> None:
@@ -86,8 +86,8 @@ class ConvNet(nn.Module):
     About 12 million multiplications for an image of 128 pixels, a 150th of ResNet-18's at 224.
 
     Args:
-        num_classes: logits of a sample.
-        image_size: taken for the likeness to other models; any from 32 pixels on works.
+        num_classes: The number of logits of a sample.
+        image_size: The height and width of images in pixels, at least 32; it changes nothing.
     """
 
     def __init__(self, num_classes: int, image_size: int = 224) -> None:
@@ -124,11 +124,11 @@ class Residual(nn.Module):
     """A residual block, with a projection if the shapes differ.
 
     Args:
-        inputs: channels that come in.
-        width: channels of the 3 x 3 convolutions.
-        stride: of the first 3 x 3 convolution.
-        bottleneck: 1 x 1, 3 x 3, 1 x 1 convolutions with 4 `width` channels out, instead of two
-            3 x 3 convolutions with `width`.
+        inputs: The number of input channels.
+        width: The number of channels of the 3 x 3 convolutions.
+        stride: The stride of the first 3 x 3 convolution.
+        bottleneck: Whether to use 1 x 1, 3 x 3 and 1 x 1 convolutions with 4 * width output
+            channels instead of two 3 x 3 convolutions with width.
     """
 
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
@@ -162,8 +162,8 @@ class ResNet(nn.Module):
 
     Args:
         depth: 18 or 50.
-        num_classes: logits of a sample.
-        image_size: height and width in pixels that it is made for; others work too.
+        num_classes: The number of logits of a sample.
+        image_size: The height and width in pixels that it is made for; others work too.
     """
 
     def __init__(self, depth: Literal[18, 50], num_classes: int, image_size: int = 224) -> None:
@@ -202,13 +202,13 @@ class VisionTransformer(nn.Module):
     table 1.
 
     Args:
-        num_classes: logits of a sample.
-        image_size: height and width in pixels, a multiple of `patch`.
-        patch: height and width of a patch in pixels; None: 16, or 4 for images below 64 pixels.
-        width, depth, heads: of the transformer; the defaults are ViT-S.
+        num_classes: The number of logits of a sample.
+        image_size: The height and width in pixels, a multiple of `patch`.
+        patch: The height and width of a patch in pixels (default: 16, or 4 below 64 pixels).
+        width, depth, heads: The size of the transformer; the defaults are ViT-S.
 
     Raises:
-        ValueError: the image's size is no multiple of the patch's.
+        ValueError: The size of the image is not a multiple of that of the patch.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ class Attention(nn.Module):
     """Multi-head self-attention: Vaswani et al., arXiv:1706.03762, section 3.2.2.
 
     Args:
-        width: of a token, a multiple of `heads`.
-        heads: attention heads.
-        dropout: of the attention's weights.
-        causal: a token attends to itself and those before it.
+        width: The width of a token, a multiple of `heads`.
+        heads: The number of attention heads.
+        dropout: The dropout of the attention's weights.
+        causal: Whether a token attends only to itself and those before it.
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, causal: bool = False) -> None:
@@ -28,9 +28,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Of tokens (N, L, width); `mask` (N, 1, 1, L) bool is True at tokens to attend to.
+        """Returns (N, L, width) for tokens (N, L, width).
 
-        A causal attention takes no mask.
+        `mask`, bool (N, 1, 1, L), is True at tokens to attend to; a causal attention takes none.
         """
         n, length, width = tokens.shape
         qkv = self.qkv(tokens).view(n, length, 3, self.heads, width // self.heads)
@@ -51,11 +51,10 @@ class Layer(nn.Module):
     """A layer of a transformer: attention and a two-layer network, each added to its input.
 
     Args:
-        width: Of a token.
-        heads: Attention heads.
+        width, heads: As in `Attention`.
         post_norm: Whether the sums are normed, as in BERT; else the inputs of the two are, as in
             vision transformers.
-        dropout: Of the attention's weights, and behind the network.
+        dropout: The dropout of the attention's weights and of the network's output.
         causal: As in `Attention`.
     """
 

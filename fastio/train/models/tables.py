@@ -19,9 +19,9 @@ class HashedEmbeddings(nn.Module):
     hashing trick; section 5.1 of the paper and `--max-ind-range` of its implementation).
 
     Args:
-        columns: of ids.
-        rows: vectors of each column's table.
-        width: of a vector.
+        columns: The number of columns of ids.
+        rows: The number of vectors of each column.
+        width: The width of a vector.
     """
 
     first: torch.Tensor
@@ -35,7 +35,7 @@ class HashedEmbeddings(nn.Module):
         nn.init.uniform_(self.table.weight, -bound, bound)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """(N, columns) of any integers -> (N, columns, width)."""
+        """Returns vectors (N, columns, width) for any integers (N, columns)."""
         vectors: torch.Tensor = self.table(torch.remainder(ids, self.rows) + self.first)
         return vectors
 
@@ -47,10 +47,10 @@ class DLRM(nn.Module):
     pairs of vectors, beside the bottom MLP's, go through the top MLP (section 2.1).
 
     Args:
-        dense, sparse: columns of numbers and of ids, at least one each.
-        rows: of each column's table of vectors; ids are taken modulo it.
-        width: of a vector.
-        bottom, top: widths of the hidden layers.
+        dense, sparse: The number of columns of numbers and of ids, at least one each.
+        rows: The number of vectors of each column of ids, which are taken modulo it.
+        width: The width of a vector.
+        bottom, top: The widths of the hidden layers.
     """
 
     pairs: torch.Tensor
@@ -86,9 +86,9 @@ class TabularMLP(nn.Module):
     """An MLP over numbers and embedded ids: (N, dense), (N, sparse) -> (N,).
 
     Args:
-        dense, sparse: columns of numbers and of ids; one of them may be 0.
-        rows, width: as in `DLRM`.
-        hidden: widths of the hidden layers.
+        dense, sparse: The number of columns of numbers and of ids; one of them may be 0.
+        rows, width: As in `DLRM`.
+        hidden: The widths of the hidden layers.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class TabularMLP(nn.Module):
 class Scaled(nn.Module):
     """A model that standardises its inputs, and returns outputs in the units of the labels.
 
-    NaN and infinity become 0, which is the mean of numbers that are standardised. Computes with
-    float64 up to there where numbers come so.
+    NaN and infinity become 0, which is the mean of standardised numbers. Numbers that are float64
+    are standardised in float64.
 
     Args:
         model: (N, dense), (N, sparse) -> (N,).
-        dense: means and deviations that numbers are standardised by, (dense,) each; None: they
-            become log(1 + max(x, 0)), as the paper's implementation does it to counts.
-        label: mean and deviation that outputs are scaled by.
+        dense: Means and deviations that numbers are standardised by, (dense,) each; None replaces
+            them by log(1 + max(x, 0)), as the paper's implementation does with counts.
+        label: Mean and deviation that outputs are scaled by.
     """
 
     mean: torch.Tensor
@@ -145,7 +145,7 @@ class Scaled(nn.Module):
         self.register_buffer("label", torch.tensor(label, dtype=torch.float64))
 
     def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
-        """Numbers and ids -> float64 (N,), as labels may be large beside their deviation."""
+        """Returns float64 (N,), because labels may be large compared to their deviation."""
         numbers = dense if dense.dtype == torch.float64 else dense.float()
         if self.log1p:
             numbers = numbers.clamp(min=0).log1p()

@@ -40,10 +40,10 @@ class Encoder(nn.Module):
     """Tokens (N, L) -> vectors (N, L, width), L at most the size's max_length.
 
     Args:
-        vocabulary_size: every token is below it.
-        size: one of `ENCODER_SIZES`, or another.
-        dropout: of embeddings, attention and layers.
-        causal: tokens see those before them alone, as a language model needs it.
+        vocabulary_size: Every token is below it.
+        size: One of `ENCODER_SIZES`, or another.
+        dropout: The dropout of embeddings, attention and layers.
+        causal: Whether tokens attend only to those before them, as a language model needs it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """`mask` (N, L) is not 0 at tokens that count; None where all do, or where causal."""
+        """Returns vectors (N, L, width); `mask` (N, L) is 0 at padding, None if there is none."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         embedded = self.words(tokens) + self.positions(places)
         vectors: torch.Tensor = self.dropout(self.norm(embedded))
@@ -77,8 +77,8 @@ class Encoder(nn.Module):
 class TextClassifier(nn.Module):
     """Logits of a document: (N, L) tokens and their mask -> (N, num_classes).
 
-    DistilBERT's head, on the mean of the vectors of the tokens that count rather than on the first
-    one's: packed tokens need not begin with a [CLS].
+    The head of DistilBERT, applied to the mean vector of the document instead of the vector of the
+    first token, because packed tokens need not begin with [CLS].
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class Pretrained(nn.Module):
     """A model of transformers with the interface of `TextClassifier` or `LanguageModel`.
 
     Args:
-        name: of a model that was downloaded before (distilbert-base-uncased), or a folder with one.
-        head: which of transformers' automatic classes makes it.
-        vocabulary_size: of the tokens that it will be given, at most the model's own.
-        length: tokens that it will be given at most.
-        options: for `from_pretrained`, such as num_labels.
+        name: The name of a downloaded model (distilbert-base-uncased), or a folder with one.
+        head: The automatic class of transformers that makes it.
+        vocabulary_size: The vocabulary size of the data, at most that of the model.
+        length: The maximum number of tokens of a document.
+        options: Arguments of `from_pretrained`, such as num_labels.
 
     Raises:
-        TrainError: transformers is not installed, the weights are not here, or do not fit.
+        TrainError: transformers is not installed, or the weights are not here or do not fit.
     """
 
     def __init__(

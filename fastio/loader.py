@@ -570,8 +570,9 @@ class Loader(DataLoader[_Batch]):
         return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
 
     def stats(self) -> Stats:
-        """Returns the counters of each stage since the loader was made."""
-        return self._feed.stats() + self._stats
+        """Returns the counters since the loader was made, and how its rows are shuffled."""
+        total = self._feed.stats() + self._stats
+        return replace(total, order=self._feed.shuffling.sentence())
 
     def close(self) -> None:
         """Stops all iterators, threads and processes, and closes a dataset opened here.

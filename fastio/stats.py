@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-_NO_COUNTERS = ("path", "reason", "threads")
+_NO_COUNTERS = ("path", "reason", "order", "threads")
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Stats:
     Attributes:
         path: "native" (fastio's threads) or "torch" (torch's DataLoader and its workers).
         reason: why the torch path is used; "" on the native path.
+        order: how the rows are shuffled, and why, as a sentence; "" before a loader is asked.
         batches: number of batches delivered to the caller.
         samples: number of samples in them, without padding.
         bytes_read: bytes read from storage or mapped files.
@@ -50,6 +51,7 @@ class Stats:
 
     path: Literal["native", "torch"] = "native"
     reason: str = ""
+    order: str = ""
     batches: int = 0
     samples: int = 0
     bytes_read: int = 0
@@ -94,7 +96,7 @@ class Stats:
         return values | {"samples_per_s": self.samples_per_s, "wait_share": self.wait_share}
 
     def __add__(self, other: Stats) -> Stats:
-        """Returns the sum of both, with the path and reason of this one."""
+        """Returns the sum of both, with the path, reason and order of this one."""
         return self._combined(other, 1)
 
     def __sub__(self, earlier: Stats) -> Stats:
@@ -115,6 +117,8 @@ class Stats:
             f"{self.samples_per_s:,.0f} samples/s; the caller waited {self.wait_s:.2f} s for data "
             f"and used {self.between_s:.2f} s ({self.wait_share:.0%} waiting)",
         ]
+        if self.order:
+            parts.append(f"order: {self.order}")
         if self.path == "native":
             parts.append(
                 f"threads: read {self.read_s:.2f} s ({self.bytes_read / 1e6:,.1f} MB), decode "

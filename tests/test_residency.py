@@ -77,9 +77,15 @@ def test_a_table_that_memory_cannot_hold_is_shuffled_by_windows(
     chosen, resident = place(table, monkeypatch, 0.5)
     assert resident is False
     assert chosen.mode == "window"
-    assert chosen.block is not None
-    assert chosen.window is not None
-    assert chosen.block * chosen.window < len(table)
+    how = chosen.how
+    assert (how.kind, how.reason) == ("window", "memory")
+    assert how.block is not None
+    assert how.window is not None
+    assert how.block * how.window < len(table)
+    assert how.sentence() == (
+        f"rows are shuffled within windows of {how.window:,} blocks of {how.block:,} rows: the "
+        "table is larger than the available memory"
+    )
     asked = Sampling(16, order="shuffle")
     assert place(table, monkeypatch, 0.5, asked)[0] == asked
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.order.sampling import Ranks, Sampling
+from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor
 from tests.support import flat
 
@@ -33,12 +34,13 @@ def rows(sampling: Sampling, count: int, cursor: Cursor = BEGIN, ranks: Ranks | 
     ],
 )
 def test_shuffle_and_order_choose_the_mode(sampling: Sampling, mode: str, kind: str) -> None:
-    assert (sampling.mode, sampling.kind) == (mode, kind)
+    assert (sampling.mode, sampling.how.kind) == (mode, kind)
 
 
 def test_the_sizes_of_windows_of_a_state_are_taken_over() -> None:
-    saved = Sampling(4, shuffle=True, block=8, window=4).described(Ranks())
-    other = Sampling(4, shuffle=True, block=16, window=2)
+    shuffling = Shuffling("window", block=8, window=4)
+    saved = Sampling(4, shuffle=True, shuffling=shuffling).described(Ranks())
+    other = Sampling(4, shuffle=True, shuffling=Shuffling("window", block=16, window=2))
     assert other.adopting(saved).described(Ranks()) == saved
 
 
@@ -53,7 +55,7 @@ def test_the_sizes_of_windows_of_a_state_are_taken_over() -> None:
     ],
 )
 def test_other_values_of_a_state_are_not_taken_over(order: dict[str, Any]) -> None:
-    sampling = Sampling(4, shuffle=True, block=16, window=2)
+    sampling = Sampling(4, shuffle=True, shuffling=Shuffling("window", block=16, window=2))
     assert sampling.adopting(order) == sampling
 
 
@@ -147,3 +149,32 @@ def test_a_step_begins_at_its_global_batch() -> None:
 def test_a_rank_outside_its_world_is_refused(rank: int, world_size: int) -> None:
     with pytest.raises(ValueError, match="rank"):
         Ranks(rank, world_size)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sentence"),
+    [
+        (Sampling(), "rows are not shuffled: as the arguments of the loader say"),
+        (
+            Sampling(shuffle=True),
+            "rows are shuffled over the whole dataset: any row can be read at any time",
+        ),
+        (
+            Sampling(shuffle=True, shuffling=Shuffling("settle", "cached", "block", 40, 32)),
+            "rows are shuffled within windows of 32 blocks of 40 rows in the first epoch, and over "
+            "the whole dataset from the second epoch on: the data is in a store and fetched by "
+            "blocks, and the cache has room for all of it",
+        ),
+        (
+            Sampling(order="shuffle", shuffling=Shuffling("window", "store", "block", 40, 32)),
+            "rows are shuffled over the whole dataset: as the arguments of the loader say",
+        ),
+        (
+            Sampling(sampler=[1]),
+            "a sampler or the dataset decides the order of the rows: as the arguments of the "
+            "loader say",
+        ),
+    ],
+)
+def test_a_sampling_says_how_rows_are_shuffled_and_why(sampling: Sampling, sentence: str) -> None:
+    assert sampling.how.sentence() == sentence

@@ -29,6 +29,7 @@ import xxhash
 from fastio.device import HostBatch
 from fastio.errors import SampleError, TransformError
 from fastio.order.sampling import Ranks, Sampling
+from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
 from fastio.stats import Stats
 from fastio.tensors.trees import Finish
@@ -136,6 +137,11 @@ class Feed(ABC):
     def random(self) -> bool:
         """Whether the order or the draws depend on the cursor's seed."""
         return self.sampling.random or self.draws
+
+    @property
+    def shuffling(self) -> Shuffling:
+        """How the rows are shuffled, and why."""
+        return self.sampling.how
 
     @property
     def follows_torch(self) -> bool:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from fastio.engine.ragged import Forms
@@ -21,7 +20,9 @@ from fastio.feed.native import NativeFeed
 from fastio.order.order import Order, mixed_seed
 from fastio.order.plan import BucketPlan, Buckets
 from fastio.order.sampling import Ranks, Sampling
+from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
+from fastio.stage.shuffling import by_parts
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
 from fastio.views.mixing import Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
@@ -102,7 +103,7 @@ class ConcatFeed(JoinedFeed):
         if buckets:
             lengths = np.concatenate([np.asarray(each.lengths) for each in buckets])
             sampling = replace(sampling, buckets=Buckets(lengths, buckets[0].pool))
-        sampling = _in_windows(sampling, leaves)
+        sampling = by_parts(sampling, [(leaf.sampling, len(leaf.dataset)) for leaf in leaves])
         super().__init__(dataset, leaves, sampling, ragged, ("structure", "fields", "transforms"))
         self.chain = Chain([len(leaf.dataset) for leaf in leaves], sampling)
 
@@ -120,7 +121,7 @@ class ConcatFeed(JoinedFeed):
         return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
 
     def order(self, ranks: Ranks) -> OrderState:
-        bounds = self.sampling.bounds
+        bounds = self.sampling.shuffling.bounds
         hashed = None if bounds is None else xxhash.xxh3_64_hexdigest(repr(bounds).encode())
         return {**super().order(ranks), "bounds": hashed}
 
@@ -180,6 +181,10 @@ class MixFeed(JoinedFeed):
         parts = [feed.fingerprint for feed in self._feeds]
         how = f"{parts} {self.dataset.weights} {self.dataset.seed} {self.dataset.stop}"
         return xxhash.xxh3_64_hexdigest(how.encode())
+
+    @property
+    def shuffling(self) -> Shuffling:
+        return Shuffling("mix", "argument")
 
     @property
     def random(self) -> bool:
@@ -255,36 +260,6 @@ def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list
 
 def _leaves(feed: NativeFeed | ConcatFeed) -> list[NativeFeed]:
     return feed.leaves if isinstance(feed, ConcatFeed) else [feed]
-
-
-def _in_windows(sampling: Sampling, leaves: Sequence[NativeFeed]) -> Sampling:
-    """Returns a sampling by windows of the blocks of all parts, if some part is shuffled so."""
-    modes = "window", "settle"
-    windowed = [leaf for leaf in leaves if leaf.sampling.mode in modes]
-    if not windowed or not sampling.ours or sampling.draw is not None:
-        return sampling
-    blocks = {id(leaf): _block_bounds(leaf) for leaf in windowed}
-    mean = sum(len(leaf.dataset) for leaf in windowed) / sum(len(b) - 1 for b in blocks.values())
-    bounds, first = [np.zeros(1, np.int64)], 0
-    for leaf in leaves:
-        rows = len(leaf.dataset)
-        own = blocks.get(id(leaf), np.append(np.arange(0, rows, max(1, round(mean))), rows))
-        bounds.append(own[1:] + first)
-        first += rows
-    return replace(
-        sampling,
-        window=min(leaf.sampling.window or 64 for leaf in windowed),
-        bounds=tuple(np.concatenate(bounds).tolist()),
-        settle=all(leaf.sampling.mode == "settle" for leaf in windowed),
-    )
-
-
-def _block_bounds(leaf: NativeFeed) -> npt.NDArray[np.int64]:
-    """Returns the first row of each block or shard of a dataset that is shuffled by windows."""
-    how, rows = leaf.sampling, len(leaf.dataset)
-    if how.bounds is not None:
-        return np.array(how.bounds, np.int64)
-    return np.append(np.arange(0, rows, how.block or 64), rows).astype(np.int64)
 
 
 def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:

@@ -168,7 +168,8 @@ class NativeFeed(Feed):
         if sampling == self.sampling:
             return
         if self._stager is None:  # another machine had room for other windows of a table
-            if self.sampling.window is not None or self.sampling.bounds is not None:
+            own = self.sampling.shuffling
+            if own.window is not None or own.bounds is not None:
                 self.sampling = sampling
             return
         self.close()

@@ -19,6 +19,7 @@ import torch
 from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
 from fastio.order.sampling import Permutation, Ranks, Sampling
 from fastio.order.state import Cursor
+from fastio.stage.shuffling import by_generator
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -50,17 +51,12 @@ def next_seed() -> int:
 def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
     """Returns a sampling whose shuffled epochs a generator draws, exactly as DataLoader's.
 
-    A sampling that is sequential or shuffles by windows is returned unchanged.
-
     Args:
         generator: generator; None for torch's default one.
-        sampling: sampling without `draw` and `permute`.
+        sampling: sampling without `draw` and `permute`; see `by_generator`.
     """
-    if not sampling.ours or sampling.mode != "shuffle":
-        return sampling
-    if generator is None:
-        return replace(sampling, permute=_permutation_of_seed)
-    return replace(sampling, order="shuffle", draw=partial(_permutation, generator))
+    draw = None if generator is None else partial(_permutation, generator)
+    return by_generator(sampling, draw, _permutation_of_seed)
 
 
 def _permutation(generator: torch.Generator, rows: int) -> Permutation:

@@ -22,6 +22,7 @@ from fastio.feed.base import BatchInfo, Feed, HostBatches
 from fastio.feed.fields import as_list
 from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
 from fastio.order.sampling import Ranks, Sampling
+from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor
 from fastio.sources.torch_dataset import (
     Slow,
@@ -98,6 +99,10 @@ class TorchFeed(Feed):
     @property
     def identity(self) -> str:
         return fingerprint(self.dataset)
+
+    @property
+    def shuffling(self) -> Shuffling:
+        return Shuffling("sampler", "argument") if self._iterable else self.sampling.how
 
     @property
     def random(self) -> bool:

@@ -27,6 +27,7 @@ from fastio.order.plan import (
     follow,
     row_numbers,
 )
+from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
@@ -57,10 +58,9 @@ class Sampling:
     """How an epoch is divided into batches. Arguments of `Loader` have their meaning there.
 
     Attributes:
-        block, window: as in `Order`. If they are set, the loader's state contains them.
-        settle: whether order "auto" shuffles as `Orders` does in the mode "settle".
+        shuffling: how order "auto" shuffles this dataset, and the sizes of windows. If it has
+            sizes, the loader's state contains them.
         buckets: batches have rows of similar lengths, see `plan.Buckets`; None for any lengths.
-        bounds: windows consist of shards, as in `Orders`; None for blocks.
         picked: int64 (n,), the rows of the dataset that are loaded; None for all. Everything else
             counts in places of this list.
         draw: draws an epoch's permutation of a number of rows, int64 (n,), instead of the shuffle
@@ -78,11 +78,8 @@ class Sampling:
     batch_sampler: Iterable[Any] | None = None
     drop_last: bool = False
     order: OrderName = "auto"
-    block: int | None = None
-    window: int | None = None
-    settle: bool = False
+    shuffling: Shuffling = field(default_factory=Shuffling)
     buckets: Buckets | None = None
-    bounds: tuple[int, ...] | None = None
     picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
     draw: Callable[[int], Permutation] | None = None
     permute: Callable[[int, int], Permutation] | None = None
@@ -136,11 +133,7 @@ class Sampling:
         """The order's mode."""
         if self.order != "auto":
             return self.order
-        if not self.shuffle:
-            return "sequential"
-        if self.settle:
-            return "settle"
-        return "shuffle" if self.window is None else "window"
+        return cast(Any, self.shuffling.kind) if self.shuffle else "sequential"
 
     def permutes(self, rows: int) -> bool:
         """Returns whether the order of an epoch this long can be RandomSampler's permutation."""
@@ -148,17 +141,24 @@ class Sampling:
         return plain and self.permute is not None and rows <= MOST_PERMUTED
 
     @property
-    def kind(self) -> str:
-        """What decides the order: "sampler", "generator" or the mode."""
-        return "sampler" if not self.ours else self.mode if self.draw is None else "generator"
+    def how(self) -> Shuffling:
+        """How the rows are shuffled, and why, with the arguments of the loader."""
+        if not self.ours:
+            return Shuffling("sampler", "argument")
+        if self.draw is not None:
+            return Shuffling("generator", "argument")
+        if self.mode == self.shuffling.kind and self.order == "auto":
+            return self.shuffling
+        return replace(self.shuffling, kind=self.mode, reason="argument")
 
     def described(self, ranks: Ranks) -> OrderState:
         """Returns the values besides the seed on which an epoch's order depends."""
-        windows = self.kind in ("window", "settle") and self.window is not None
+        how = self.how
+        windows = how.by_windows and how.window is not None
         return {
-            "kind": self.kind,
-            "block": self.block if windows and self.bounds is None else None,
-            "window": self.window if windows else None,
+            "kind": how.kind,
+            "block": how.block if windows and how.bounds is None else None,
+            "window": how.window if windows else None,
             **self.described_buckets(ranks),
         }
 
@@ -181,17 +181,21 @@ class Sampling:
         by_window = kind == self.mode or (self.order == "auto" and bool(self.shuffle))
         if not self.ours or not by_window or not _is_count(window):
             return self
-        if block is None and self.bounds:
-            return replace(self, window=window)
-        if not _is_count(block) or kind not in ("window", "settle"):
+        own = self.shuffling
+        if block is None and own.bounds:
+            saved = replace(own, window=window)
+            saved = saved if own.kind == "settle" else replace(saved, kind="window")
+        elif _is_count(block) and kind in ("window", "settle"):
+            saved = replace(own, kind=kind, unit="block", block=block, window=window, bounds=None)
+        else:
             return self
-        return replace(self, block=block, window=window, settle=kind == "settle", bounds=None)
+        return self if saved == own else replace(self, shuffling=replace(saved, reason="state"))
 
     def orders(self, rows: int, seed: int) -> Orders:
         """Returns the orders of all epochs, if no sampler decides them."""
-        block, window = self.block or 64, self.window or 64
-        bounds = self._picked_bounds if self._by_windows else self.bounds
-        return Orders(rows, seed, self.mode, block, window, bounds)
+        how = self.shuffling
+        bounds = self._picked_bounds if self._by_windows else how.bounds
+        return Orders(rows, seed, self.mode, how.block or 64, how.window or 64, bounds)
 
     def steps(self, rows: int, ranks: Ranks) -> int:
         """Returns the number of batches of a whole epoch.
@@ -289,16 +293,15 @@ class Sampling:
     @property
     def _by_windows(self) -> bool:
         """Whether picked rows are shuffled in windows of the blocks in which they lie."""
-        windows = self.ours and self.draw is None and self.mode in ("window", "settle")
-        return windows and self.picked is not None
+        return self.how.by_windows and self.picked is not None
 
     @cached_property
     def _picked_bounds(self) -> tuple[int, ...]:
         """Returns the bounds of the dataset's blocks or shards among the sorted picked rows."""
         _, ascending = self._by_row
         last = int(ascending[-1]) + 1 if ascending.size else 0
-        block = self.block or 64
-        cuts = np.arange(0, last, block) if self.bounds is None else np.array(self.bounds, np.int64)
+        block, bounds = self.shuffling.block or 64, self.shuffling.bounds
+        cuts = np.arange(0, last, block) if bounds is None else np.array(bounds, np.int64)
         places = np.searchsorted(ascending, cuts)
         return tuple(np.unique(np.append(places, [0, len(ascending)])).tolist())
 

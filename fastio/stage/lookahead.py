@@ -69,7 +69,7 @@ def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
         if stager.cache is not None:
             wanted = min(wanted, stager.cache.folder().room // _BUDGET_SHARE)
     if sampling.mode in ("window", "settle"):
-        wanted = max(wanted, 2 * (sampling.window or 1) * stager.blocks.mean_bytes)
+        wanted = max(wanted, 2 * (sampling.shuffling.window or 1) * stager.blocks.mean_bytes)
     return wanted
 
 

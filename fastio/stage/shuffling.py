@@ -1,7 +1,9 @@
-"""Chooses the windows in which the rows of a dataset are shuffled, and where a table is read from.
+"""Chooses how the rows of a dataset are shuffled, and where a table is read from.
 
-With order "auto", rows are shuffled over the whole dataset where any row can be read at any time at
-little cost, and else within windows of what is read as a unit:
+This is the only place that decides it: each function returns a sampling with a `Shuffling`, which
+has the kind, the sizes and the reason. With order "auto", rows are shuffled over the whole dataset
+where any row can be read at any time at little cost, and else within windows of what is read as a
+unit:
 
 - remote datasets with images: windows of blocks (`by_blocks`). The rows of up to 32 blocks from
   random positions of the dataset are mixed, so that a batch has rows from up to as many positions.
@@ -15,18 +17,23 @@ little cost, and else within windows of what is read as a unit:
   shuffled by windows of blocks, of which two are in memory: the current one and the next one; see
   `engine.fields.cold` (`place_table`).
 - rows of table files read one by one: windows of row groups that fit in memory (`by_groups`).
-
-Table files that are read by whole row groups have orders of their own: `feed/row_groups/cut.py`.
+- table files read by whole row groups: windows of their bytes (`by_whole_groups`); how the row
+  groups are divided is in `feed/row_groups/cut.py`.
+- datasets one after the other: windows of the blocks of all, if one has windows (`by_parts`).
+- with a torch.Generator, or torch's default one: the permutation that it draws (`by_generator`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fastio.order.sampling import Sampling
+from fastio.order.sampling import Permutation, Sampling
+from fastio.order.shuffling import Reason, Shuffling, ShufflingKind, Unit
 from fastio.packed import Dataset
 from fastio.runtime.memory import available_memory, local_ranks
 from fastio.sources import Remote
@@ -88,11 +95,15 @@ def by_blocks(dataset: Remote, sampling: Sampling, room: int | None) -> tuple[Sa
     if sampling.picked is not None and sampling.mode == "sequential":
         scattered = scattered or bool((np.diff(sampling.picked) < 0).any())
     chosen = cut(len(dataset), dataset.nbytes, room, by_rows=scattered and not fits)
-    if sampling.window is None:
-        sampling = replace(sampling, block=chosen.block_rows, window=chosen.window, settle=fits)
-    assert sampling.block is not None
-    windowed = sampling.mode in ("window", "settle")
-    return sampling, sampling.block if windowed else chosen.block_rows
+    block: int | None = chosen.block_rows
+    if sampling.shuffling.window is None:
+        how = Shuffling("window", "store", "block", chosen.block_rows, chosen.window)
+        how = replace(how, kind="settle", reason="cached") if fits else how
+        sampling = replace(sampling, shuffling=how)
+    if sampling.mode in ("window", "settle"):
+        block = sampling.shuffling.block
+    assert block is not None
+    return sampling, block
 
 
 def by_shards(sampling: Sampling, bounds: Sequence[int]) -> Sampling:
@@ -102,9 +113,9 @@ def by_shards(sampling: Sampling, bounds: Sequence[int]) -> Sampling:
         sampling: The requested sampling.
         bounds: The first row of each shard, and the number of rows.
     """
-    if sampling.window is None and sampling.ours:
-        sampling = replace(sampling, window=_WINDOW_SHARDS, bounds=tuple(bounds))
-    return sampling
+    if sampling.shuffling.window is not None or not sampling.ours:
+        return sampling
+    return _with(sampling, "window", "shards", "shard", window=_WINDOW_SHARDS, bounds=tuple(bounds))
 
 
 def by_groups(sampling: Sampling, bounds: Sequence[int], groups: int) -> Sampling:
@@ -115,10 +126,87 @@ def by_groups(sampling: Sampling, bounds: Sequence[int], groups: int) -> Samplin
         bounds: The first row of each row group, and the number of rows.
         groups: The number of row groups that fit in memory.
     """
-    if not sampling.ours or sampling.window is not None:
+    if not sampling.ours or sampling.shuffling.window is not None:
         return sampling
-    window = groups if groups < len(bounds) - 1 else None  # None: all fit, in any order
-    return replace(sampling, window=window, bounds=tuple(bounds))
+    if groups >= len(bounds) - 1:  # all fit
+        return _with(sampling, "shuffle", "any row", "row group", bounds=tuple(bounds))
+    how: dict[str, Any] = {"window": groups, "bounds": tuple(bounds)}
+    return _with(sampling, "window", "row groups", "row group", **how)
+
+
+def by_whole_groups(sampling: Sampling, window_bytes: int) -> Shuffling:
+    """Returns how table files are shuffled that are read by whole row groups."""
+    if sampling.mode == "sequential":
+        return sampling.how
+    return Shuffling("row groups", "row groups", "row group", window_bytes=window_bytes)
+
+
+def by_parts(sampling: Sampling, parts: Sequence[tuple[Sampling, int]]) -> Sampling:
+    """Returns the sampling of several datasets one after the other.
+
+    Args:
+        sampling: The sampling of all rows.
+        parts: The sampling and the number of rows of each dataset. If some are shuffled by windows,
+            all rows are, in windows of the blocks of all.
+    """
+    if not sampling.ours or sampling.draw is not None:
+        return sampling
+    blocks = [_block_bounds(own, rows) for own, rows in parts]
+    windowed = [
+        (own, cuts) for (own, _), cuts in zip(parts, blocks, strict=True) if cuts is not None
+    ]
+    if not windowed:
+        return sampling
+    mean = sum(int(cuts[-1]) for _, cuts in windowed) / sum(len(cuts) - 1 for _, cuts in windowed)
+    bounds, first = [np.zeros(1, np.int64)], 0
+    for (_, rows), cuts in zip(parts, blocks, strict=True):
+        own = np.append(np.arange(0, rows, max(1, round(mean))), rows) if cuts is None else cuts
+        bounds.append(own[1:] + first)
+        first += rows
+    return _with(
+        sampling,
+        "settle" if all(own.mode == "settle" for own, _ in windowed) else "window",
+        "parts",
+        window=min(own.shuffling.window or 64 for own, _ in windowed),
+        bounds=tuple(np.concatenate(bounds).tolist()),
+    )
+
+
+def _block_bounds(sampling: Sampling, rows: int) -> npt.NDArray[np.int64] | None:
+    """Returns the first row of each block or shard, and the number of rows; None: no windows."""
+    how = sampling.shuffling
+    if sampling.mode not in ("window", "settle"):
+        return None
+    if how.bounds is not None:
+        return np.array(how.bounds, np.int64)
+    return np.append(np.arange(0, rows, how.block or 64), rows).astype(np.int64)
+
+
+def by_generator(
+    sampling: Sampling,
+    draw: Callable[[int], Permutation] | None,
+    permute: Callable[[int, int], Permutation],
+) -> Sampling:
+    """Returns a sampling whose shuffled epochs have the permutations that a generator draws.
+
+    A sampling that is sequential or shuffles by windows is returned unchanged.
+
+    Args:
+        sampling: The requested sampling.
+        draw: Draws from the given generator; None if torch's default one decides.
+        permute: As in `Sampling`.
+    """
+    if not sampling.ours or sampling.mode != "shuffle":
+        return sampling
+    if draw is None:
+        return replace(sampling, permute=permute)
+    return replace(sampling, order="shuffle", draw=draw)
+
+
+def _with(
+    sampling: Sampling, kind: ShufflingKind, reason: Reason, unit: Unit = "block", **sizes: Any
+) -> Sampling:
+    return replace(sampling, shuffling=Shuffling(kind, reason, unit, **sizes))
 
 
 def place_table(
@@ -141,10 +229,10 @@ def place_table(
         resident = None if scattered and _WORTH_BYTES <= nbytes <= room else False
     if resident or nbytes <= room * _SHARE:
         return sampling, resident
-    if sampling.mode == "shuffle" and sampling.order == "auto" and sampling.window is None:
+    if sampling.mode == "shuffle" and sampling.order == "auto":
         block = max(1, _BLOCK_BYTES * rows // nbytes)
         window = min(_MOST_BLOCKS, max(2, room // (2 * _BLOCK_BYTES)))
-        sampling = replace(sampling, block=block, window=window)
+        sampling = _with(sampling, "window", "memory", block=block, window=window)
     return sampling, resident
 
 

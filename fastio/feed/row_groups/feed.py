@@ -21,12 +21,14 @@ from fastio.feed.row_groups.cut import Share, windows
 from fastio.feed.row_groups.records import Records
 from fastio.feed.row_groups.run import Dealt, RunSettings, TableRun
 from fastio.order.sampling import Ranks, Sampling
+from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
 from fastio.runtime.lifecycle import at_exit
 from fastio.runtime.memory import available_memory, local_ranks
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import KEPT_SUFFIX
+from fastio.stage.shuffling import by_whole_groups
 from fastio.stats import Stats
 from fastio.tensors.trees import pinned_memory
 
@@ -115,6 +117,11 @@ class TableFeed(Feed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _runs=weakref.WeakSet())
+
+    @property
+    def shuffling(self) -> Shuffling:
+        """See `Feed`."""
+        return by_whole_groups(self.sampling, self._window_bytes)
 
     def order(self, ranks: Ranks) -> OrderState:
         """See `Feed`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -40,7 +40,6 @@ from fastio.sources import open as open_data
 from fastio.sources.hugging_face.sources import is_hugging_face
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
-from fastio.views.mixing import Mix
 
 if TYPE_CHECKING:
     import torch
@@ -266,7 +265,7 @@ class Loader(DataLoader[_Batch]):
         self.dataset = dataset if self._opened is None else self._opened
         if self._opened is not None and self.fields is not None:
             self.fields = read_fields(self._opened, self.fields)
-        self.cache = cache if isinstance(dataset, Mix) else None  # else it is the dataset's
+        self.cache = cache if self._opened is None else None  # of a mix; else the dataset has it
         self._request = Request(
             self.dataset,
             sampling,
@@ -436,7 +435,7 @@ class Loader(DataLoader[_Batch]):
         Raises:
             TypeError: the sampler or the iterable dataset has no length.
         """
-        counted = self.path == "native" and isinstance(self.dataset, Sized)
+        counted = self.path == "native" and hasattr(self.dataset, "__len__")
         if counted and not self._closed and len(self.dataset) != self._feed.epoch_rows():
             self._follow_changes()
         return self._feed.steps(self._ranks())

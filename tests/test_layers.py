@@ -48,6 +48,9 @@ LAYERS = [
 PUBLIC_ONLY = {"integrations", "train"}
 COMMON = {"train": {"runtime"}}
 
+# Where a dataset may be asked for its class; `packed` defines the base class.
+ASK_CLASSES = {"packed", "sources", "views"}
+
 # Who may import what; a dependency that is not named here is anybody's.
 OWNERS = {
     "fastio._native": {
@@ -162,6 +165,34 @@ def test_every_module_has_a_layer() -> None:
 def test_modules_import_only_what_stands_before_them() -> None:
     found = {module: out_of_order(module) for module in MODULES if layer(module) in LAYERS}
     assert {module: names for module, names in found.items() if names} == {}
+
+
+def dataset_classes() -> set[str]:
+    """The classes of datasets, which are told apart where they are defined alone."""
+    found = {"Rows", "View", "Mix"}
+    for module, path in MODULES.items():
+        if layer(module) in ASK_CLASSES:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and {"Rows", "View"} & {
+                    ast.unparse(base) for base in node.bases
+                }:
+                    found.add(node.name)
+    return found
+
+
+def test_a_dataset_is_asked_what_it_can_and_not_for_its_class() -> None:
+    classes = dataset_classes()
+    assert {"Dataset", "FolderDataset", "TableSamples", "TokenWindows"} <= classes
+    asked = {
+        f"{module}:{node.lineno}"
+        for module, path in MODULES.items()
+        if layer(module) not in ASK_CLASSES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("isinstance", "issubclass")
+        and classes & {ast.unparse(name).split(".")[-1] for name in ast.walk(node.args[1])}
+    }
+    assert asked == set()
 
 
 def test_dependencies_are_imported_by_their_owners_only() -> None:

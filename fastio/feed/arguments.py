@@ -10,7 +10,7 @@ import torch
 from fastio.feed.base import Feed
 from fastio.sources import Options, find_data, open_found
 from fastio.sources.registry import is_named, kind_of
-from fastio.views.mixing import Mix
+from fastio.views.mixing import mix_of
 
 
 def open_named(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
@@ -21,7 +21,7 @@ def open_named(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
         As `fastio.open`.
     """
     if not is_named(dataset):
-        if cache is not None and not isinstance(dataset, Mix):
+        if cache is not None and mix_of(dataset) is None:
             raise ValueError(
                 "cache= can be passed only together with a URL; for an open dataset, use "
                 "fastio.open(url, cache=...)"

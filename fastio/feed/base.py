@@ -19,8 +19,8 @@ What holds for every feed:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,10 @@ from fastio.order.state import Cursor, OrderState
 from fastio.stats import Stats
 from fastio.tensors.trees import Finish
 from fastio.transforms import Augmentation
+from fastio.views.mixing import Chain
+
+if TYPE_CHECKING:
+    from fastio.feed.native import NativeFeed
 
 Numbers = npt.NDArray[np.int64]
 
@@ -92,6 +96,8 @@ class Feed(ABC):
         draws: whether random numbers are drawn for each sample.
         local: whether all data is on this machine. Remote blocks are fetched ahead, also beyond the
             epoch's end, so their order must be known early.
+        leaves: native feeds of this feed, whose engines read the rows; none on other paths.
+        chain: rows of the leaves, one leaf after the other, if other feeds can be joined to them.
         without_draws: message of the error that `augmentation` raises if there are none.
     """
 
@@ -100,6 +106,8 @@ class Feed(ABC):
     draws = False
     local = True
     without_draws = ""
+    leaves: Sequence[NativeFeed] = ()
+    chain: Chain | None = None
 
     def __init__(
         self, dataset: Any, sampling: Sampling, finish: Finish | None = None, ahead: int = 0

@@ -31,14 +31,13 @@ from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
 from fastio.shown import without_addresses
 from fastio.sources import open as open_data
-from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.sources import (
     has_transform,
     is_dataset_object,
     is_hugging_face,
     unlike_python,
 )
-from fastio.sources.table.indexed import TableSamples
+from fastio.sources.registry import as_rows
 from fastio.sources.torch_dataset import (
     Slow,
     WorkerSettings,
@@ -52,7 +51,7 @@ from fastio.store import is_remote
 from fastio.tensors.trees import pinned_memory
 from fastio.transforms import compile, from_torchvision, sample_form
 from fastio.views.base import view_of
-from fastio.views.mixing import Mix
+from fastio.views.mixing import Mix, mix_of
 from fastio.views.subsets import parts_of
 
 _OWN_TRANSFORM = Slow(
@@ -135,8 +134,9 @@ def make_feed(request: Request) -> Feed:
     if picked is not None and len(parts) == 1:
         request = _of_subset(parts[0], picked, request)
     samples = None
-    if isinstance(request.dataset, Mix):
-        return _mix_feed(request.dataset, request)
+    mix = mix_of(request.dataset)
+    if mix is not None:
+        return _mix_feed(mix, request)
     if is_hugging_face(request.dataset):
         if has_transform(request.dataset):
             return _torch_feed(request, _OWN_TRANSFORM)
@@ -149,12 +149,13 @@ def make_feed(request: Request) -> Feed:
         python = is_dataset_object(request.dataset) and unlike is None
         samples = SampleForm(None, python)
         request = replace(request, dataset=open_data(request.dataset))
-    if isinstance(request.dataset, (TableSamples, HuggingFaceDataset)):
-        feed = _row_group_feed(request, request.dataset, samples or SampleForm())
+    rows = as_rows(request.dataset)
+    if rows is not None and rows.row_grouping != "no":
+        feed = _row_group_feed(request, rows, samples or SampleForm())
         if feed is not None:
             return feed
-    if isinstance(request.dataset, TableSamples):
-        return _table_rows_feed(request.dataset, request)
+        if rows.row_grouping == "always":
+            return _table_rows_feed(rows, request)
     source = _native_source(request)
     if isinstance(source, Slow):
         return _torch_feed(request, source)
@@ -184,7 +185,7 @@ def make_feed(request: Request) -> Feed:
 
 def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
     """Returns a request for the picked rows of a dataset, if the native path supports it."""
-    if isinstance(inner, Rows):
+    if as_rows(inner) is not None:
         return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
         return replace(request, dataset=inner.select(picked, keep_in_memory=True))
@@ -224,7 +225,7 @@ def _asks_nothing(request: Request) -> bool:
     return request.fields is None and request.ragged is None and request.on_error == "raise"
 
 
-def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
+def _table_rows_feed(dataset: Rows, request: Request) -> NativeFeed:
     """Returns a feed for picked rows of tables, or for tables among other datasets.
 
     It reads row groups as rows need them. Shuffled rows come in windows of as many row groups as
@@ -241,11 +242,9 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
     return NativeFeed(dataset, sampling, transforms, settings)
 
 
-def _row_group_feed(
-    request: Request, dataset: TableSamples | HuggingFaceDataset, samples: SampleForm
-) -> TableFeed | None:
+def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> TableFeed | None:
     """Returns a feed that reads whole row groups; None if single rows are read."""
-    sampling, tables = request.sampling, isinstance(dataset, TableSamples)
+    sampling, tables = request.sampling, dataset.row_grouping == "always"
     if request.by_rows or sampling.picked is not None:
         return None
     if request.on_error != "raise" and tables:
@@ -283,12 +282,12 @@ def _row_group_feed(
 
 
 def _native_source(request: Request) -> tuple[Rows, list[Any], ImageForm | None] | Slow:
-    """A dataset of the native path, the transforms that it came with, and what these make of an
-    image; or why there is none."""
-    dataset = request.dataset
-    if isinstance(dataset, Rows):
-        return dataset, [], None
-    files = image_files(dataset)
+    """Returns a dataset of the native path, the transforms that it came with, and what these make
+    of an image; or why there is none."""
+    rows = as_rows(request.dataset)
+    if rows is not None:
+        return rows, [], None
+    files = image_files(request.dataset)
     if isinstance(files, Slow):
         return files
     if not files.samples:
@@ -350,7 +349,7 @@ def _check_no_view(transforms: Any) -> None:
 
 
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
-    feeds: list[NativeFeed | ConcatFeed] = []
+    feeds: list[Feed] = []
     with ExitStack() as failed:
         for source in mix.sources:
             opened = source
@@ -359,7 +358,7 @@ def _mix_feed(mix: Mix, request: Request) -> MixFeed:
                 failed.callback(opened.close)
             feed = _feed_of_part(opened, request)
             failed.callback(feed.close)
-            if not isinstance(feed, (NativeFeed, ConcatFeed)):
+            if feed.chain is None:
                 raise TransformError(
                     f"a mix needs datasets that fastio reads natively, and {_one_line(source)} "
                     "is not one: pack it"
@@ -379,12 +378,12 @@ def _concat_feed(
     sampling = drawn_by(request.workers.generator, request.sampling)
     for part in parts:
         feed = _feed_of_part(part, replace(request, sampling=sampling))
-        if not isinstance(feed, NativeFeed):
+        if feed.chain is None:
             reason = feed.reason or "its rows are read by row groups"
             slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
             feed.close()
             break
-        feeds.append(feed)
+        feeds += feed.leaves
     if slow is None:
         try:
             sampling = replace(sampling, picked=picked)
@@ -402,9 +401,9 @@ def _feed_of_part(part: Any, request: Request) -> Feed:
     return make_feed(replace(request, dataset=part, workers=workers, ragged=None, by_rows=True))
 
 
-def _joined_forms(first: NativeFeed | ConcatFeed, request: Request) -> Forms:
+def _joined_forms(first: Feed, request: Request) -> Forms:
     """Returns the forms of the fields that several datasets have in common."""
-    leaf = first.leaves[0] if isinstance(first, ConcatFeed) else first
+    leaf = first.leaves[0]
     forms = _forms(replace(request, dataset=leaf.dataset))
     forms.check(leaf.dataset.schema, leaf.fields, leaf.transforms.audio)
     return forms
@@ -458,7 +457,8 @@ def _native_settings(request: Request) -> FeedSettings:
 
 def _forms(request: Request) -> Forms:
     """Returns the forms of fields whose rows differ in size; single samples are always rows."""
-    of_tables = isinstance(request.dataset, TableSamples) and not request.by_rows
-    forms = Forms.of("padded" if of_tables and request.ragged is None else request.ragged)
+    rows = as_rows(request.dataset)
+    grouped = rows is not None and rows.row_grouping == "always" and not request.by_rows
+    forms = Forms.of("padded" if grouped and request.ragged is None else request.ragged)
     alone = request.workers.collate_fn is not None or not request.sampling.batched
     return Forms("list") if alone else forms

@@ -96,6 +96,8 @@ class ConcatFeed(JoinedFeed):
         ragged: as in `JoinedFeed`.
     """
 
+    chain: Chain
+
     def __init__(
         self, dataset: Any, leaves: Sequence[NativeFeed], sampling: Sampling, ragged: Forms
     ) -> None:
@@ -145,8 +147,8 @@ class MixFeed(JoinedFeed):
 
     Args:
         mix: description of the mix.
-        feeds: feed of each source. Feeds of sources that were given as paths are closed with this
-            one, with their datasets.
+        feeds: feed of each source, which has a chain. Feeds of sources that were given as paths are
+            closed with this one, with their datasets.
         sampling: batch size, order and other sampling arguments.
         ragged: as in `JoinedFeed`.
 
@@ -157,23 +159,16 @@ class MixFeed(JoinedFeed):
     dataset: Mix
     without_draws = "a mix has no row numbers of its own: use a loader of one of its sources"
 
-    def __init__(
-        self, mix: Mix, feeds: Sequence[NativeFeed | ConcatFeed], sampling: Sampling, ragged: Forms
-    ) -> None:
+    def __init__(self, mix: Mix, feeds: Sequence[Feed], sampling: Sampling, ragged: Forms) -> None:
         if not sampling.ours or sampling.order not in ("auto", "shuffle", "sequential"):
             raise ValueError(
                 "a mix cannot be combined with a sampler or with order='window': "
                 "it determines the order itself"
             )
         self._feeds = list(feeds)
-        leaves = [leaf for feed in feeds for leaf in _leaves(feed)]
+        leaves = [leaf for feed in feeds for leaf in feed.leaves]
         super().__init__(mix, leaves, sampling, ragged, ("structure", "classes", "fields"))
-        self._chains = [
-            feed.chain
-            if isinstance(feed, ConcatFeed)
-            else Chain([len(feed.dataset)], feed.sampling)
-            for feed in feeds
-        ]
+        self._chains = [feed.chain for feed in feeds if feed.chain is not None]
         self._buckets = _buckets(feeds)
 
     @property
@@ -200,7 +195,7 @@ class MixFeed(JoinedFeed):
         leaves = [
             leaf
             for feed, chain in zip(self._feeds, self._chains, strict=True)
-            for leaf in leaves_of(_leaves(feed), chain, cursor)
+            for leaf in leaves_of(feed.leaves, chain, cursor)
         ]
         # A source's epochs follow one another: each is looked for to its end.
         most = sys.maxsize
@@ -258,10 +253,6 @@ def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list
     ]
 
 
-def _leaves(feed: NativeFeed | ConcatFeed) -> list[NativeFeed]:
-    return feed.leaves if isinstance(feed, ConcatFeed) else [feed]
-
-
 def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
     first = leaves[0]
     for leaf in leaves:
@@ -276,7 +267,7 @@ def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
                 )
 
 
-def _buckets(feeds: Sequence[NativeFeed | ConcatFeed]) -> list[Buckets]:
+def _buckets(feeds: Sequence[Feed]) -> list[Buckets]:
     """Returns the buckets of each source if batches have documents of similar lengths, else []."""
     found = []
     for feed in feeds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from fastio.packed.rows import Rows
 from fastio.stage import Forecast, Stager, StagingPlan, ahead_bytes, staged
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
+from fastio.views.mixing import Chain
 
 
 class NativeFeed(Feed):
@@ -76,6 +77,16 @@ class NativeFeed(Feed):
         """Fetches the blocks of the remote dataset for another sampling."""
         fields = self.settings.engine.fields
         self.sampling, self._stager = staged(self.dataset, sampling, fields)
+
+    @property
+    def leaves(self) -> Sequence[NativeFeed]:  # type: ignore[override]
+        """This feed alone."""
+        return [self]
+
+    @property
+    def chain(self) -> Chain:  # type: ignore[override]
+        """The rows of the dataset."""
+        return Chain([len(self.dataset)], self.sampling)
 
     @property
     def local(self) -> bool:  # type: ignore[override]

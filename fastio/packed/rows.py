@@ -11,6 +11,7 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 | what identifies a row when a pack is resumed | `row_key` | None: nothing |
 | columns of fixed width | `fixed_columns` | None: they are read in Python |
 | rows of different sizes | `ragged_rows` | None: they are read in Python |
+| row groups that are decoded as wholes | `row_grouping`, `row_groups` | "no": there are none |
 | a file of sound | `sound_file` | the bytes that `gather_all` returns |
 | values in Python | `gather_all` | every dataset has it |
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ from fastio.store import Store
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
+    from fastio.sources.table.direct import TableDataset
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
@@ -97,6 +99,8 @@ class Rows(ABC):
         max_unzipped_bytes: Zipped files of samples that hold more are errors of their samples.
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
+        row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
+            rows can be read too) or "always" (reading a row decodes its row group).
     """
 
     path: str
@@ -105,6 +109,7 @@ class Rows(ABC):
     max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
     memory: int | str | None = None
     resident: bool | None = None
+    row_grouping: Literal["no", "possible", "always"] = "no"
 
     def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
         """Sets limits of a sample; None leaves one as it is. ValueError if one is less than 1."""
@@ -221,6 +226,32 @@ class Rows(ABC):
     def ragged_rows(self, field: str) -> RaggedRows | None:
         """Returns where the rows of a field lie that differ in size; None: not in local shards."""
         return None
+
+    def row_groups(
+        self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
+    ) -> TableDataset | None:
+        """Opens the same rows as row groups; None if some fields cannot be read by row groups.
+
+        Args:
+            fields: The names of the fields to read, in this order. If None, all.
+            memory: The memory that the row groups may take, in bytes.
+            threads: The number of threads that open files.
+            keep_nulls: As for `TableOptions`.
+        """
+        return None
+
+    @property
+    def group_bounds(self) -> NDArray[np.int64]:
+        """The first row of each row group, and the number of rows: int64 (groups + 1,)."""
+        return np.array([0, len(self)], np.int64)
+
+    @property
+    def group_bytes(self) -> int:
+        """The approximate size in memory of the largest row group, in bytes."""
+        return 0
+
+    def keep(self, nbytes: int) -> None:  # noqa: B027 - most kinds have no row groups
+        """Sets the memory for row groups that were read, in bytes; no effect without them."""
 
     def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
         """Returns the path of a row's sound file, or its bytes, uint8 (n,)."""

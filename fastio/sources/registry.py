@@ -89,6 +89,11 @@ def kind_of(dataset: Rows) -> Kind | None:
     return next((kind for kind in KINDS if isinstance(dataset, kind.classes)), None)
 
 
+def as_rows(dataset: object) -> Rows | None:
+    """Returns the dataset if it is one of fastio's, which can be asked what it can; else None."""
+    return dataset if isinstance(dataset, Rows) else None
+
+
 def find_data(source: Any, options: Options | None = None) -> Found:
     """Returns as `find`, for a source that must be data of some kind that takes the options.
 

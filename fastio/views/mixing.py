@@ -44,6 +44,11 @@ class Mix:
     stop: Stop | int = "all"
 
 
+def mix_of(dataset: object) -> Mix | None:
+    """Returns the dataset if it is a mix, else None."""
+    return dataset if isinstance(dataset, Mix) else None
+
+
 def mix(
     sources: Mapping[Any, float] | Iterable[tuple[Any, float]],
     *,

@@ -55,6 +55,8 @@ class HuggingFaceDataset(Rows):
         SchemaError: a column that is wanted cannot be a field.
     """
 
+    row_grouping = "possible"
+
     def __init__(
         self,
         source: Any,
@@ -103,13 +105,7 @@ class HuggingFaceDataset(Rows):
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
     ) -> TableDataset | None:
-        """Returns the same rows as row groups; None if there are images or nested lists.
-
-        Args:
-            fields: names of the fields that are wanted, in this order; None for all.
-            memory, threads: as for `TableDataset`.
-            keep_nulls: as for `TableOptions`.
-        """
+        """Opens the same rows as row groups; None if there are images or nested lists."""
         if wants_rows(self._table, self._options):
             return None
         options = replace(self._options, keep_nulls=keep_nulls)

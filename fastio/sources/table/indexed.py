@@ -51,6 +51,8 @@ class TableSamples(Rows):
         SchemaError: If a column cannot be a field, or if a file needs more memory.
     """
 
+    row_grouping = "always"
+
     def __init__(
         self,
         make: Callable[..., TableDataset],
@@ -76,14 +78,7 @@ class TableSamples(Rows):
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
     ) -> TableDataset:
-        """Opens the same rows as row groups, for a Loader; see `TableDataset`.
-
-        Args:
-            fields: The names of the fields to read, in this order. If None, all.
-            memory: The memory that the row groups may take, in bytes.
-            threads: The number of threads that open files.
-            keep_nulls: As for `TableOptions`.
-        """
+        """Opens the same rows as row groups, for a Loader; see `Rows` and `TableDataset`."""
         options = replace(self._options, keep_nulls=keep_nulls)
         return self._make(
             options=options,

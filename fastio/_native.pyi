@@ -221,7 +221,7 @@ class Table:
         first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: (column, offset, width, kind, bytes of a number there, in the batch, fill) of each.
         """
 
-    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int, int | None]], segments: tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> None:
+    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int]], segments: tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> None:
         """
         columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: (begin of each row's and the end, start, length).
         """

@@ -69,7 +69,6 @@ def test_records_lie_as_the_page_says(tmp_path: Path) -> None:
         assert np.array_equal(found, columns[name])
     about = json.loads(shard.schema.metadata[b"fastio"])
     assert (about["format_version"], about["schema"]["records"]) == (1, True)
-    assert int(about["record_crc32c"], 16) == crc32c(rows.tobytes())
 
 
 # --- The page, followed by a writer of its own ---------------------------------------------------

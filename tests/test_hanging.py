@@ -24,7 +24,7 @@ ENOUGH_S = 30.0  # far more than `close` may take, far less than for ever
 def table_of(path: Path, rows: int) -> _native.Table:
     path.write_bytes(np.arange(rows, dtype=np.int64).tobytes())
     table = _native.Table(np.array([0, rows], np.int64), [8], [(0, 0, 8, 0, 1, 1, 0)])
-    table.set(0, _native.Mapping(str(path)), [(0, 8 * rows, None)])
+    table.set(0, _native.Mapping(str(path)), [(0, 8 * rows)])
     return table
 
 

@@ -207,7 +207,7 @@ def shard(tmp_path: Path) -> _native.Mapping:
 
 def table(mapping: _native.Mapping) -> _native.Table:
     made = _native.Table(int64(0, 100), [8], [(0, 0, 8, 0, 1, 1, 0)])
-    made.set(0, mapping, [(0, 800, None)])
+    made.set(0, mapping, [(0, 800)])
     return made
 
 
@@ -215,10 +215,10 @@ def test_tables_refuse_places_that_leave_the_file(shard: _native.Mapping) -> Non
     made = table(shard)
     for place in ((0, 801), (1, 800), (1 << 63, 800), (0, 792), ((1 << 64) - 8, 16), (801, 0)):
         with pytest.raises(REFUSED):
-            made.set(0, shard, [(*place, None)])
+            made.set(0, shard, [place])
     for number in (1, HUGE, -1):
         with pytest.raises(REFUSED):
-            made.set(number, shard, [(0, 800, None)])
+            made.set(number, shard, [(0, 800)])
     for field in ((1, 0, 8, 0, 1, 1, 0), (0, 0, 0, 0, 1, 1, 0), (0, 0, 8, 9, 1, 1, 0)):
         with pytest.raises(REFUSED):
             _native.Table(int64(0, 100), [8], [field])

@@ -103,7 +103,7 @@ def test_a_table_is_set_gathered_and_closed_by_threads(tmp_path: Path) -> None:
     def change() -> None:
         for _ in range(30):
             for shard, mapping in enumerate(mappings):
-                table.set(shard, mapping, [(0, int(np.diff(first)[shard]) * 8, None)])
+                table.set(shard, mapping, [(0, int(np.diff(first)[shard]) * 8)])
             table.unset(3)
 
     def gather() -> None:

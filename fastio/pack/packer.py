@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from fastio import _native
 from fastio.pack.destination import Destination, shard_name
 from fastio.pack.journal import RESUME, FinishedShard, Journal, ShardEnd, writing_to
 from fastio.pack.pipeline import OrderedPipeline
@@ -217,7 +215,7 @@ class Packer(Generic[P, E]):
 
     def write(self, filled: Filled) -> None:
         """Writes a shard."""
-        metadata = {METADATA_KEY: json.dumps(self._metadata(filled.arrays)).encode()}
+        metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
         schema = self._arrow_schema.with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
         name = shard_name(len(self.entries))
@@ -244,11 +242,7 @@ class Packer(Generic[P, E]):
         for filled in self._encoder.fill(encoded):
             self.write(filled)
 
-    def _metadata(self, arrays: Sequence[pa.Array]) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         """Returns the metadata that make a shard readable without its manifest."""
         schema = replace(self._schema, classes=None, vocabularies={})
-        metadata: dict[str, Any] = {"format_version": FORMAT_VERSION, "schema": schema.to_json()}
-        if self._schema.record_layout is not None:
-            records = np.frombuffer(arrays[0].buffers()[1], np.uint8)
-            metadata["record_crc32c"] = f"{_native.crc32c(records):08x}"
-        return metadata
+        return {"format_version": FORMAT_VERSION, "schema": schema.to_json()}

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
     from fastio.packed.shard import ShardReader
 
-# Offset in the file, bytes, CRC-32C of them or None.
-Extent = tuple[int, int, int | None]
+Ranges = list[tuple[int, int]]  # offset in the file, bytes
 # int64 (rows + 1,), where each row's segments begin; int64 and int32, each segment's first token in
 # its shard, and how many it has.
 Segments = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]
@@ -56,14 +55,11 @@ class TableField:
         return (self.column, self.offset, self.nbytes, self.kind.value, self.item, to, self.fill)
 
 
-Ranges = list[tuple[int, int]]  # offset in the file, bytes
-
-
 @dataclass(frozen=True)
 class ShardPlace:
     """Where the columns lie in one shard's file, and which of its tokens make up which row."""
 
-    columns: Sequence[Extent]
+    columns: Ranges
     segments: Segments | None = None
 
 

@@ -9,7 +9,6 @@ CRC.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -239,14 +238,14 @@ class ShardReader:
         assert self._mapping is not None
         return self._mapping
 
-    def extent(self, column: str) -> tuple[int, int, int | None]:
-        """Returns offset and size of a fixed-width column in the file, and its CRC-32C or None."""
+    def extent(self, column: str) -> tuple[int, int]:
+        """Returns offset and size of a fixed-width column in the file."""
         if column == RECORD_COLUMN:
             records = self._records().buffers()[1]
             nbytes = self.rows * self._records().type.byte_width
-            return int(records.address - self._address), nbytes, self._record_crc32c()
+            return int(records.address - self._address), nbytes
         view = self.fixed(column)
-        return int(view.ctypes.data - self._address), view.nbytes, None
+        return int(view.ctypes.data - self._address), view.nbytes
 
     def fixed(self, column: str) -> NDArray[Any]:
         """Returns a fixed-width column as a read-only view of the map.
@@ -311,10 +310,10 @@ class ShardReader:
             self._views[column] = flat
         return starts, flat
 
-    def token_extent(self, column: str) -> tuple[int, int, None]:
-        """Returns offset and size of a column's tokens in the file, and None: without a CRC-32C."""
+    def token_extent(self, column: str) -> tuple[int, int]:
+        """Returns offset and size of a column's tokens in the file."""
         flat = self.tokens(column)[1]
-        return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes, None
+        return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes
 
     def data_offset(self, column: str) -> int:
         """Returns the offset of a variable-width column's data in the file, in bytes."""
@@ -410,14 +409,6 @@ class ShardReader:
         assert self._layout is not None
         array = self._records()
         return _view(array.buffers()[1], self._layout.dtype, len(array))
-
-    def _record_crc32c(self) -> int:
-        """Returns the CRC-32C of the records, from the shard's metadata."""
-        try:
-            text = json.loads(self._opened().schema.metadata[_METADATA_KEY])["record_crc32c"]
-            return int(text, 16)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ShardCorrupt(f"{self.path}: its description is damaged: {error!r}") from error
 
     def _column(self, name: str) -> pa.Array:
         batch = self._opened()

@@ -185,7 +185,7 @@ class WindowLayout:
         Raises:
             ShardCorrupt: the tokens are not there.
         """
-        how, (offset, nbytes, _) = self.options, reader.token_extent(self.field)
+        how, (offset, nbytes) = self.options, reader.token_extent(self.field)
         # Windows that are fitted have documents from all of the shard, and so may picked ones.
         if how.packing == "best-fit" or self._picked is not None:
             return [(offset, nbytes)]

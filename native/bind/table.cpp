@@ -1,6 +1,7 @@
 #include "core/table.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -34,8 +35,8 @@ nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> data(const SharedMapping
 // (column, offset, width, kind, from, to, fill), see TableField.
 using FieldTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint8_t,
                               std::uint8_t, std::uint8_t, std::int64_t>;
-// (offset, bytes, CRC-32C), see ColumnPlace.
-using ColumnTuple = std::tuple<std::uint64_t, std::uint64_t, std::optional<std::uint32_t>>;
+// (offset, bytes), see ColumnPlace.
+using ColumnTuple = std::pair<std::uint64_t, std::uint64_t>;
 
 void make_table(SharedTable* self, const Vector<std::int64_t>& first_row,
                 std::vector<std::uint64_t> strides, const std::vector<FieldTuple>& fields) {
@@ -55,7 +56,7 @@ void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mappin
                const std::optional<std::tuple<Vector<std::int64_t>, Vector<std::int64_t>,
                                               Vector<std::int32_t>>>& segments) {
   std::vector<ColumnPlace> places;
-  for (const auto& [offset, bytes, crc32c] : columns) places.push_back({offset, bytes, crc32c});
+  for (const auto& [offset, bytes] : columns) places.push_back({offset, bytes});
   std::shared_ptr<Segments> kept;
   if (segments) {
     const auto& [begin, start, length] = *segments;

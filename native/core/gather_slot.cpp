@@ -241,7 +241,7 @@ void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* fro
 void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::size_t end) const {
   const auto shard_of = [this](std::size_t i) {
     const ShardColumns* const columns = known_->shards[table_->shard_of(row_[i])].get();
-    return columns && columns->status.ok() && columns->segments ? columns : nullptr;
+    return columns && columns->segments ? columns : nullptr;
   };
   const auto local = [this](std::size_t i) {
     return static_cast<std::size_t>(row_[i] - table_->first_row(table_->shard_of(row_[i])));
@@ -261,10 +261,9 @@ void GatherSlot::note_failures(std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const ShardColumns* const shard = known_->shards[table_->shard_of(row_[i])].get();
     if (shard && shard->sound()) continue;
-    Status status = !shard ? Status::error(Code::not_found, "its shard is not open")
-                    : !shard->status.ok()
-                        ? shard->status
-                        : Status::error(Code::truncated, "its shard was cut off while it was read");
+    Status status = shard
+                        ? Status::error(Code::truncated, "its shard was cut off while it was read")
+                        : Status::error(Code::not_found, "its shard is not open");
     const std::lock_guard lock(failing_);
     failures_.emplace_back(i, std::move(status));
   }

@@ -8,8 +8,6 @@
 #include <new>
 #include <stdexcept>
 
-#include "crc32c.h"
-
 namespace fastio {
 namespace {
 
@@ -172,12 +170,11 @@ void Table::replace(std::size_t shard, const ShardColumns* expected,
     state_.swap(old);
   }
   known_ += std::size_t{columns != nullptr} - std::size_t{there != nullptr};
-  const bool ok = columns && columns->status.ok();
-  if (expected && ok) ++resident_;
+  if (expected && columns) ++resident_;
   const auto first = static_cast<std::uint64_t>(first_row_[shard]);
   for (std::size_t i = 0; i < strides_.size(); ++i)
     state_->known.origins[i][shard] =
-        ok ? reinterpret_cast<std::uintptr_t>(columns->begin[i]) - first * strides_[i] : 0;
+        columns ? reinterpret_cast<std::uintptr_t>(columns->begin[i]) - first * strides_[i] : 0;
   state_->known.shards[shard].swap(columns);
 }
 
@@ -273,9 +270,6 @@ std::shared_ptr<const ShardColumns> Table::copied(const Copy& copy) const {
     if (!memory) return nullptr;
     if (!copy_mapped(memory.get(), copy.from->begin[i], bytes, closed_)) return nullptr;
     if (!copy.from->sound()) return nullptr;
-    if (copy.places[i].crc32c && crc32c(memory.get(), bytes) != *copy.places[i].crc32c)
-      columns->status = Status::error(
-          Code::corrupt, "the shard is damaged: the CRC-32C of its records is another");
     columns->begin.push_back(memory.get());
     columns->memory.push_back(std::move(memory));
   }

@@ -16,7 +16,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "crew.h"
@@ -65,17 +64,15 @@ struct ShardColumns {
   std::shared_ptr<const Segments> segments;
   std::shared_ptr<const Mapping> mapping;  // that they lie in; null: in `memory`
   std::vector<std::shared_ptr<const std::uint8_t>> memory;
-  Status status;  // of all its rows
 
   // Whether what was read from it so far is what the file had.
-  bool sound() const { return status.ok() && !(mapping && mapping->damaged()); }
+  bool sound() const { return !(mapping && mapping->damaged()); }
 };
 
 // Where a column lies in a shard's file.
 struct ColumnPlace {
-  std::uint64_t offset = 0;             // of its first row
-  std::uint64_t bytes = 0;              // of all rows
-  std::optional<std::uint32_t> crc32c;  // of its bytes, looked at when they are copied
+  std::uint64_t offset = 0;  // of its first row
+  std::uint64_t bytes = 0;   // of all rows
 };
 
 // What is known of a table at one moment.

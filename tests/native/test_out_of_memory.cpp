@@ -149,7 +149,7 @@ TEST_CASE("without memory, rows of a shard that was cut off have failed all the 
   const File file(std::vector<std::uint8_t>(4 * kPage, 7));
   const auto table = table_of(4);
   const auto mapping = file.mapped();
-  REQUIRE(table->set(0, mapping, {{0, 4 * kPage, std::nullopt}}).ok());
+  REQUIRE(table->set(0, mapping, {{0, 4 * kPage}}).ok());
   REQUIRE(::truncate(file.path.c_str(), 0) == 0);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(table->rows()));
   std::iota(rows.begin(), rows.end(), 0);
@@ -179,7 +179,7 @@ TEST_CASE("without memory, a shard stays mapped") {
   {
     const NoMemory now;
     const unsigned before = asked_for;
-    REQUIRE(table->set(0, file.mapped(), {{0, 4 * kPage, std::nullopt}}).ok());
+    REQUIRE(table->set(0, file.mapped(), {{0, 4 * kPage}}).ok());
     while (asked_for == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     table->close();
   }

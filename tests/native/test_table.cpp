@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/crc32c.h"
 #include "core/engine.h"
 #include "core/gather_slot.h"
 #include "core/widen.h"
@@ -41,7 +40,6 @@ class Shards {
         std::memset(record + 8, static_cast<int>(global & 0xff), 13);
         bytes.insert(bytes.end(), record, record + kRecord);
       }
-      crc_.push_back(crc32c(bytes.data() + kHead, bytes.size() - kHead));
       for (std::int64_t row = 0; row < rows_[i]; ++row) {
         const auto low = static_cast<std::uint16_t>(first_row_.back() + row);
         bytes.push_back(static_cast<std::uint8_t>(low));
@@ -62,13 +60,11 @@ class Shards {
                                    std::vector<TableField>{{0, 0, 8}, {0, 8, 13}, {1, 0, 2}});
   }
 
-  Status open(Table& table, std::size_t shard, std::uint32_t crc_change = 0) const {
+  Status open(Table& table, std::size_t shard) const {
     std::shared_ptr<Mapping> mapping;
     REQUIRE(Mapping::open(paths_[shard], mapping).ok());
     const auto rows = static_cast<std::uint64_t>(rows_[shard]);
-    return table.set(shard, mapping,
-                     {{kHead, rows * kRecord, crc_[shard] ^ crc_change},
-                      {kHead + rows * kRecord, rows * 2, std::nullopt}});
+    return table.set(shard, mapping, {{kHead, rows * kRecord}, {kHead + rows * kRecord, rows * 2}});
   }
   void open_all(Table& table) const {
     for (std::size_t i = 0; i < rows_.size(); ++i) REQUIRE(open(table, i).ok());
@@ -79,7 +75,6 @@ class Shards {
  private:
   std::vector<std::int64_t> rows_, first_row_;
   std::vector<std::string> paths_;
-  std::vector<std::uint32_t> crc_;
 };
 
 struct Gathered {
@@ -193,7 +188,7 @@ TEST_CASE("what is known is copied for those who look at it, not for each shard"
   const auto table = std::make_shared<Table>(first_row, std::vector<std::uint64_t>{24},
                                              std::vector<TableField>{{0, 0, 24}});
   const auto set = [&](std::size_t shard) {
-    REQUIRE(table->set(shard, mapping, {{Shards::kHead, 24, {}}}).ok());
+    REQUIRE(table->set(shard, mapping, {{Shards::kHead, 24}}).ok());
   };
   const KnownShards* const state = table->snapshot().get();
   for (std::size_t shard = 1; shard < kShards; ++shard) set(shard);
@@ -224,22 +219,6 @@ TEST_CASE("a resident table has the same rows, also when the files are cut off")
   table->close();
 }
 
-TEST_CASE("records that were changed are noticed when they are copied") {
-  const Shards shards({3000, 5000});
-  const auto table = shards.table();
-  table->make_resident();
-  REQUIRE(shards.open(*table, 0, 1).ok());
-  REQUIRE(shards.open(*table, 1).ok());
-  while (table->resident() < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  Engine engine(1);
-  const Gathered got = gather(engine, table, {2999, 3000});
-  REQUIRE(got.failures.size() == 1);
-  CHECK(got.failures[0].first == 0);
-  CHECK(got.failures[0].second.code == Code::corrupt);
-  CHECK(got.number[1] == 3000);
-  table->close();
-}
-
 TEST_CASE("rows of a shard that is cut off while it is mapped fail, others do not") {
   const Shards shards({3000, 5000});
   const auto table = shards.table();
@@ -260,14 +239,14 @@ TEST_CASE("columns that leave the file, and tables that do not fit, are refused"
   std::shared_ptr<Mapping> mapping;
   REQUIRE(Mapping::open(shards.path(0), mapping).ok());
   const std::uint64_t size = mapping->size();
-  const ColumnPlace records{64, 240, {}}, numbers{304, 20, {}};
-  CHECK_FALSE(table->set(0, mapping, {{size - 239, 240, {}}, numbers}).ok());
-  CHECK_FALSE(table->set(0, mapping, {{UINT64_MAX - 8, 240, {}}, numbers}).ok());
-  CHECK_FALSE(table->set(0, mapping, {{64, UINT64_MAX, {}}, numbers}).ok());
-  CHECK_FALSE(table->set(0, mapping, {{64, 230, {}}, numbers}).ok());
+  const ColumnPlace records{64, 240}, numbers{304, 20};
+  CHECK_FALSE(table->set(0, mapping, {{size - 239, 240}, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{UINT64_MAX - 8, 240}, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{64, UINT64_MAX}, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{64, 230}, numbers}).ok());
   CHECK_FALSE(table->set(1, mapping, {records, numbers}).ok());
   CHECK_FALSE(table->set(0, mapping, {records}).ok());
-  CHECK(table->set(0, mapping, {{size - 240, 240, {}}, numbers}).ok());
+  CHECK(table->set(0, mapping, {{size - 240, 240}, numbers}).ok());
   const auto made = [](std::vector<std::int64_t> first_row, TableField field) {
     return Table(std::move(first_row), {8}, {field});
   };
@@ -319,7 +298,7 @@ TEST_CASE("segments make up rows: inputs, targets, positions, documents and a ma
   // A row of two documents and padding; one that goes on behind its end; one that is cut off there.
   const Segments segments{{0, 2, 4, 5}, {3, 10, 0, 14, 6}, {2, 1, 3, 3, 5}};
   const auto kept = [](const Segments& some) { return std::make_shared<const Segments>(some); };
-  REQUIRE(table->set(0, mapping, {{0, 40, {}}}, kept(segments)).ok());
+  REQUIRE(table->set(0, mapping, {{0, 40}}, kept(segments)).ok());
   Engine engine(1);
   std::vector<std::vector<std::int64_t>> out(5, std::vector<std::int64_t>(15));
   std::vector<std::uint8_t*> pointers;
@@ -337,7 +316,7 @@ TEST_CASE("segments make up rows: inputs, targets, positions, documents and a ma
   CHECK(out[4] == Row{1, 1, 1, -7, -7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
 
   const auto refused = [&](const Segments& some) {
-    return !table->set(0, mapping, {{0, 40, {}}}, kept(some)).ok();
+    return !table->set(0, mapping, {{0, 40}}, kept(some)).ok();
   };
   CHECK(refused({{0, 2, 4}, {3, 10, 0, 14}, {2, 1, 3, 3}}));
   CHECK(refused({{0, 2, 1, 5}, {3, 10, 0, 14, 6}, {2, 1, 3, 3, 5}}));
@@ -345,7 +324,7 @@ TEST_CASE("segments make up rows: inputs, targets, positions, documents and a ma
   CHECK(refused({{0, 2, 4, 5}, {3, 10, 0, 18, 6}, {2, 1, 3, 3, 5}}));
   CHECK(refused({{0, 2, 4, 5}, {-1, 10, 0, 14, 6}, {2, 1, 3, 3, 5}}));
   CHECK(refused({{0, 2, 4, 5}, {3, 10, 0, 14, 6}, {2, 0, 3, 3, 5}}));
-  CHECK_FALSE(table->set(0, mapping, {{0, 40, {}}}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{0, 40}}).ok());
 }
 
 TEST_CASE("fields of every width are copied whole") {
@@ -366,7 +345,7 @@ TEST_CASE("fields of every width are copied whole") {
     const auto table = std::make_shared<Table>(std::vector<std::int64_t>{0, kRows},
                                                std::vector<std::uint64_t>{kStride},
                                                std::vector<TableField>{{0, 5, width}});
-    REQUIRE(table->set(0, mapping, {{0, bytes.size(), {}}}).ok());
+    REQUIRE(table->set(0, mapping, {{0, bytes.size()}}).ok());
     std::vector<std::uint8_t> out(rows.size() * width + 16, 0xcc);
     const auto slot =
         std::make_shared<GatherSlot>(table, rows, std::vector<std::uint8_t*>{out.data()});

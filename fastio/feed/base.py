@@ -19,8 +19,8 @@ What holds for every feed:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from fastio.feed.native import NativeFeed
 
 Numbers = npt.NDArray[np.int64]
+_Part = TypeVar("_Part")
+_Part_co = TypeVar("_Part_co", covariant=True)
 
 
 class BatchInfo(NamedTuple):
@@ -79,6 +81,44 @@ class HostBatches(Protocol):
 
     def close(self) -> None:
         """Ends the run and all work for it."""
+
+
+class Source(Protocol[_Part_co]):
+    """What the threads of a run make, which `Batches` delivers."""
+
+    def __next__(self) -> _Part_co: ...
+    def ready(self) -> bool:
+        """Returns whether next() would return or raise without waiting."""
+
+    def close(self) -> None:
+        """Ends the work of the threads."""
+
+
+class Batches(Generic[_Part]):
+    """The batches of one run: what a source makes, delivered as `HostBatch`.
+
+    Args:
+        source: makes the batches.
+        deliver: returns one of them as tensors, with its `BatchInfo`.
+    """
+
+    def __init__(self, source: Source[_Part], deliver: Callable[[_Part], HostBatch]) -> None:
+        self._source = source
+        self._deliver = deliver
+
+    def __iter__(self) -> Batches[_Part]:
+        return self
+
+    def __next__(self) -> HostBatch:
+        return self._deliver(next(self._source))
+
+    def ready(self) -> bool:
+        """Returns whether next() would return or raise without waiting."""
+        return self._source.ready()
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._source.close()
 
 
 class Feed(ABC):

@@ -13,7 +13,7 @@ from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ReadAheadPlan, windows_of
-from fastio.feed.base import BatchInfo, Feed, HostBatches, Numbers
+from fastio.feed.base import Batches, BatchInfo, Feed, HostBatches, Numbers
 from fastio.feed.delivery import Delivery, FeedSettings
 from fastio.feed.fields import FieldTransforms, only_image
 from fastio.order.order import mixed_seed
@@ -133,7 +133,8 @@ class NativeFeed(Feed):
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
         stream = self.stream(self._asked_ahead(plan, cursor), cursor, ranks, cursor.epoch)
-        return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
+        first = self.sampling.first_step(cursor.position, ranks)
+        return Batches(stream, partial(self._host_batch, first))
 
     def draw_seed(self, cursor: Cursor, ranks: Ranks) -> int:
         """Returns the seed of the draws, mixed with the rank if a sampler decides the rows.
@@ -224,13 +225,8 @@ class NativeFeed(Feed):
         seed, keys = self.draw_seed(cursor, ranks), draw_keys(rows, occurrences)
         return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths)
 
-    def host_batch(self, batch: Batch, first_step: int) -> HostBatch:
-        """Returns a batch of the engine as tensors in the structure of the samples.
-
-        Args:
-            batch: batch of the engine.
-            first_step: number of the first step of the run.
-        """
+    def _host_batch(self, first_step: int, batch: Batch) -> HostBatch:
+        """Returns a batch of the engine as tensors, in a run whose first step has a number."""
         info = BatchInfo(
             self.sampling.places(batch.rows, batch.occurrences),
             batch.valid,
@@ -241,24 +237,3 @@ class NativeFeed(Feed):
             batch.occurrences,
         )
         return self.delivery.host_batch(batch.fields, info, batch.release)
-
-
-class _NativeBatches:
-    """The batches of one run of a native feed."""
-
-    def __init__(self, feed: NativeFeed, stream: BatchStream, first_step: int) -> None:
-        self._feed = feed
-        self._stream = stream
-        self._first_step = first_step
-
-    def __iter__(self) -> _NativeBatches:
-        return self
-
-    def __next__(self) -> HostBatch:
-        return self._feed.host_batch(next(self._stream), self._first_step)
-
-    def ready(self) -> bool:
-        return self._stream.ready()
-
-    def close(self) -> None:
-        self._stream.close()

@@ -11,14 +11,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fastio.cache import Cache, CacheFolder, MemoryFile, Run, Source, memory_file
+from fastio.cache import Cache, CacheFolder, MemoryFile, Outcome, Run, Source, memory_file
 from fastio.errors import CacheError
 from fastio.packed import HEADS
+from fastio.sources import Remote
 from fastio.stage.blocks import Blocks
 from fastio.stage.forecast import Forecast, next_use
 
@@ -199,12 +201,8 @@ class CachedBlocks:
     ) -> str:
         with self._lock:
             told = self._runs()
-        for _ in range(3):
-            outcome = folder.claim(source, {number: size}, keep, told)[number]
-            if outcome != "ready" or folder.has(source, number, size):
-                return outcome
-            folder.drop(source, [number])  # the index lists it, but the file is missing
-        return "no room"
+        claim = partial(folder.claim, source, keep=keep, told=told)
+        return claimed(folder, source, {number: size}, claim, folder.has)[number]
 
     def _fetch_to_cache(
         self, folder: CacheFolder, source: Source, number: int, fetch: Callable[[], Fetched]
@@ -244,21 +242,13 @@ class CachedBlocks:
         with self._lock:
             if self._source is not None and self._source[0] is folder:
                 return self._source
-        dataset = self._blocks.dataset
-        source = folder.source(
-            dataset.store.url,
-            dataset.fingerprint,
-            len(dataset),
-            self._blocks.block_rows,
-            dataset.nbytes,
-        )
-        heads = dataset.head_source()
+        source = source_of(folder, self._blocks)
+        heads = heads_run(self._blocks.dataset)
         with self._lock:
             self._resident.clear()
             self._source = folder, source
-            if heads is not None and heads[1].number != source.number:  # blocks are no shards
-                at = Forecast(None, 0, HEADS).to_json()
-                self._told = {self._run + 1: Run(heads[1].number, at, 0, 0)}
+            if heads is not None and heads.source != source.number:  # blocks are no shards
+                self._told = {self._run + 1: heads}
         return self._source
 
     def _runs(self) -> dict[int, Run]:
@@ -272,6 +262,47 @@ class CachedBlocks:
         assert self._cache is not None
         self._without_until_s = time.monotonic() + _WITHOUT_CACHE_S
         self._cache.give_up(error)
+
+
+def source_of(folder: CacheFolder, blocks: Blocks) -> Source:
+    """Returns the part of a cache folder that has the blocks of a dataset."""
+    dataset = blocks.dataset
+    rows, size = len(dataset), dataset.nbytes
+    return folder.source(dataset.store.url, dataset.fingerprint, rows, blocks.block_rows, size)
+
+
+def heads_run(dataset: Remote) -> Run | None:
+    """Returns the run that records that a dataset's heads are in use; None if it has none."""
+    heads = dataset.head_source()
+    return heads and Run(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0)
+
+
+def claimed(
+    folder: CacheFolder,
+    source: Source,
+    sizes: Mapping[int, int],
+    claim: Callable[[Mapping[int, int]], Mapping[int, Outcome]],
+    is_there: Callable[[Source, int, int], bool],
+) -> dict[int, Outcome]:
+    """Returns the outcome of each block's claim, as `CacheFolder.claim`.
+
+    Args:
+        folder, source: Where the blocks are.
+        sizes: The size in bytes of each block, by number.
+        claim: `CacheFolder.claim` with its other arguments.
+        is_there: Returns whether the file of a block exists. A block that the index lists and that
+            has no such file is claimed again.
+    """
+    found = dict(claim(sizes))
+    for last in (False, False, True):
+        lost = [
+            n for n, how in found.items() if how == "ready" and not is_there(source, n, sizes[n])
+        ]
+        if not lost:
+            break
+        folder.drop(source, lost)
+        found |= dict.fromkeys(lost, "no room") if last else claim({n: sizes[n] for n in lost})
+    return found
 
 
 class Resident:

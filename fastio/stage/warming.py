@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
-from fastio.packed import HEADS
+from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Outcome, Run, Written, aligned_size
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
 from fastio.stage.blocks import Range, blocks_of
-from fastio.stage.forecast import Distances, Forecast, Numbers
+from fastio.stage.cached import claimed, heads_run, source_of
+from fastio.stage.forecast import Distances, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
 from fastio.stage.shuffling import cut
 from fastio.store import Store
@@ -167,9 +167,7 @@ class _Warming:
         rows, nbytes = len(dataset), dataset.nbytes
         block_rows = cut(rows, nbytes, folder.room).block_rows
         self._blocks = blocks_of(dataset, block_rows)
-        self._source: Source = folder.source(
-            dataset.store.url, dataset.fingerprint, rows, block_rows, nbytes
-        )
+        self._source = source_of(folder, self._blocks)
         self._buffers = Buffers()
         self._pace = Pace(parallel)
         self._lock = threading.Lock()
@@ -205,9 +203,9 @@ class _Warming:
 
     def _tell(self) -> None:
         """Records that heads are in use, so that no process evicts them to store blocks."""
-        heads = self._dataset.head_source()
+        heads = heads_run(self._dataset)
         if heads is not None:
-            self._folder.tell(0, Run(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0))
+            self._folder.tell(0, heads)
 
     # --- What is fetched --------------------------------------------------------------------------
 
@@ -269,19 +267,11 @@ class _Warming:
                 return stretches, others, True
         return stretches, others, False
 
-    def _claimed(self, sizes: Mapping[int, int]) -> dict[int, str]:
+    def _claimed(self, sizes: Mapping[int, int]) -> dict[int, Outcome]:
         """Returns the outcome of each block's claim, in order. Files of ready ones were checked."""
         folder, source = self._folder, self._source
         claim = partial(folder.claim, source, keep=range(self._blocks.count), if_stopped="stopped")
-        found: dict[int, str] = dict(claim(sizes))
-        missing = [
-            n
-            for n, how in found.items()
-            if how == "ready" and not folder.exists(source, n, sizes[n])
-        ]
-        if missing:
-            folder.drop(source, missing)
-            found.update(claim({number: sizes[number] for number in missing}))
+        found = claimed(folder, source, sizes, claim, folder.exists)
         # If a block does not fit, those after it are not staged either.
         ordered = {number: found[number] for number in sorted(found)}
         full = next((n for n, how in ordered.items() if how == "no room"), None)

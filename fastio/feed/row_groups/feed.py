@@ -13,13 +13,14 @@ import numpy as np
 from fastio.device import HostBatch
 from fastio.engine.batch import SlotPool
 from fastio.errors import SchemaError, StateMismatch
-from fastio.feed.base import BatchInfo, Feed
+from fastio.feed.base import Batches, BatchInfo, Feed
 from fastio.feed.delivery import Delivery, FeedSettings
 from fastio.feed.fields import FieldTransforms
 from fastio.feed.row_groups.blocks import Blocks
+from fastio.feed.row_groups.chunks import Dealt, DealtPart
 from fastio.feed.row_groups.cut import Share, windows
 from fastio.feed.row_groups.records import Records
-from fastio.feed.row_groups.run import Dealt, RunSettings, TableRun
+from fastio.feed.row_groups.run import RunSettings, TableRun
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
@@ -110,7 +111,7 @@ class TableFeed(Feed):
         self._check_groups()
         self._shared = _Shared()
         self._stats = Stats()
-        self._runs: weakref.WeakSet[TableBatches] = weakref.WeakSet()
+        self._runs: weakref.WeakSet[Batches[DealtPart]] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_shared": _Shared(), "_runs": None}
@@ -157,7 +158,7 @@ class TableFeed(Feed):
         rows = self._share(ranks).rows
         return -(-rows // (self.sampling.batch_size or 1))
 
-    def run(self, cursor: Cursor, ranks: Ranks) -> TableBatches:
+    def run(self, cursor: Cursor, ranks: Ranks) -> Batches[DealtPart]:
         """See `Feed`."""
         share = self._share(ranks)
         start = -(-cursor.position // ranks.world_size)
@@ -184,7 +185,10 @@ class TableFeed(Feed):
             how,
             self._stats,
         )
-        batches = TableBatches(self, run, share, start, cursor.epoch, ranks)
+        batches = Batches(run, partial(self._host_batch, share, cursor.epoch, ranks))
+        # The threads refer to the run, so it would never be garbage itself.
+        weakref.finalize(batches, run.close).atexit = False
+        at_exit(run.close_soon)
         self._runs.add(batches)
         return batches
 
@@ -291,9 +295,15 @@ class TableFeed(Feed):
 
     # --- Batches ----------------------------------------------------------------------------------
 
-    def host_batch(self, dealt: Dealt, begin: int, end: int, info: BatchInfo) -> HostBatch:
-        """Returns rows [begin, end) of a chunk as tensors."""
-        batch = begin // (self.sampling.batch_size or 1)
+    def _host_batch(self, share: Share, epoch: int, ranks: Ranks, part: DealtPart) -> HostBatch:
+        """Returns a batch of a run over a share as tensors."""
+        dealt, begin, end, at = part
+        rows, size, total = end - begin, self.sampling.batch_size or 1, len(self.dataset)
+        after = at + rows
+        position = total if after == share.rows else min(total, after * ranks.world_size)
+        valid = min(rows, max(0, share.valid - at))
+        info = BatchInfo(dealt.rows[begin:end], valid, epoch, at // size, position)
+        batch = begin // size
         values: dict[str, Any] = {n: v[begin:end] for n, v in dealt.fields.items()}
         values |= dealt.ragged[batch] if dealt.ragged else {}
         release = partial(_released, dealt, end == len(dealt.rows))
@@ -309,49 +319,6 @@ class TableFeed(Feed):
             ]
         rows = zip(*columns.values(), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-class TableBatches:
-    """The batches of one run of a feed of tables."""
-
-    def __init__(
-        self, feed: TableFeed, run: TableRun, share: Share, start: int, epoch: int, ranks: Ranks
-    ) -> None:
-        self._feed = feed
-        self._run = run
-        self._share = share
-        self._at = start
-        self._epoch = epoch
-        self._ranks = ranks
-        self._total = len(feed.dataset)
-        at_exit(run.close_soon)
-
-    def __iter__(self) -> TableBatches:
-        return self
-
-    def __next__(self) -> HostBatch:
-        dealt, begin, end = self._run.next()
-        rows = end - begin
-        size = self._feed.sampling.batch_size or 1
-        step, after = self._at // size, self._at + rows
-        position = min(self._total, after * self._ranks.world_size)
-        if after == self._share.rows:
-            position = self._total
-        valid = min(rows, max(0, self._share.valid - self._at))
-        info = BatchInfo(dealt.rows[begin:end], valid, self._epoch, step, position)
-        self._at = after
-        return self._feed.host_batch(dealt, begin, end, info)
-
-    def ready(self) -> bool:
-        """See `HostBatches`."""
-        return self._run.ready()
-
-    def close(self) -> None:
-        """See `HostBatches`."""
-        self._run.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _listed(order: Mapping[str, Any]) -> str:

@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.engine.batch import AnyArray, Lease, SlotPool
+from fastio.engine.batch import Lease, SlotPool
 from fastio.engine.ragged import Forms
 from fastio.errors import LoaderTimeout
-from fastio.feed.row_groups.blocks import Block, Blocks
+from fastio.feed.row_groups.blocks import Blocks
+from fastio.feed.row_groups.chunks import Chunk, Dealt, DealtPart, OpenWindow
 from fastio.feed.row_groups.cut import Segment, Window
 from fastio.feed.row_groups.ragged import RaggedRows
 from fastio.feed.row_groups.records import Records
@@ -70,62 +71,6 @@ class RunSettings:
     def chunk_rows(self) -> int:
         """The number of rows in a chunk."""
         return self.batch_size * self.chunk_batches
-
-
-@dataclass
-class Dealt:
-    """The rows of a chunk in their final order.
-
-    Attributes:
-        rows: int64 (n,), the row numbers.
-        fields: The fixed-width fields, (n, *shape) each.
-        ragged: The other fields of each batch.
-        leases: The leases of the memory of `fields`.
-    """
-
-    rows: npt.NDArray[np.int64]
-    fields: dict[str, AnyArray]
-    ragged: list[dict[str, Any]]
-    leases: list[Lease]
-    batches_out: int = 0
-
-    def release(self) -> None:
-        """Returns the memory to its pools."""
-        for lease in self.leases:
-            lease.release()
-
-
-@dataclass
-class _Chunk:
-    """A range of positions of the stream that are dealt together, while rows are added.
-
-    Attributes:
-        number: The number of the chunk. It begins at position number * chunk_rows of the run.
-        rows: The number of rows.
-        block: The memory of the rows, which are in any order within their buckets.
-        ragged: The variable-width rows of each window that has rows in the chunk.
-    """
-
-    number: int
-    rows: int
-    block: Block
-    ragged: list[RaggedRows] = field(default_factory=list)
-
-
-@dataclass
-class _OpenWindow:
-    """A window whose row groups are being decoded."""
-
-    window: Window
-    chunks: list[_Chunk]
-    ragged: RaggedRows
-    waiting: deque[Segment]
-    left: int  # segments that are not decoded yet
-
-    @property
-    def end(self) -> int:
-        """The number of the chunk after the last one."""
-        return self.chunks[-1].number + 1
 
 
 class TableRun:
@@ -178,11 +123,11 @@ class TableRun:
         self._next_window: Window | None = None
         self._coming: deque[Segment] = deque()  # segments that were not fetched ahead yet, in order
         self._look_at_next_window()
-        self._open: deque[_OpenWindow] = deque()
+        self._open: deque[OpenWindow] = deque()
         self._decoding = 0
         self._blocks_used = 0
-        self._partial: _Chunk | None = None  # the chunk that the next window has rows of too
-        self._full: list[tuple[int, _Chunk]] = []  # a heap, by number
+        self._partial: Chunk | None = None  # the chunk that the next window has rows of too
+        self._full: list[tuple[int, Chunk]] = []  # a heap, by number
         self._dealt: dict[int, Dealt] = {}
         self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
         self._at = 0  # the consumer's chunk
@@ -197,13 +142,13 @@ class TableRun:
         return -(-self._rows // self._settings.batch_size)
 
     def ready(self) -> bool:
-        """Returns whether `next` would return or raise without waiting."""
+        """Returns whether next() would return or raise without waiting."""
         self._start_threads()
         with self._lock:
             return self._ended or self._batch >= self.batches or self._outcome() is not None
 
-    def next(self) -> tuple[Dealt, int, int]:
-        """Returns the next batch as a chunk and the range [begin, end) of its rows.
+    def __next__(self) -> DealtPart:
+        """Returns the next batch.
 
         Raises:
             StopIteration: If there are no more batches.
@@ -218,13 +163,14 @@ class TableRun:
         settings = self._settings
         begin = (self._batch % settings.chunk_batches) * settings.batch_size
         end = min(begin + settings.batch_size, len(dealt.rows))
+        at = self._start + self._batch * settings.batch_size
         self._batch += 1
         if end == len(dealt.rows):
             with self._lock:
                 del self._dealt[self._at]
                 self._at += 1
                 self._work.notify_all()
-        return dealt, begin, end
+        return DealtPart(dealt, begin, end, at)
 
     def close(self, timeout_s: float = PATIENCE_S) -> None:
         """Ends the threads and returns the memory. Idempotent.
@@ -339,7 +285,7 @@ class TableRun:
         except Exception:  # the thread that reads it will raise the error
             return True
 
-    def _open_window(self) -> _OpenWindow | None:
+    def _open_window(self) -> OpenWindow | None:
         """Opens the next window if there are enough blocks for its chunks; else returns None."""
         window, rows = self._next_window, self._settings.chunk_rows
         if window is None or self._failed is not None:
@@ -357,7 +303,7 @@ class TableRun:
         where = f"{group.place.file}, row group {group.number}"
         for number in range(first + len(chunks), last + 1):
             size = min(rows, self._rows - number * rows)
-            chunks.append(_Chunk(number, size, self._blocks.take(where)))
+            chunks.append(Chunk(number, size, self._blocks.take(where)))
         self._blocks_used += needed
         ragged = RaggedRows(self._ragged_fields, self._settings.ragged)
         if self._ragged_fields:
@@ -365,7 +311,7 @@ class TableRun:
                 chunk.ragged.append(ragged)
         end = window.first + window.rows - self._start
         self._partial = chunks[-1] if end % rows and end < self._rows else None
-        opened = _OpenWindow(window, chunks, ragged, deque(window.segments), len(window.segments))
+        opened = OpenWindow(window, chunks, ragged, deque(window.segments), len(window.segments))
         self._open.append(opened)
         self._look_at_next_window()
         return opened
@@ -375,7 +321,7 @@ class TableRun:
         if self._next_window is not None:
             self._coming += self._next_window.segments
 
-    def _decode(self, opened: _OpenWindow, segment: Segment) -> None:
+    def _decode(self, opened: OpenWindow, segment: Segment) -> None:
         began_s = time.thread_time()
         try:
             settings = self._settings
@@ -406,7 +352,7 @@ class TableRun:
             self._work.notify_all()
 
     def _take_in(
-        self, opened: _OpenWindow, segment: Segment, rows: Rows
+        self, opened: OpenWindow, segment: Segment, rows: Rows
     ) -> npt.NDArray[np.int64] | None:
         """Appends those of the rows that are in the segment to their chunks.
 
@@ -448,7 +394,7 @@ class TableRun:
         found: npt.NDArray[np.int64] = counts.sum(axis=1)
         return found
 
-    def _filled_up(self, opened: _OpenWindow, rows: npt.NDArray[np.int64]) -> None:
+    def _filled_up(self, opened: OpenWindow, rows: npt.NDArray[np.int64]) -> None:
         """Records that rows were added to a window's chunks: int64 (chunks,)."""
         first = opened.chunks[0].number
         with self._lock:
@@ -459,7 +405,7 @@ class TableRun:
                     heapq.heappush(self._full, (chunk.number, chunk))
             self._work.notify_all()
 
-    def _deal(self, chunk: _Chunk) -> None:
+    def _deal(self, chunk: Chunk) -> None:
         try:
             dealt = self._dealt_chunk(chunk)
             error = None
@@ -475,7 +421,7 @@ class TableRun:
             self._work.notify_all()
         self._blocks.give(chunk.block)
 
-    def _dealt_chunk(self, chunk: _Chunk) -> Dealt:
+    def _dealt_chunk(self, chunk: Chunk) -> Dealt:
         out, leases = {}, []
         for name in self._records.fields:
             pool = self._pools[name]

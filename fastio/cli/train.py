@@ -117,7 +117,7 @@ def _problems(result: Result, options: Options) -> list[str]:
     if not result.signal:
         return []
     saved = (
-        "it goes on from there with the same command and --resume"
+        "continue with the same command and --resume"
         if options.checkpoint_dir
         else "nothing is saved without --checkpoint-dir"
     )

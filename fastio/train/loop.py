@@ -184,7 +184,7 @@ def train_epoch(run: Run) -> bool:
     options, progress = run.options, run.progress
     if progress.epoch_step >= run.steps_per_epoch:
         return True  # it was interrupted after its last step
-    run.loader.set_epoch(progress.epoch)  # the epoch of a loaded state goes on
+    run.loader.set_epoch(progress.epoch)  # continues the epoch of a loaded state
     run.learner.called.train()
     run.units = 0
     run.tell(Monitor.begin_epoch)

@@ -135,7 +135,7 @@ class Bar(Monitor):
             f"{record['epoch']:{len(of)}}/{of}",
             f"train {_readable(record['train'])}",
             *([f"val {_readable(record['val'])}"] if record["val"] else []),
-            # A run that goes on behind an epoch's last step trains nothing in it.
+            # A run that is resumed after the last step of an epoch trains nothing in it.
             *([rate, f"data wait {record['wait_share']:.0%}"] if record["units_per_s"] else []),
             f"{record['seconds']:.1f} s",
             *(["*"] if run.progress.best_epoch == record["epoch"] else []),

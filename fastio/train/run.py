@@ -263,7 +263,7 @@ class Run:
             "rng": random_states,
             "progress": vars(self.progress),
         }
-        # No process goes on, or ends, before the files are there.
+        # No process continues, or ends, before the files are written.
         on_main(self.place, lambda: self._write(content, best))
 
     def _full_states(self) -> tuple[dict[str, Any], dict[str, Any]]:

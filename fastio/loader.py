@@ -22,32 +22,33 @@ from torch.utils.data import DataLoader, Sampler, default_collate, default_conve
 from typing_extensions import TypeVar
 
 from fastio.cache import Cache
+from fastio.device import CopyStream, DevicePrefetcher, copy_stream, current, resolve_device
 from fastio.engine import OnError
 from fastio.engine.ragged import Form
 from fastio.errors import LoaderClosed
 from fastio.feed.arguments import (
     check_arguments,
+    check_names,
     check_rows,
     first_workers,
     open_named,
     read_fields,
 )
+from fastio.feed.base import BatchInfo, Feed
+from fastio.feed.choose import Request, dataset_settings, make_feed
 from fastio.feed.epochs import Epochs
 from fastio.feed.iterator import LoaderIterator
-from fastio.feed.samplers import shown_samplers
+from fastio.feed.samplers import refuse_accelerate, shown_samplers
+from fastio.feed.seeds import process_ranks, ranks_of, warn_unsharded
+from fastio.feed.tuning import make_tuner
 from fastio.order.sampling import OrderName, Ranks, Sampling
-from fastio.sources import open as open_data
 from fastio.sources.hugging_face.sources import is_hugging_face
+from fastio.sources.torch_dataset import WorkerSettings, dataset_kind, is_iterable_dataset
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
 
 if TYPE_CHECKING:
     import torch
-
-    from fastio.device import CopyStream
-    from fastio.feed.base import BatchInfo, Feed
-    from fastio.feed.tuning import ThreadTuner
-    from fastio.sources.torch_dataset import WorkerSettings
 
 _Batch = TypeVar("_Batch", covariant=True, default=Any)
 
@@ -214,11 +215,6 @@ class Loader(DataLoader[_Batch]):
         ragged: Form | Mapping[str, Form] | None = None,
         channels_last: bool = False,
     ) -> None:
-        from fastio.device import resolve_device
-        from fastio.feed.choose import Request, dataset_settings, make_feed
-        from fastio.feed.seeds import process_ranks
-        from fastio.sources.torch_dataset import dataset_kind
-
         auto_threads = num_workers == "auto"
         if isinstance(num_workers, str):
             num_workers = first_workers(num_workers)
@@ -305,7 +301,7 @@ class Loader(DataLoader[_Batch]):
                 if prefetch_factor is None:
                     self.prefetch_factor = 2
             self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
-            self._tuner = self._make_tuner() if auto_threads else None
+            self._tuner = make_tuner(feed) if auto_threads else None
             failed.pop_all()
         self._batch: BatchInfo | None = None
         self._stats = Stats()
@@ -321,17 +317,8 @@ class Loader(DataLoader[_Batch]):
 
     def __new__(cls, *args: Any, **options: Any) -> Loader[_Batch]:
         # Only __new__ sees arguments that __init__ does not have.
-        unknown = options.keys() - signature(cls.__init__).parameters.keys()  # of a subclass, too
-        for name in sorted(_OF_DATA & unknown):
-            raise TypeError(
-                f"{name} is an option of fastio.open: fastio.Loader(fastio.open(source, "
-                f"{name}=...))"
-            )
-        if "threads" in unknown:
-            raise TypeError(
-                "the number of threads is set by num_workers: fastio.Loader(source, "
-                "num_workers='auto')"
-            )
+        own = signature(cls.__init__).parameters.keys()  # of a subclass, too
+        check_names(options.keys() - own, signature(Loader.__init__).parameters.keys())
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -360,17 +347,7 @@ class Loader(DataLoader[_Batch]):
         return found
 
     def _shown(self, name: str) -> Any:
-        # Accelerate's prepare and skip_first_batches make a plain DataLoader from a loader's
-        # dataset and sampler, without its transforms and threads. They read this attribute, and
-        # there is no other place at which to stop them with a clear error.
-        if sys._getframe(2).f_globals.get("__name__") == "accelerate.data_loader":
-            raise RuntimeError(
-                "Accelerate would replace this fastio.Loader by a plain DataLoader. Instead of "
-                "accelerator.prepare(loader), use "
-                "fastio.integrations.accelerate.prepare(accelerator, loader); "
-                "skip_first_batches accepts its result. For the Trainer of transformers, use "
-                "fastio.integrations.accelerate.TrainerLoaders"
-            )
+        refuse_accelerate(sys._getframe(2))
         self._epochs.ranks = self._ranks()
         return self.__dict__[name]
 
@@ -380,8 +357,6 @@ class Loader(DataLoader[_Batch]):
 
     def _follow_changes(self) -> None:
         """Rebuilds the feed if attributes, or the transforms of the dataset, have changed."""
-        from fastio.feed.choose import dataset_settings, make_feed
-
         workers, settings = self._worker_settings(), dataset_settings(self.dataset)
         if (workers, settings) == (self._workers, self._settings):
             return
@@ -396,12 +371,10 @@ class Loader(DataLoader[_Batch]):
         else:
             before.close()
         if self._tuner is not None:
-            self._tuner = self._make_tuner()
+            self._tuner = make_tuner(feed)
 
     def _worker_settings(self) -> WorkerSettings:
         """Returns DataLoader's own arguments as the attributes hold them now."""
-        from fastio.sources.torch_dataset import WorkerSettings
-
         usual = default_collate if self._batched else default_convert
         given = {field.name: getattr(self, field.name) for field in fields_of(WorkerSettings)}
         if self.collate_fn is usual:
@@ -459,10 +432,6 @@ class Loader(DataLoader[_Batch]):
             ValueError: ranks share an epoch, and there is neither a seed nor a process group in
                 which to agree on one.
         """
-        from fastio.device import DevicePrefetcher, copy_stream, current
-        from fastio.feed.seeds import warn_unsharded
-        from fastio.sources.torch_dataset import is_iterable_dataset
-
         if self._closed:
             raise LoaderClosed("this loader was closed: create a new one")
         self._follow_changes()
@@ -588,21 +557,6 @@ class Loader(DataLoader[_Batch]):
         elif self._feed.dataset is not self.dataset and is_hugging_face(self.dataset):
             self._feed.dataset.close()
 
-    def _make_tuner(self) -> ThreadTuner | None:
-        """Returns a tuner of the number of threads, or None if that number cannot change."""
-        from fastio.feed.tuning import ThreadTuner, first_threads, most_threads
-
-        threads = self._feed.set_threads(first_threads())
-        return ThreadTuner(threads, most_threads(), self._feed.ahead) if threads else None
-
-    def _tune(self, tuner: ThreadTuner) -> None:
-        """Changes the number of threads if the tuner has found a better one."""
-        stats = self._stats
-        before = tuner.threads
-        threads = tuner.delivered(stats.batches, stats.samples, stats.elapsed_s, stats.wait_s)
-        if threads != before:
-            self._feed.set_threads(threads)
-
     def __enter__(self) -> Loader[_Batch]:
         return self
 
@@ -621,34 +575,16 @@ class Loader(DataLoader[_Batch]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         auto = state.pop("_auto")
-        from fastio.feed.choose import dataset_settings
-
         self.__dict__.update(state, _open=weakref.WeakSet())
         self._settings = dataset_settings(self.dataset)  # some differ between processes
-        self._tuner = self._make_tuner() if auto else None
+        self._tuner = make_tuner(self._feed) if auto else None
 
     def _ranks(self) -> Ranks:
-        """Returns this process's rank and world size.
-
-        Both are looked up whenever they are needed, because torch.distributed may start late.
-        """
-        from fastio.feed.seeds import distributed_ranks, process_ranks
-
-        if self._given_ranks is not None:
-            return self._given_ranks
-        if not self._feed.sampling.ours:  # a sampler or the dataset divides the rows among ranks
-            return distributed_ranks() or Ranks()
-        return process_ranks() if self.distributed else Ranks()
+        # Looked up whenever it is needed, because torch.distributed may start late.
+        return ranks_of(self._given_ranks, self._feed.sampling, self.distributed)
 
 
 Loader.__new__.__wrapped__ = Loader.__init__  # type: ignore[attr-defined] # for help()
-
-# Arguments of `fastio.open` that a loader does not have.
-_OF_DATA = (
-    frozenset(signature(open_data).parameters)
-    - {"source"}
-    - frozenset(signature(Loader.__init__).parameters)
-)
 
 # Arguments that DataLoader does not have. Their attributes cannot be assigned.
 _FIXED = (

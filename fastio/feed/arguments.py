@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import torch
 
 from fastio.feed.base import Feed
 from fastio.sources import Options, find_data, open_found
+from fastio.sources import open as open_data
 from fastio.sources.registry import is_named, kind_of
 from fastio.views.mixing import mix_of
 
@@ -70,6 +73,27 @@ def first_workers(num_workers: str) -> int:
     if num_workers != "auto":
         raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")
     return first_threads()
+
+
+def check_names(unknown: Set[str], of_loader: Set[str]) -> None:
+    """Raises an error that says where an argument belongs which a loader does not have.
+
+    Args:
+        unknown: names that were given and that the loader's class does not have.
+        of_loader: names of the arguments of `Loader`.
+
+    Raises:
+        TypeError: one of them is an argument of `fastio.open`, or a former name.
+    """
+    of_data = signature(open_data).parameters.keys() - {"source"} - of_loader
+    for name in sorted(of_data & unknown):
+        raise TypeError(
+            f"{name} is an option of fastio.open: fastio.Loader(fastio.open(source, {name}=...))"
+        )
+    if "threads" in unknown:
+        raise TypeError(
+            "the number of threads is set by num_workers: fastio.Loader(source, num_workers='auto')"
+        )
 
 
 def check_arguments(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastio.device import DevicePrefetcher
 from fastio.errors import LoaderClosed
+from fastio.feed.tuning import tune
 from fastio.order.state import Cursor
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class LoaderIterator:
         stats.batches += 1
         stats.samples += info.valid
         if loader._tuner is not None:
-            loader._tune(loader._tuner)
+            tune(loader._tuner, loader._feed, stats)
         # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
         loader.__dict__["_batch"] = info
         self._epochs.drawn_last = self._cursor

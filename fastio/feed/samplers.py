@@ -7,6 +7,7 @@ loader's next epoch. Iterating over them does not change the loader or random ge
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
@@ -45,6 +46,26 @@ class ShuffledRows(RandomSampler):
 
     def __iter__(self) -> Iterator[int]:
         return self._epochs.rows()
+
+
+def refuse_accelerate(caller: FrameType) -> None:
+    """Raises an error if Accelerate reads a loader's sampler, to make a DataLoader of its parts.
+
+    Its prepare and skip_first_batches make a plain DataLoader from a loader's dataset and sampler,
+    without its transforms and threads. There is no other place at which to stop them with a clear
+    error.
+
+    Raises:
+        RuntimeError: the caller is Accelerate.
+    """
+    if caller.f_globals.get("__name__") == "accelerate.data_loader":
+        raise RuntimeError(
+            "Accelerate would replace this fastio.Loader by a plain DataLoader. Instead of "
+            "accelerator.prepare(loader), use "
+            "fastio.integrations.accelerate.prepare(accelerator, loader); "
+            "skip_first_batches accepts its result. For the Trainer of transformers, use "
+            "fastio.integrations.accelerate.TrainerLoaders"
+        )
 
 
 def shown_samplers(

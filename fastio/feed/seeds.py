@@ -143,6 +143,15 @@ def distributed_ranks() -> Ranks | None:
     return None
 
 
+def ranks_of(given: Ranks | None, sampling: Sampling, distributed: bool | None) -> Ranks:
+    """Returns this process's rank and world size for a loader with these arguments."""
+    if given is not None:
+        return given
+    if not sampling.ours:  # a sampler or the dataset divides the rows among ranks
+        return distributed_ranks() or Ranks()
+    return process_ranks() if distributed else Ranks()
+
+
 def shared_name(what: str) -> str:
     """Returns a name for a loader that is the same on all ranks.
 

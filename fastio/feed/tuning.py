@@ -12,8 +12,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from statistics import median
 
+from fastio.feed.base import Feed
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import local_ranks
+from fastio.stats import Stats
 
 _GAIN = math.log(1.02)  # a difference that is worth a change
 _LOSS = math.log(0.95)  # one that ends a comparison at once
@@ -146,6 +148,20 @@ class ThreadTuner:
     def _fewer(self, threads: int) -> int | None:
         """Returns the next lower number to try; None if there is none."""
         return None if threads <= 1 else threads - max(1, threads // 5)
+
+
+def make_tuner(feed: Feed) -> ThreadTuner | None:
+    """Returns a tuner of the number of threads of a feed, or None if that number cannot change."""
+    threads = feed.set_threads(first_threads())
+    return ThreadTuner(threads, most_threads(), feed.ahead) if threads else None
+
+
+def tune(tuner: ThreadTuner, feed: Feed, stats: Stats) -> None:
+    """Changes the number of threads of a feed after a batch, if the tuner found a better one."""
+    before = tuner.threads
+    threads = tuner.delivered(stats.batches, stats.samples, stats.elapsed_s, stats.wait_s)
+    if threads != before:
+        feed.set_threads(threads)
 
 
 def _log_ratio(one: float, other: float) -> float:

@@ -98,7 +98,7 @@ def test_an_object_that_is_replaced_during_an_epoch_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("fastio.stage.lookahead._LEAST_AHEAD", MIB)
+    monkeypatch.setattr("fastio.stage.lookahead._LEAST_AHEAD_BYTES", MIB)
     one, two = versions
     bucket = f"bucket-{uuid.uuid4().hex[:16]}"
     url = s3.bucket(bucket)

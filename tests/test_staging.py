@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 import fastio
 from fastio.cache import Run
 from fastio.order.order import Orders
+from fastio.order.sampling import Sampling
 from fastio.packed import Dataset
-from fastio.stage import Blocks, Forecast, cut
+from fastio.stage import Blocks, Forecast, ahead_bytes, cut
 from fastio.stage.forecast import next_use
 
 MIB = 1 << 20
@@ -174,3 +176,11 @@ def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
         found = [int(n) for batch in loader for n in batch[0]]
         assert sorted(found) == list(range(200))
         assert loader.stats().bytes_fetched < 0.1 * loader.dataset.nbytes
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(8), Sampling(8, order="shuffle"), Sampling(sampler=[1])]
+)
+def test_without_windows_blocks_are_fetched_far_ahead_too(sampling: Sampling) -> None:
+    without_cache: Any = SimpleNamespace(cache=None)
+    assert ahead_bytes(sampling, without_cache) == 64 * MIB

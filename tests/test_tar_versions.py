@@ -119,7 +119,7 @@ def test_a_change_within_an_epoch_is_an_error(
     place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("fastio.stage.lookahead._LEAST_AHEAD", 1)
+    monkeypatch.setattr("fastio.stage.lookahead._LEAST_AHEAD_BYTES", 1)
     url, options, replace = place
     with open_loader(url, 2, num_workers=1, on_error=on_error, **options) as loader:
         batches = iter(loader)

@@ -327,10 +327,6 @@ class TarBlocks(Blocks):
         """Returns False: fields other than images are read from the files in the blocks."""
         return False
 
-    def whole_shards(self, block: int) -> list[ShardReader]:
-        """Returns no shards: tars are not fetched whole."""
-        return []
-
     def ranges(self, block: int) -> list[Range]:
         """Returns the ranges of a block's bytes in the store."""
         names, stamps = self._tars.tars, self._tars.stamps

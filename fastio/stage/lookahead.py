@@ -24,10 +24,10 @@ from fastio.stage.forecast import Forecast
 from fastio.stage.shuffling import by_blocks, by_shards
 from fastio.stage.stager import Numbers, Stager
 
-_LEAST_AHEAD = 64 << 20
+_LEAST_AHEAD_BYTES = 64 << 20
 _BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 _MOST_BATCHES = 4096
-_LEAST_AHEAD = 2  # shards beyond the current window
+_LEAST_AHEAD_SHARDS = 2  # beyond the current window
 Window = tuple[int, Numbers]  # the position after a window's last row, and the window's shards
 
 
@@ -64,7 +64,7 @@ def staged(
 
 def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
     """Returns the bytes of blocks that are fetched ahead: at least two windows in window order."""
-    wanted = _LEAST_AHEAD
+    wanted = _LEAST_AHEAD_BYTES
     with suppress(CacheError):  # the stager goes on without the cache, and warns
         if stager.cache is not None:
             wanted = min(wanted, stager.cache.folder().room // _BUDGET_SHARE)
@@ -114,7 +114,7 @@ class Lookahead:
         self._windows = deque(_windows(forecast, following is not None))
         self._by_windows = bool(self._windows)
         if self._by_windows:
-            least = (len(self._windows[0][1]) + _LEAST_AHEAD) * stager.blocks.mean_bytes
+            least = (len(self._windows[0][1]) + _LEAST_AHEAD_SHARDS) * stager.blocks.mean_bytes
             self._ahead_bytes = max(staging.ahead_bytes, least)
         self._requested: deque[Window] = deque()
         self._next_plan: Iterator[PlannedBatch] | None = None

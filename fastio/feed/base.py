@@ -70,11 +70,11 @@ class BatchInfo(NamedTuple):
     order_seed: int | None = None
 
 
-class HostBatches(Protocol):
-    """The batches of one run: an iterator of `HostBatch`, whose `info` is a `BatchInfo`."""
+class RunSource(Protocol[_Part_co]):
+    """An iterator over what threads or processes make for one run."""
 
-    def __iter__(self) -> Iterator[HostBatch]: ...
-    def __next__(self) -> HostBatch: ...
+    def __iter__(self) -> Iterator[_Part_co]: ...
+    def __next__(self) -> _Part_co: ...
 
     def ready(self) -> bool:
         """Returns whether next() would return or raise without waiting."""
@@ -83,15 +83,7 @@ class HostBatches(Protocol):
         """Ends the run and all work for it."""
 
 
-class Source(Protocol[_Part_co]):
-    """What the threads of a run make, which `Batches` delivers."""
-
-    def __next__(self) -> _Part_co: ...
-    def ready(self) -> bool:
-        """Returns whether next() would return or raise without waiting."""
-
-    def close(self) -> None:
-        """Ends the work of the threads."""
+HostBatches = RunSource[HostBatch]  # whose `info` is a `BatchInfo`
 
 
 class Batches(Generic[_Part]):
@@ -102,7 +94,7 @@ class Batches(Generic[_Part]):
         deliver: returns one of them as tensors, with its `BatchInfo`.
     """
 
-    def __init__(self, source: Source[_Part], deliver: Callable[[_Part], HostBatch]) -> None:
+    def __init__(self, source: RunSource[_Part], deliver: Callable[[_Part], HostBatch]) -> None:
         self._source = source
         self._deliver = deliver
 

@@ -147,6 +147,9 @@ class TableRun:
         with self._lock:
             return self._ended or self._batch >= self.batches or self._outcome() is not None
 
+    def __iter__(self) -> TableRun:
+        return self
+
     def __next__(self) -> DealtPart:
         """Returns the next batch.
 

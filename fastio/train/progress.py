@@ -236,6 +236,6 @@ def allocator_advice(
     if used_s < _LEAST_S or not costly or not known or settings.partition("=")[0] in environment:
         return None
     return (
-        f"page faults and the like take {system_s / used_s:.0%} of the processors' time: with "
-        f"`{settings}` in the environment memory is kept, which may be faster"
+        f"{system_s / used_s:.0%} of the CPU time is spent in the operating system, mostly on page "
+        f"faults. Setting `{settings}` in the environment keeps freed memory, which may be faster"
     )

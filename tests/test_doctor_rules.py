@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
-from fastio.diagnose.costs import decode_rate
+from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import Trial
 from fastio.stats import Stats
 from tests.doctor_facts import (
@@ -89,8 +89,8 @@ def test_the_rate_of_as_many_threads_as_are_used_is_taken_where_it_was_measured(
     images = replace(IMAGES, used=(2, 1500.0), trials=())
     facts = FAULTLESS.replaced(images=images)
     assert gains(facts, threads=2) == pytest.approx([2000 / 1500])
-    assert decode_rate(facts, Use(threads=3)) == (1500 + 2000) / 2
-    assert decode_rate(facts, Use(threads=64)) == 2000
+    assert Case(facts, Use(threads=3)).loader_rate == (1500 + 2000) / 2
+    assert Case(facts, Use(threads=64)).loader_rate == 2000
 
 
 def test_images_larger_than_their_crop_are_shrunk_for_a_try() -> None:

@@ -6,16 +6,19 @@ each other take as long as the slowest of them. Two things are added to it. Stag
 on the loop's thread add up; and where loader and model compute on the same cores, nothing is faster
 than all processor time divided by the cores.
 
-`costs` reads them off the runs of a bench, `expected` off what the probes of a doctor found.
+`costs` derives them from the runs of a bench, `Case` from what the probes of a doctor found.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from fastio.diagnose.facts import Facts
+from fastio.diagnose.facts import Facts, Trial
+from fastio.diagnose.findings import packing
 from fastio.diagnose.measured import Measured, Stage
 from fastio.diagnose.options import Use
 
@@ -153,112 +156,207 @@ def costs(measured: Measured) -> Costs:
     )
 
 
+# --- From the facts of the probes -----------------------------------------------------------------
+
+
+class Unknown(Exception):
+    """A fact that was asked for is not known."""
+
+
+class Known:
+    """An object whose attributes raise Unknown where they are None."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = known(getattr(self._inner, name))
+        return Known(value) if is_dataclass(value) else value
+
+
+def known(value: Any) -> Any:
+    """Returns a value that is not None, or raises Unknown."""
+    if value is None:
+        raise Unknown
+    return value
+
+
+def fastest(*rates: float | None) -> Any:
+    """Returns the highest rate that is known and above 0, or raises Unknown."""
+    return known(max((rate for rate in rates if rate), default=None))
+
+
 def expected(facts: Facts, use: Use) -> Costs | None:
-    """Returns the costs of a sample in later epochs, from the probes' facts; None if no rate is
-    known.
+    """Returns the costs of a sample in later epochs; None if no rate is known."""
+    try:
+        return Case(facts, use).now
+    except Unknown:
+        return None
 
-    What memory or a cache does not hold is fetched in each of them.
+
+class Case(Known):
+    """The facts that the probes found, and what follows from them for a way of using the data.
+
+    Whatever is not known raises Unknown: the parts of the facts, their values, and what follows.
+
+    Attributes:
+        facts, use: the facts with None for what is not known; how the data is loaded.
     """
-    decode, copies, disk = decode_rate(facts, use), copy_rate(facts, use), cold_rate(facts)
-    network, missing = network_rate(facts), 1.0 - cached_share(facts, use)
-    fetch_s = missing / network if network else 0.0
-    if disk and not stays_in_memory(facts):
-        fetch_s = 1 / disk
-    found = Costs(
-        prep_s=1 / decode if decode else 0.0,
-        fetch_s=fetch_s,
-        copy_s=1 / copies if copies else 0.0,
-    )
-    if not found.sample_s(cold=True):
-        return None
-    return replace(found, compute_s=1 / use.model_rate) if use.model_rate else found
 
+    def __init__(self, facts: Facts, use: Use) -> None:
+        super().__init__(facts)
+        self.facts, self.use = facts, use
 
-# --- Rates that the probes found ------------------------------------------------------------------
+    def given(self, name: str, default: Any = None) -> Any:
+        """Returns what follows from the facts by its name; a default if it is not known."""
+        try:
+            return getattr(self, name)
+        except Unknown:
+            return default
 
+    @cached_property
+    def now(self) -> Costs:
+        """The costs of a sample in later epochs. What memory or a cache lacks is fetched again."""
+        network, disk = self.given("network_rate"), self.given("cold_rate")
+        fetch_s = (1.0 - self.cached_share) / network if network else 0.0
+        if disk and not self.in_memory:
+            fetch_s = 1 / disk
+        decode, copies = self.given("loader_rate"), self.given("copy_rate")
+        found = Costs(
+            prep_s=1 / decode if decode else 0.0,
+            fetch_s=fetch_s,
+            copy_s=1 / copies if copies else 0.0,
+        )
+        if not found.sample_s(cold=True):
+            raise Unknown
+        rate = self.use.model_rate
+        return replace(found, compute_s=1 / rate) if rate else found
 
-def threads_of(facts: Facts, use: Use) -> int:
-    """Returns the number of threads of the user's loader."""
-    return use.threads or (facts.machine.cores if facts.machine else 1)
+    @property
+    def limit(self) -> Stage:
+        """The stage that later epochs wait for."""
+        return self.now.waits_for(cold=True)
 
+    @property
+    def rate(self) -> float:
+        """Samples per second of the stage that later epochs wait for."""
+        return self.now.samples_per_s(cold=True)
 
-def decode_rate(facts: Facts, use: Use, threads: int | None = None) -> float | None:
-    """Returns the samples per second that the loader decodes from memory.
+    @property
+    def threads(self) -> int:
+        """The number of threads of the user's loader."""
+        return self.use.threads or (self.facts.machine.cores if self.facts.machine else 1)
 
-    Args:
-        facts, use: see there.
-        threads: number of threads; None for the user's. Rates between measured numbers of threads
-            are interpolated linearly; there is no extrapolation.
-    """
-    if facts.tables is not None:
-        return facts.tables.rate
-    if facts.images is None:
-        return facts.remote.decode_rate if facts.remote else None
-    images = facts.images
-    if not images.rate or not images.one_thread_rate:
-        return images.rate
-    known = dict([(1, images.one_thread_rate), *filter(None, [images.used])])
-    known[images.threads] = images.rate
-    counts = sorted(known)
-    wanted = threads or threads_of(facts, use)
-    return float(np.interp(wanted, counts, [known[count] for count in counts]))
+    @property
+    def ranks(self) -> int:
+        """The number of processes of the job on this machine."""
+        return self.settings.local_ranks  # type: ignore[no-any-return]
 
+    @property
+    def loader_rate(self) -> float:
+        """Samples per second that the user's loader decodes from memory."""
+        return self.decodes(self.threads)
 
-def cold_rate(facts: Facts) -> float | None:
-    """Returns the samples per second from disk, with nothing in the page cache."""
-    storage, data = facts.storage, facts.data
-    if storage is None or data is None:
-        return None
-    if data.kind in ("tables", "tokens"):  # which are read in large pieces
-        bytes_s = storage.sequential_bytes_s
-        return bytes_s / data.sample_bytes if bytes_s and data.sample_bytes else None
-    if storage.cold_loader_s:
-        return storage.cold_loader_s
-    rates = [storage.cold_reads_s, storage.cold_reads_parallel_s]
-    return max((rate for rate in rates if rate), default=None)
+    def decodes(self, threads: int) -> float:
+        """Returns the samples per second that a loader with some threads decodes from memory.
 
+        Rates between measured numbers of threads are interpolated linearly, not extrapolated.
+        """
+        images = self.facts.images
+        if self.facts.tables is not None:
+            return fastest(self.facts.tables.rate)  # type: ignore[no-any-return]
+        if images is None:
+            return fastest(self.remote.decode_rate)  # type: ignore[no-any-return]
+        if not images.rate or not images.one_thread_rate:
+            return fastest(images.rate)  # type: ignore[no-any-return]
+        rates = dict([(1, images.one_thread_rate), *filter(None, [images.used])])
+        rates[images.threads] = images.rate
+        counts = sorted(rates)
+        return float(np.interp(threads, counts, [rates[count] for count in counts]))
 
-def network_rate(facts: Facts) -> float | None:
-    """Returns the samples per second from the store."""
-    bandwidth = network_bytes_s(facts)
-    if bandwidth is None or facts.data is None or not facts.data.sample_bytes:
-        return None
-    return bandwidth / facts.data.sample_bytes
+    @property
+    def cold_rate(self) -> float:
+        """Samples per second from disk, with nothing in the page cache."""
+        storage, data = known(self.facts.storage), self.data
+        if data.kind in ("tables", "tokens"):  # which are read in large pieces
+            return fastest(storage.sequential_bytes_s) / fastest(data.sample_bytes)  # type: ignore[no-any-return]
+        rates = storage.cold_reads_s, storage.cold_reads_parallel_s
+        return storage.cold_loader_s or fastest(*rates)  # type: ignore[no-any-return]
 
+    @property
+    def network_bytes_s(self) -> float:
+        """Bytes per second from the store: of a loader if measured, else of the best stream."""
+        remote = known(self.facts.remote)
+        return remote.loader_bytes_s or fastest(remote.stream_bytes_s, remote.parallel_bytes_s)  # type: ignore[no-any-return]
 
-def network_bytes_s(facts: Facts) -> float | None:
-    """Returns the bytes per second from the store, of a loader if measured, else the best stream
-    rate.
-    """
-    if facts.remote is None:
-        return None
-    if facts.remote.loader_bytes_s:
-        return facts.remote.loader_bytes_s
-    rates = [facts.remote.stream_bytes_s, facts.remote.parallel_bytes_s]
-    return max((rate for rate in rates if rate), default=None)
+    @property
+    def network_rate(self) -> float:
+        """Samples per second from the store."""
+        return self.network_bytes_s / fastest(self.data.sample_bytes)  # type: ignore[no-any-return]
 
+    @property
+    def copy_rate(self) -> float:
+        """Images per second that are copied to the GPU, as uint8 from pinned memory."""
+        pixels = self.use.crop**2 if self.images else 0
+        return self.gpu.pinned_bytes_s / (3 * pixels)  # type: ignore[no-any-return]
 
-def cached_share(facts: Facts, use: Use) -> float:
-    """Returns the share of a remote dataset that fits into the cache or the loader's memory."""
-    if facts.data is not None and 0 < facts.data.nbytes <= _HELD_BYTES:
-        return 1.0
-    if use.cache is None or facts.data is None or not facts.data.nbytes:
-        return 0.0 if use.cache is None else 1.0
-    room = facts.remote.cache_bytes if facts.remote else None
-    return 1.0 if room is None else min(1.0, room / facts.data.nbytes)
+    @property
+    def cached_share(self) -> float:
+        """The share of a remote dataset that the cache or the loader's memory holds."""
+        nbytes = self.facts.data.nbytes if self.facts.data else 0
+        if 0 < nbytes <= _HELD_BYTES:
+            return 1.0
+        if self.use.cache is None or not nbytes:
+            return 0.0 if self.use.cache is None else 1.0
+        room = self.facts.remote.cache_bytes if self.facts.remote else None
+        return 1.0 if room is None else min(1.0, room / nbytes)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether every epoch but the first reads from the page cache."""
+        data, machine = self.facts.data, self.facts.machine
+        if data is None or machine is None or data.remote or not data.complete:
+            return False
+        return data.nbytes < _RESIDENT * machine.available_bytes
 
-def copy_rate(facts: Facts, use: Use) -> float | None:
-    """Returns the images per second that are copied to the GPU, as uint8 from pinned memory."""
-    if facts.gpu is None or facts.images is None or not facts.gpu.pinned_bytes_s:
-        return None
-    return facts.gpu.pinned_bytes_s / (3 * use.crop * use.crop)
+    # --- Packing ----------------------------------------------------------------------------------
 
+    @property
+    def trial(self) -> Trial:
+        """The trial pack of images as they are, or of rows."""
+        return self._trial(shrunk=False)
 
-def stays_in_memory(facts: Facts) -> bool:
-    """Returns whether every epoch but the first reads from the page cache."""
-    if facts.data is None or facts.machine is None or facts.data.remote:
-        return False
-    if not facts.data.complete:
-        return False
-    return facts.data.nbytes < _RESIDENT * facts.machine.available_bytes
+    @property
+    def shrunk(self) -> Trial:
+        """The trial pack of smaller images."""
+        return self._trial(shrunk=True)
+
+    def _trial(self, shrunk: bool) -> Trial:
+        images, tables = self.facts.images, self.facts.tables
+        trials = images.trials if images else (tables.trial,) if tables else ()
+        found = (t for t in trials if t and t.rate and (t.max_side is not None) == shrunk)
+        trial: Trial = known(next(found, None))
+        before = trial.before_rate or (images.rate if images else 1 / self.now.prep_s)
+        return replace(trial, before_rate=fastest(before))
+
+    def packed(self, trial: Trial) -> Costs:
+        """Returns the costs of a sample of the packed data.
+
+        The trial used all threads and a part of the data: the rest is faster by the same factor.
+        """
+        assert trial.before_rate is not None
+        data = known(self.facts.data)
+        data = replace(data, nbytes=round(data.nbytes * trial.bytes_share))
+        stays = Case(self.facts.replaced(data=data), self.use).in_memory
+        return replace(
+            self.now,
+            prep_s=self.now.prep_s * trial.before_rate / trial.rate,
+            fetch_s=0.0 if stays else self.now.fetch_s * trial.bytes_share,
+        )
+
+    def how_to_pack(self, options: str = "") -> str:
+        """Returns the commands that pack the data, which is exported first if it is packed."""
+        data = known(self.facts.data)
+        if data.packed:
+            return f"`fastio export {data.path} FOLDER`; {packing('FOLDER', options)}"
+        return packing(data.path, options)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastio.diagnose import words
-from fastio.diagnose.costs import expected, network_bytes_s, stays_in_memory
+from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
 from fastio.diagnose.measured import Measured, Phase, Prediction, Settings, Split, Stage
 from fastio.diagnose.options import Use
 from fastio.diagnose.report.epochs import Rung
-from fastio.diagnose.rules.rule import Case, Texts
+from fastio.diagnose.rules.rule import Texts
 
 HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
 _ALL_BUT_ALL = 0.95  # of the waiting: for this one stage
@@ -269,16 +269,16 @@ _LINES = {
         "{nbytes:size} in {data.files:files}",
         "{formats}",
         "{codecs}",
-        "{sides}",
-        "{layout}",
+        "median {images.short_side} x {long_side} pixels",
+        "{columns} columns, row groups of {tables.group_rows:,} rows",
         "{compressions}",
         "on {storage.file_system}",
     ),
     "memory": ("{machine.available_bytes:size} free: {fits}{resident}",),
     "rates": (
         "disk {cold_rate:,.0f}/s",
-        "network {network_mb_s:,.0f} MB/s, {latency_ms:,.1f} ms a request",
-        "loader {loader:,.0f}/s{alone}",
+        "network {network_bytes_s:size}/s, {latency_ms:,.1f} ms a request",
+        "loader {loader_rate:,.0f}/s{alone}",
         "Pillow {images.pillow_rate:,.0f}/s a process",
         "writes {storage.write_bytes_s:size}/s",
     ),
@@ -293,53 +293,52 @@ def fact_lines(facts: Facts, use: Use) -> list[tuple[str, str]]:
         facts: what the probes found.
         use: how the data is loaded.
     """
-    texts = Texts(Case(facts, use), _values(facts, use))
+    case = Case(facts, use)
+    texts = Texts(case, _values(case))
     lines = [(name, ", ".join(texts.of_known(parts))) for name, parts in _LINES.items()]
     notes = [("not measured", note) for note in facts.notes]
     return [(name, text) for name, text in (*lines, *notes) if text]
 
 
-def _values(facts: Facts, use: Use) -> dict[str, Any]:
+def _values(case: Case) -> dict[str, Any]:
     """Returns the values of the lines that are no facts themselves; None if not known."""
-    data, images, tables = facts.data, facts.images, facts.tables
-    gpu, remote, storage, now = facts.gpu, facts.remote, facts.storage, expected(facts, use)
+    data, images, tables, gpu = (
+        getattr(case.facts, name) for name in ("data", "images", "tables", "gpu")
+    )
     values: dict[str, Any] = {}
     if gpu is not None:
         values["gpus"] = f"{gpu.count} x {gpu.name}" if gpu.count > 1 else gpu.name
     if data is not None:
         kind = f"packed {data.kind}" if data.packed and data.kind != "packed" else data.kind
         least = "" if data.complete else "more than "
-        rows = f": {least}{words.counted(data.rows, 'samples')}" if data.rows else ""
+        values["kind"] = kind + (
+            f": {least}{words.counted(data.rows, 'samples')}" if data.rows else ""
+        )
         codecs = [f"{count:,} {codec}" for codec, count in data.codecs.items() if count]
-        values |= {"kind": kind + rows, "codecs": ", ".join(codecs) or None}
-        values["nbytes"] = data.nbytes or None
-        if data.nbytes and not data.remote:
-            values["fits"] = "the data fits" if stays_in_memory(facts) else "the data does not fit"
-            share = storage.resident_share if storage is not None else None
-            values["resident"] = (
-                "" if share is None else f"; {share:.0%} of it is in the page cache now"
-            )
+        values |= {"codecs": ", ".join(codecs) or None, "nbytes": data.nbytes or None}
+    if data is not None and data.nbytes and not data.remote:
+        values["fits"] = f"the data {'fits' if case.in_memory else 'does not fit'}"
+        share = case.facts.storage.resident_share if case.facts.storage else None
+        there = "" if share is None else f"; {share:.0%} of it is in the page cache now"
+        values["resident"] = there
+    one = None
     if images is not None:
         formats = [f"{share:.0%} {name}" for name, share in images.formats.items()]
-        values["formats"] = ", ".join(formats) or None
-        if images.long_side:
-            values["sides"] = f"median {images.short_side} x {images.long_side} pixels"
+        values |= {"formats": ", ".join(formats) or None, "long_side": images.long_side or None}
+        one = images.one_thread_rate
     if tables is not None:
+        values["columns"] = tables.columns or None
         values["compressions"] = "/".join(tables.compressions).lower() or None
-        if tables.columns:
-            values["layout"] = f"{tables.columns} columns, row groups of {tables.group_rows:,} rows"
-    if remote is not None and remote.latency_s is not None:
-        values["network_mb_s"] = (network_bytes_s(facts) or 0.0) / 1e6
-        values["latency_ms"] = remote.latency_s * 1e3
-    if now is not None:
-        one = images.one_thread_rate if images is not None else None
-        values["loader"] = 1 / now.prep_s if now.prep_s else None
-        values["alone"] = f" ({one:,.0f} on one thread)" if one else ""
-        values["waited"] = {
-            "compute": "the model",
-            "decode": "the loader's threads",
-            "fetch": "the network" if data is not None and data.remote else "the disk",
-            "copy": "copies to the GPU",
-        }[now.waits_for(cold=True)]
-        values["unless"] = "" if use.model_rate else "; a slower model never waits"
+    if case.facts.remote is not None and case.facts.remote.latency_s is not None:
+        values["latency_ms"] = case.facts.remote.latency_s * 1e3
+    values["alone"] = f" ({one:,.0f} on one thread)" if one else ""
+    fetched = "the network" if data is not None and data.remote else "the disk"
+    names = {
+        "compute": "the model",
+        "decode": "the loader's threads",
+        "fetch": fetched,
+        "copy": "copies to the GPU",
+    }
+    values["waited"] = names.get(case.given("limit", ""))
+    values["unless"] = "" if case.use.model_rate else "; a slower model never waits"
     return values

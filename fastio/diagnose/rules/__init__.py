@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
@@ -14,7 +15,6 @@ from fastio.diagnose.options import Use
 from fastio.diagnose.rules.data import IMAGE_RULES, STORAGE_RULES, TABLE_RULES
 from fastio.diagnose.rules.live import diagnose_stats
 from fastio.diagnose.rules.machine import MACHINE_RULES, MODEL_RULES, SLOW_MODEL
-from fastio.diagnose.rules.rule import Case
 from fastio.diagnose.rules.runs import of_runs
 
 # What is waited for comes before what might be better, where no gain tells them apart.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fastio.diagnose.costs import Costs
+from fastio.diagnose.costs import Case, Costs
 from fastio.diagnose.findings import CACHE, FASTER_DISK, Culprit
-from fastio.diagnose.rules.rule import Case, Rule
+from fastio.diagnose.rules.rule import Rule
 
 _MANY = 0.1  # a share of images that is worth a line
 _TRIED = (

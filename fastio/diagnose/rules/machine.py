@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fastio.diagnose.costs import Case
 from fastio.diagnose.findings import COPIES_AHEAD, THREADS, faster_model
-from fastio.diagnose.rules.rule import Case, Rule
+from fastio.diagnose.rules.rule import Rule
 
 _FREE = 0.75  # of the cores that are to be used: where others leave less, it is worth a line
 _FASTER = 1.2  # times as fast: worth a line

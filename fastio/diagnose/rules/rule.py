@@ -9,52 +9,14 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 from fastio.diagnose import words
-from fastio.diagnose.costs import (
-    Costs,
-    cached_share,
-    cold_rate,
-    decode_rate,
-    expected,
-    network_rate,
-    stays_in_memory,
-    threads_of,
-)
-from fastio.diagnose.facts import Facts, Trial
-from fastio.diagnose.findings import Culprit, Finding, packing
-from fastio.diagnose.measured import Stage
-from fastio.diagnose.options import Use
+from fastio.diagnose.costs import Costs, Unknown, known
+from fastio.diagnose.findings import Culprit, Finding
 
 _COUNTED = ("cores", "files", "threads")
-
-
-class Unknown(Exception):
-    """A fact that was asked for is not known."""
-
-
-class Known:
-    """An object whose attributes raise Unknown where they are None."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        value = known(getattr(self._inner, name))
-        return Known(value) if is_dataclass(value) else value
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-
-def known(value: Any) -> Any:
-    """Returns a value that is not None, or raises Unknown."""
-    if value is None:
-        raise Unknown
-    return value
 
 
 @dataclass(frozen=True)
@@ -132,111 +94,3 @@ class Texts(string.Formatter):
         if format_spec in _COUNTED:
             return words.counted(value, format_spec)
         return super().format_field(value, format_spec)
-
-
-class Case(Known):
-    """The facts that the probes found, what follows from them, and how the data is used.
-
-    Attributes:
-        facts, use: as they are, with None for what is not known.
-    """
-
-    def __init__(self, facts: Facts, use: Use) -> None:
-        super().__init__(facts)
-        self.facts, self.use = facts, use
-
-    @cached_property
-    def now(self) -> Costs:
-        """The costs of a sample as the data is used now."""
-        return known(expected(self.facts, self.use))  # type: ignore[no-any-return]
-
-    @property
-    def limit(self) -> Stage:
-        """The stage that later epochs wait for."""
-        return self.now.waits_for(cold=True)
-
-    @property
-    def rate(self) -> float:
-        """Samples per second of the stage that later epochs wait for."""
-        return self.now.samples_per_s(cold=True)
-
-    @property
-    def loader_rate(self) -> float:
-        """Samples per second that the loader decodes from memory."""
-        return self.decodes(self.threads)
-
-    def decodes(self, threads: int) -> float:
-        """Returns the samples per second that a loader with some threads decodes from memory."""
-        return known(decode_rate(self.facts, self.use, threads) or None)  # type: ignore[no-any-return]
-
-    @property
-    def cold_rate(self) -> float:
-        """Samples per second from disk."""
-        return known(cold_rate(self.facts) or None)  # type: ignore[no-any-return]
-
-    @property
-    def network_rate(self) -> float:
-        """Samples per second from the store."""
-        return known(network_rate(self.facts) or None)  # type: ignore[no-any-return]
-
-    @property
-    def cached_share(self) -> float:
-        """The share of a remote dataset that the cache or the loader's memory holds."""
-        return cached_share(self.facts, self.use)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether every epoch but the first reads from memory."""
-        return stays_in_memory(self.facts)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads of the loader."""
-        return threads_of(self.facts, self.use)
-
-    @property
-    def ranks(self) -> int:
-        """The number of processes of the job on this machine."""
-        return self.settings.local_ranks  # type: ignore[no-any-return]
-
-    # --- Packing ----------------------------------------------------------------------------------
-
-    @property
-    def trial(self) -> Trial:
-        """The trial pack of images as they are, or of rows."""
-        return self._trial(shrunk=False)
-
-    @property
-    def shrunk(self) -> Trial:
-        """The trial pack of smaller images."""
-        return self._trial(shrunk=True)
-
-    def _trial(self, shrunk: bool) -> Trial:
-        images, tables = self.facts.images, self.facts.tables
-        trials = images.trials if images else (tables.trial,) if tables else ()
-        found = (t for t in trials if t and t.rate and (t.max_side is not None) == shrunk)
-        trial: Trial = known(next(found, None))
-        before = trial.before_rate or (images.rate if images else 1 / self.now.prep_s)
-        return replace(trial, before_rate=known(before or None))
-
-    def packed(self, trial: Trial) -> Costs:
-        """Returns the costs of a sample of the packed data.
-
-        The trial used all threads and a part of the data: the rest is faster by the same factor.
-        """
-        assert trial.before_rate is not None
-        nbytes = round(self.data.nbytes * trial.bytes_share)
-        data = replace(known(self.facts.data), nbytes=nbytes)
-        stays = stays_in_memory(self.facts.replaced(data=data))
-        return replace(
-            self.now,
-            prep_s=self.now.prep_s * trial.before_rate / trial.rate,
-            fetch_s=0.0 if stays else self.now.fetch_s * trial.bytes_share,
-        )
-
-    def how_to_pack(self, options: str = "") -> str:
-        """Returns the commands that pack the data, which is exported first if it is packed."""
-        data = known(self.facts.data)
-        if data.packed:
-            return f"`fastio export {data.path} FOLDER`; {packing('FOLDER', options)}"
-        return packing(data.path, options)

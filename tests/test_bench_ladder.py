@@ -18,7 +18,7 @@ from fastio.diagnose.bench import BenchError, Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
 from fastio.diagnose.bench.ladder import Packed, Recipe, recipes
-from fastio.diagnose.report import Rung, print_ladder, write_ladder
+from fastio.diagnose.report import Rung, ladder_report, print_report, write_page
 
 COUNT, CLASSES, SIZE = 24, 3, 32
 module = sys.modules["fastio.diagnose.bench.ladder"]  # whose name in the package is the function's
@@ -204,12 +204,13 @@ def test_a_ladder_has_a_table_and_a_page(
         Rung("gpu", shown=False, why_not="none"),
         Rung("x", 4.0),
     ]
-    print_ladder(rungs)
+    facts = {"data": "<photos>", "date": "2026-11-22T07:52:26+00:00"}
+    report = ladder_report(rungs, facts)
+    print_report(report)
     printed = capsys.readouterr().out
     assert "5.0" in printed
     assert "none" in printed
-    facts = {"data": "<photos>", "date": "2026-11-22T07:52:26+00:00"}
-    write_ladder(rungs, facts, tmp_path / "page.html")
+    write_page(report, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "&lt;photos&gt;" in page
     assert "<photos>" not in page

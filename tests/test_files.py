@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio import PackError
 from fastio.cli import main
-from fastio.diagnose.report import write_ladder
+from fastio.diagnose.report import ladder_report, write_page
 from fastio.packed import JOURNAL_NAME
 from fastio.packed.shard_writer import write_shard
 from fastio.runtime.files import (
@@ -55,7 +55,7 @@ def a_checkpoint(folder: Path) -> None:
 
 
 def a_report(folder: Path) -> None:
-    write_ladder([], {}, folder / "report.html")
+    write_page(ladder_report([], {}), folder / "report.html")
 
 
 def a_pack(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fastio.diagnose import Finding
-from fastio.diagnose.report import Rung, write_page
+from fastio.diagnose.report import Rung, bench_report, write_page
 from fastio.diagnose.report.page import page
 from fastio.diagnose.report.plots import figures
 from fastio.diagnose.report.summary import headlines, remarks, verdict
@@ -69,7 +69,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module", name="pages")
 def pages_of_all_samples() -> dict[str, Page]:
     return {
-        name: Page(page(make(), samples.PHOTO_FINDINGS, rungs=samples.LADDER))
+        name: Page(page(bench_report(make(), samples.PHOTO_FINDINGS, samples.LADDER)))
         for name, make in samples.SAMPLES.items()
     }
 
@@ -196,7 +196,8 @@ def named(name: str) -> Page:
         notes=(name,),
         baseline=name,
     )
-    markup = page(measured, [Finding("decode", name, name, 2.0, (name,))], rungs=[Rung(name, 1.0)])
+    findings = [Finding("decode", name, name, 2.0, (name,))]
+    markup = page(bench_report(measured, findings, [Rung(name, 1.0)]))
     markup.encode("utf-8")
     assert "\x1b" not in markup
     return Page(markup)
@@ -217,8 +218,8 @@ def test_the_page_is_written_whole_in_utf_8(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     target.write_text("an older one")
     measured = replace(samples.bare(), notes=("größe 日本語",))
-    write_page(measured, (), target)
-    assert target.read_bytes() == page(measured, ()).encode("utf-8")
+    write_page(bench_report(measured, ()), target)
+    assert target.read_bytes() == page(bench_report(measured, ())).encode("utf-8")
     assert os.listdir(tmp_path) == ["page.html"]
 
 
@@ -226,11 +227,11 @@ def test_a_page_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     target.write_text("an older one")
     with pytest.raises(AttributeError):
-        write_page(samples.bare(), [object()], target)  # type: ignore[list-item]
+        write_page(replace(bench_report(samples.bare(), ()), findings=(object(),)), target)  # type: ignore[arg-type]
     assert target.read_text() == "an older one"
     assert os.listdir(tmp_path) == ["page.html"]
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_page(samples.bare(), (), tmp_path / "missing" / "page.html")
+        write_page(bench_report(samples.bare(), ()), tmp_path / "missing" / "page.html")

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fastio.diagnose import Finding, Measured, Split
-from fastio.diagnose.report import Rung, print_ladder, print_report
+from fastio.diagnose.report import Rung, bench_report, ladder_report, print_report
 from fastio.diagnose.report.summary import verdict
 from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples
@@ -31,7 +31,7 @@ def printed(
     with io.TextIOWrapper(buffer, encoding, write_through=True, newline="\n") as file:
         system = "standard" if colours else None
         console = Console(file=file, width=width, force_terminal=colours, color_system=system)
-        print_report(measured, findings, rungs=rungs, console=console)
+        print_report(bench_report(measured, findings, rungs), console=console)
         return buffer.getvalue().decode(encoding)
 
 
@@ -144,7 +144,7 @@ def test_an_epoch_of_one_tiny_part_is_drawn() -> None:
 
 def test_a_ladder_can_be_printed_alone() -> None:
     buffer = io.StringIO()
-    print_ladder(samples.LADDER, console=Console(file=buffer, width=80))
+    print_report(ladder_report(samples.LADDER, {}), console=Console(file=buffer, width=80))
     text = words_of(buffer.getvalue())
     assert "packed as blocks 48 s" in text
     assert "no GPU" in text
@@ -152,7 +152,7 @@ def test_a_ladder_can_be_printed_alone() -> None:
 
 def test_a_ladder_without_rungs_is_an_empty_table() -> None:
     buffer = io.StringIO()
-    print_ladder([], console=Console(file=buffer, width=80))
+    print_report(ladder_report([], {}), console=Console(file=buffer, width=80))
     assert "rung" in buffer.getvalue()
 
 
@@ -161,6 +161,6 @@ def test_no_letter_of_a_reason_is_lost() -> None:
     rungs = [Rung("DataLoader, 0 workers", 22.2, 0.779), Rung("x", shown=False, why_not=why)]
     for width in range(72, 110):
         buffer = io.StringIO()
-        print_ladder(rungs, console=Console(file=buffer, width=width))
+        print_report(ladder_report(rungs, {}), console=Console(file=buffer, width=width))
         told = [line[46:].split() for line in buffer.getvalue().splitlines()]
         assert why in " ".join(word for line in told for word in line), width

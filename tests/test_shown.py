@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.diagnose import diagnose
-from fastio.diagnose.report import print_report, write_page
+from fastio.diagnose.report import bench_report, print_report, write_page
 from fastio.errors import ImageError, SchemaError
 from fastio.shown import clean, shown, shown_values, without_secrets
 from tests import report_samples
@@ -142,7 +142,7 @@ def test_a_report_has_no_secret_and_no_raw_name(tmp_path: Path) -> None:
     measured = report_samples.photos()
     for path in (URL, HOSTILE):
         changed = replace(measured, dataset=replace(measured.dataset, path=path))
-        write_page(changed, diagnose(changed), tmp_path / "report.html")
+        write_page(bench_report(changed, diagnose(changed)), tmp_path / "report.html")
         assert_harmless((tmp_path / "report.html").read_text())
         assert_harmless(json.dumps(shown_values(changed.to_dict()), ensure_ascii=False))
 
@@ -151,7 +151,7 @@ def test_a_report_on_a_terminal_has_no_secret(capsys: pytest.CaptureFixture[str]
     measured = report_samples.photos()
     for path in (URL, HOSTILE):
         changed = replace(measured, dataset=replace(measured.dataset, path=path))
-        print_report(changed, diagnose(changed))
+        print_report(bench_report(changed, diagnose(changed)))
     assert_harmless(capsys.readouterr().out)
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastio.cli.command import Given, Written, command
 from fastio.cli.common import check_there, counted, json_text
@@ -15,6 +15,9 @@ from fastio.diagnose.options import Options
 from fastio.errors import BenchError
 from fastio.runtime.files import is_stream, write_output
 from fastio.shown import shown
+
+if TYPE_CHECKING:
+    from fastio.diagnose.report import Report
 
 
 def _functions(names: list[str]) -> tuple[Callable[[Any], Any], ...]:
@@ -90,16 +93,13 @@ def _measure(options: Options, as_json: str | None, html: Path | None) -> None:
     """Runs a bench, prints its report and writes its files."""
     from fastio.diagnose import diagnose
     from fastio.diagnose.bench import bench as run_bench
-    from fastio.diagnose.report import print_report, write_page
+    from fastio.diagnose.report import bench_report
 
     with _status() as say:
         measured = run_bench(options, say)
     findings = diagnose(measured)
-    if html is not None:
-        write_page(measured, findings, html)
-    _write(as_json, measured.to_dict() | {"findings": [each.to_dict() for each in findings]})
-    if as_json != "-":
-        print_report(measured, findings)
+    told = measured.to_dict() | {"findings": [each.to_dict() for each in findings]}
+    _report(bench_report(measured, findings), told, as_json, html)
 
 
 def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
@@ -107,15 +107,12 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
     from dataclasses import asdict
 
     from fastio.diagnose.bench import ladder
-    from fastio.diagnose.report import print_ladder, write_ladder
+    from fastio.diagnose.report import ladder_report
 
     with _status() as say:
         rungs = ladder(options, say)
-    if html is not None:
-        write_ladder(rungs, _facts(options), html)
-    _write(as_json, {"rungs": [asdict(rung) for rung in rungs]})
-    if as_json != "-":
-        print_ladder(rungs)
+    told = {"rungs": [asdict(rung) for rung in rungs]}
+    _report(ladder_report(rungs, _facts(options)), told, as_json, html)
 
 
 def _facts(options: Options) -> dict[str, str]:
@@ -135,12 +132,18 @@ def _facts(options: Options) -> dict[str, str]:
     }
 
 
-def _write(where: str | None, values: dict[str, Any]) -> None:
-    """Writes values as JSON to a file, or to stdout ("-"); None writes nothing."""
-    if where == "-":
-        print(json_text(values, indent=1))
-    elif where is not None:
-        write_output(where, json_text(values, indent=1).encode() + b"\n")
+def _report(report: Report, told: dict[str, Any], as_json: str | None, html: Path | None) -> None:
+    """Writes the page and the JSON, which may go to stdout ("-"), and else prints the report."""
+    from fastio.diagnose.report import print_report, write_page
+
+    if html is not None:
+        write_page(report, html)
+    if as_json == "-":
+        print(json_text(told, indent=1))
+        return
+    if as_json is not None:
+        write_output(as_json, json_text(told, indent=1).encode() + b"\n")
+    print_report(report)
 
 
 @contextmanager

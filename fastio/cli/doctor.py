@@ -47,10 +47,10 @@ def doctor(
     check_there(data)
     from fastio.diagnose import diagnose, expected
     from fastio.diagnose.probes import examine
-    from fastio.diagnose.report import fact_lines, print_diagnosis
+    from fastio.diagnose.report import doctor_report, print_report
 
     told: dict[str, Any] = {}
-    lines: list[tuple[str, str]] = []
+    facts = None
     if stats is not None:
         found = _of_stats(stats, use.model_rate)
     else:
@@ -59,11 +59,10 @@ def doctor(
         facts = examine(data, use)
         found, now = diagnose(facts, use), expected(facts, use)
         told = {"facts": facts.to_dict(), "stages": now.rates() if now else {}}
-        lines = fact_lines(facts, use)
     gains = any((finding.gain or 0.0) >= fail_over for finding in found)
     return Output(
         told | {"findings": [finding.to_dict() for finding in found]},
-        partial(print_diagnosis, lines, found),
+        partial(print_report, doctor_report(facts, found, use)),
         code=EXIT_FINDINGS if gains else 0,
     )
 

@@ -7,6 +7,7 @@ import re
 
 from fastio.shown import shown
 
+NO_FINDINGS = "Nothing was found that would make an epoch shorter."
 NOTHING = "\N{EN DASH}"  # stands where a value was not measured
 TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUTE, _HOUR = 60.0, 3600.0

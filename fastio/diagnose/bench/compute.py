@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -38,7 +41,12 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
     """
     options = subject.options
     assert options.model is not None
-    made = load_module(subject) if options.model_by_name else load_function(options.model)()
+    if subject.task is not None:
+        made: Any = subject.task.model()
+    elif options.model_by_name:
+        made = image_model(options, len(subject.schema.classes or ()))
+    else:
+        made = load_function(options.model)()
     if isinstance(made, nn.Module):
         learner = learner_of(made, device, options)
         loss = batch_loss if subject.task is None else task_loss(subject.task)
@@ -53,24 +61,15 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
             f"{options.model}() returned a callable that trains on a batch itself: amp, "
             "compile and channels_last do not apply to it"
         )
-    step: TrainStep = made
-    return step
-
-
-def load_module(subject: Subject) -> nn.Module:
-    """Returns the model with initial weights on the CPU.
-
-    Raises:
-        BenchError: as `image_model`.
-    """
-    options = subject.options
-    if subject.task is not None:
-        return subject.task.model()
-    return image_model(options, len(subject.schema.classes or ()) or 1000)
+    return made  # type: ignore[no-any-return]
 
 
 def image_model(options: Options, classes: int) -> nn.Module:
     """Returns an image model by name, or the module that a user's function returns.
+
+    Args:
+        options: the model and the size of its images.
+        classes: number of classes; 0 if unknown.
 
     Raises:
         BenchError: there is no such model, it does not take images of this size, or the function
@@ -80,7 +79,7 @@ def image_model(options: Options, classes: int) -> nn.Module:
     if options.model_by_name:
         check_image_model(options)
         try:
-            return IMAGE_MODELS[options.model](classes, options.size)
+            return IMAGE_MODELS[options.model](classes or 1000, options.size)
         except ValueError as error:
             raise BenchError(f"--size {options.size}: {error}") from error
     made = load_function(options.model)()
@@ -90,11 +89,7 @@ def image_model(options: Options, classes: int) -> nn.Module:
 
 
 def check_image_model(options: Options) -> None:
-    """Raises an error for a name that no image model has.
-
-    Raises:
-        BenchError: there is no such model.
-    """
+    """Raises BenchError for a name that no image model has."""
     if options.model_by_name and options.model not in IMAGE_MODELS:
         raise BenchError(
             f"there is no image model {options.model!r}. Known models: "
@@ -109,16 +104,11 @@ def load_function(name: str) -> Any:
     Raises:
         BenchError: there is none.
     """
-    import os
-    import sys
-
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found = attrgetter(attribute)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise BenchError(f"{name} cannot be imported as MODULE:FUNCTION: {error}") from error
     if not callable(found):
@@ -265,14 +255,11 @@ class Compute:
             device.step(batch, samples)
         device.wait()
 
-    @contextmanager
-    def backends(self) -> Iterator[None]:
+    def backends(self) -> AbstractContextManager[None]:
         """Sets PyTorch's backends for speed, as fastio.train does, while a model computes."""
         if self.device is None:
-            yield
-            return
-        with backends(train_options(self.options, self.device), Place(self.device)):
-            yield
+            return nullcontext()
+        return backends(train_options(self.options, self.device), Place(self.device))
 
     @property
     def on_gpu(self) -> bool:
@@ -289,14 +276,9 @@ class Compute:
         """The accelerator utilisation that MLPerf Storage requires."""
         return 0.9 if self.preset is None else self.preset.au
 
-    def new(self, *, resident: bool = False, blocking: bool | None = None) -> Device:
-        """Returns a new device.
-
-        Args:
-            resident: its batches are on it already.
-            blocking: whether the loop waits for copies; None: as the options say.
-        """
-        waits = self.options.blocking_copies if blocking is None else blocking
+    def new(self, *, resident: bool = False) -> Device:
+        """Returns a new device; with `resident`, its batches are on it already."""
+        waits = self.options.blocking_copies
         if self.rate is not None:
             return EmulatedAccelerator(self.rate, None if resident else self.options.bus, waits)
         assert self.step is not None

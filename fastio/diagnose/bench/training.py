@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fastio.diagnose.bench.baseline import baseline_loader, evaluation_edge
-from fastio.diagnose.bench.compute import inputs_and_labels, load_module, train_options
+from fastio.diagnose.bench.compute import image_model, inputs_and_labels, train_options
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
@@ -152,7 +152,8 @@ def _train(
         val_batch_size=subject.batch_size,
         threads=subject.threads,
     )
-    task = ImageTrial(options, asked.size, loader, lambda: load_module(subject))
+    classes = len(subject.schema.classes or ())
+    task = ImageTrial(options, asked.size, loader, lambda: image_model(asked, classes))
     timed = time_epochs(task, options, Place(device))
     loss = timed.train["loss"]
     told = loss if math.isfinite(loss) else None

@@ -1,26 +1,25 @@
-"""The report: what a bench or a doctor found, in the terminal and as a page.
+"""The report: what a bench, a ladder or a doctor found, in the terminal and as a page.
 
-    facts, findings ---------------------------> terminal
-    Measured, findings -> summary, epochs, tables -> terminal
-                                                  -> plots -> page
+    facts, Measured, findings -> summary, epochs, tables, plots -> Report -> terminal, page
 
-The terminal and the page show the same texts. Plots are SVGs that the page contains.
+`Report` is the one description of what is shown. Plots are SVGs that the page contains.
 """
 
 from __future__ import annotations
 
 from fastio.diagnose.report.epochs import Rung
-from fastio.diagnose.report.page import write_ladder, write_page
-from fastio.diagnose.report.summary import fact_lines, machine_line
-from fastio.diagnose.report.terminal import print_diagnosis, print_ladder, print_report
+from fastio.diagnose.report.page import write_page
+from fastio.diagnose.report.report import Report, bench_report, doctor_report, ladder_report
+from fastio.diagnose.report.summary import machine_line
+from fastio.diagnose.report.terminal import print_report
 
 __all__ = [
+    "Report",
     "Rung",
-    "fact_lines",
+    "bench_report",
+    "doctor_report",
+    "ladder_report",
     "machine_line",
-    "print_diagnosis",
-    "print_ladder",
     "print_report",
-    "write_ladder",
     "write_page",
 ]

@@ -39,6 +39,7 @@ class Table:
         note: what the columns mean; "" where they say it themselves.
         sums: how many rows at the end are sums of those above.
         long_last: the last column holds text, not numbers.
+        detailed: whether it is left to the page.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Table:
     note: str = ""
     sums: int = 0
     long_last: bool = False
+    detailed: bool = False
 
 
 def all_tables(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Table]:
@@ -187,7 +189,7 @@ def busy_table(measured: Measured) -> Table:
         "Seconds of each stage, summed over threads, overlapping or not. Bytes: read from files or "
         "mapped memory; fetched: over the network. DataLoader's workers are not profiled."
     )
-    return _without_empty_columns(Table("Busy time", columns, rows, note))
+    return _without_empty_columns(Table("Busy time", columns, rows, note, detailed=True))
 
 
 def _without_empty_columns(table: Table) -> Table:

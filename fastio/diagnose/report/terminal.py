@@ -11,27 +11,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fastio.diagnose import words
-from fastio.diagnose.findings import Finding, by_gain
-from fastio.diagnose.measured import Measured
-from fastio.diagnose.report.epochs import Epoch, Part, Rung, epochs
-from fastio.diagnose.report.summary import (
-    ceiling_line,
-    dataset_line,
-    ladder_verdict,
-    machine_line,
-    remarks,
-    settings_line,
-    verdict,
-)
-from fastio.diagnose.report.tables import (
-    Table,
-    epoch_table,
-    ladder_table,
-    predictions_table,
-    runs_table,
-    threads_table,
-    trainings_table,
-)
+from fastio.diagnose.findings import Finding
+from fastio.diagnose.report.epochs import Epoch, Part
+from fastio.diagnose.report.report import Report
+from fastio.diagnose.report.tables import Table
 
 _STYLES: dict[Part, str] = {
     "fetch": "white on blue",
@@ -49,62 +32,33 @@ _ASCII = str.maketrans(
 )
 
 
-def print_report(
-    measured: Measured,
-    findings: Sequence[Finding],
-    *,
-    rungs: Sequence[Rung] = (),
-    console: Console | None = None,
-) -> None:
-    """Prints the verdict, the findings sorted by gain, and the tables.
+def print_report(report: Report, *, console: Console | None = None) -> None:
+    """Prints a report: verdict, findings, tables.
 
     Args:
-        measured: what was measured.
-        findings: what was found in it.
-        rungs: of a ladder that ran with it.
+        report: what is shown.
         console: where to; standard output by default. From 80 columns on nothing is cut off;
             terminals that are no UTF-8 get ASCII.
     """
-    tables = [epoch_table(measured), predictions_table(measured), trainings_table(measured)]
-    tables += [ladder_table(rungs), runs_table(measured), threads_table(measured)]
-    shown = list(epochs(measured))
-    parts: list[RenderableType] = [_head(measured), Text(verdict(measured), style="bold")]
-    reached = ceiling_line(measured)
-    parts += [_Bars(shown)] if shown else []
-    parts += [Text(reached)] if reached else []
-    parts.append(_findings(findings))
-    parts += [_table(table) for table in tables if table.rows]
-    remarked = [Text(line, style="dim") for line in remarks(measured)]
-    parts += [Group(*remarked)] if remarked else []
-    _show(parts, console)
-
-
-def print_ladder(rungs: Sequence[Rung], *, console: Console | None = None) -> None:
-    """Prints the verdict and the table of a ladder."""
-    _show([Text(ladder_verdict(rungs), style="bold"), _table(ladder_table(rungs))], console)
-
-
-def print_diagnosis(
-    lines: Sequence[tuple[str, str]],
-    findings: Sequence[Finding],
-    *,
-    console: Console | None = None,
-) -> None:
-    """Prints the facts and the findings sorted by gain."""
-    grid = RichTable.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column()
-    for name, text in lines:
-        grid.add_row(name, Text(words.clean(text)))
-    parts: list[RenderableType] = [grid] if lines else []
-    parts.append(_findings(findings))
-    if any(finding.gain is not None for finding in findings):
-        note = "Gains are estimates: the slowest stage decides how long an epoch takes."
-        parts.append(Text(note, style="dim"))
-    _show(parts, console)
-
-
-def _show(parts: list[RenderableType], console: Console | None) -> None:
+    parts: list[RenderableType] = []
+    if report.subject:
+        subject = words.clean(report.subject)
+        parts.append(Text.assemble((f"{report.command}  ", "dim"), (subject, "bold")))
+    if report.facts:
+        grid = RichTable.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column()
+        for name, text in report.facts:
+            grid.add_row(name, Text(words.clean(text)))
+        parts.append(grid)
+    parts += [Text(report.verdict, style="bold")] if report.verdict else []
+    parts += [_Bars(report.epochs)] if report.epochs else []
+    parts += [Text(report.lead)] if report.lead else []
+    parts += [_findings(report.findings)] if report.findings is not None else []
+    parts += [_table(table) for table in report.tables if not table.detailed]
+    parts += (
+        [Group(*(Text(line, style="dim") for line in report.remarks))] if report.remarks else []
+    )
     console = console or Console()
     for part in parts:
         shown = _Ascii(part) if console.options.ascii_only else part
@@ -112,20 +66,10 @@ def _show(parts: list[RenderableType], console: Console | None) -> None:
         console.print()
 
 
-def _head(measured: Measured) -> Text:
-    title = Text.assemble(("fastio bench  ", "dim"), (words.clean(measured.dataset.path), "bold"))
-    lines = [dataset_line(measured.dataset), machine_line(measured.machine)]
-    lines.append(settings_line(measured.settings))
-    if measured.settings.transforms:
-        lines.append(", ".join(words.clean(one) for one in measured.settings.transforms))
-    lines.append(words.date(measured.machine.date))
-    return Text("\n").join([title, *(Text(line, style="dim") for line in lines)])
-
-
 class _Bars:
     """Epochs as bars of one scale, divided into stages."""
 
-    def __init__(self, shown: list[Epoch]) -> None:
+    def __init__(self, shown: Sequence[Epoch]) -> None:
         self._shown = shown
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
@@ -152,11 +96,11 @@ def _piece(part: Part, share: float, width: int, fill: str) -> Text:
 def _findings(findings: Sequence[Finding]) -> RenderableType:
     """Prints numbered remedies, what is waited for, and the evidence."""
     if not findings:
-        return Text("Nothing was found that would make an epoch shorter.")
+        return Text(words.NO_FINDINGS)
     grid = RichTable.grid(padding=(0, 1, 0, 0))
     grid.add_column(justify="right")
     grid.add_column()
-    for number, finding in enumerate(by_gain(findings), 1):
+    for number, finding in enumerate(findings, 1):
         waits_for = words.sentence(finding.waits_for)
         gain = "" if finding.gain is None else f" Epoch {words.times(finding.gain)} faster."
         about = Text.assemble((waits_for, "bold"), (gain, "bold green"))

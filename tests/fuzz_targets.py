@@ -382,7 +382,7 @@ class Manifests(Target):
         manifest.check()
         manifest.codec_counts()
         for shard in range(min(manifest.shards, _ROWS)):
-            manifest.name(shard), manifest.xxh3(shard), manifest.file(shard)
+            manifest.name(shard), manifest.entry(shard)
         for name in manifest.schema.token_fields:
             manifest.shard_tokens(name)
         manifest.schema.to_json()

@@ -77,7 +77,7 @@ def test_a_damaged_image_is_named_and_the_rest_is_whole(packed: Path) -> None:
     expected = load(packed)[0]
     with fastio.open(packed) as dataset:
         reader = dataset.shard(0)
-        place = reader.data_offset("photo") + int(reader.offsets("photo")[5]) + 400
+        place = reader.extent("photo")[0] + int(reader.offsets("photo")[5]) + 400
     flip(shard, place, 3)
     with pytest.raises(ImageError, match=r"shard-000000\.arrow row 5.*CRC-32C"):
         load(packed)

@@ -42,7 +42,7 @@ def flip(path: Path, row: int, at: int) -> tuple[str, int]:
         reader = dataset.shard(shard)
         name = dataset.manifest.name(shard)
         begin, end = reader.offsets("image")[local : local + 2].tolist()
-        place = reader.data_offset("image") + begin + at % (end - begin)
+        place = reader.extent("image")[0] + begin + at % (end - begin)
     data = bytearray((path / name).read_bytes())
     data[place] ^= 16
     (path / name).write_bytes(data)

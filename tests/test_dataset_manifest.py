@@ -25,7 +25,7 @@ from fastio.errors import (
 from fastio.pack import Writer
 from fastio.packed import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
 from fastio.packed import Dataset as open_dataset
-from fastio.packed.manifest_writer import (
+from fastio.packed.manifest import (
     HASH_KEY,
     METADATA_KEY,
     manifest_metadata,

@@ -19,7 +19,7 @@ import xxhash
 from fastio.errors import ManifestInvalid, ShardCorrupt
 from fastio.packed import MANIFEST_NAME
 from fastio.packed import Dataset as open_dataset
-from fastio.packed.manifest_writer import (
+from fastio.packed.manifest import (
     METADATA_KEY,
     hash_columns,
     manifest_batch,

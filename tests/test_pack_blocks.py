@@ -185,7 +185,7 @@ def test_a_thumbnail_does_not_read_the_rest_of_its_record(tmp_path: Path) -> Non
     with open_dataset(tmp_path / "out") as dataset:
         expected = dataset.image("image", 0, at_least=10)
         reader = dataset.shard(0)
-        end = reader.data_offset("image") + int(reader.offsets("image")[1])
+        end = reader.extent("image")[0] + int(reader.offsets("image")[1])
     shard = tmp_path / "out" / "shard-000000.arrow"
     data = bytearray(shard.read_bytes())
     data[end - 100 : end] = bytes(100)
@@ -306,7 +306,7 @@ def test_a_damaged_record_is_an_error_that_names_its_row(tmp_path: Path) -> None
     shard = tmp_path / "out" / "shard-000000.arrow"
     with open_dataset(tmp_path / "out") as dataset:
         reader = dataset.shard(0)
-        place = reader.data_offset("image") + int(reader.offsets("image")[2]) - 300
+        place = reader.extent("image")[0] + int(reader.offsets("image")[2]) - 300
     data = bytearray(shard.read_bytes())
     data[place] ^= 4
     shard.write_bytes(data)

@@ -91,7 +91,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
 def test_writing_returns_size_and_checksum(tmp_path: Path) -> None:
     file = write_shard(tmp_path / "a.arrow", batch(50))
     data = (tmp_path / "a.arrow").read_bytes()
-    assert file.nbytes == len(data)
+    assert file.bytes == len(data)
     assert file.xxh3 == xxhash.xxh3_64(data).hexdigest() == checksum(tmp_path / "a.arrow")
 
 
@@ -145,10 +145,10 @@ def test_fixed_columns_are_views_that_cannot_be_written(shard: Path) -> None:
 def test_offsets_and_data_offset_lead_to_a_row_in_the_file(shard: Path) -> None:
     reader = ShardReader(shard)
     offsets = reader.offsets("text")
-    begin = reader.data_offset("text") + int(offsets[42])
+    begin = reader.extent("text")[0] + int(offsets[42])
     data = shard.read_bytes()[begin : begin + int(offsets[43] - offsets[42])]
     assert data == "größe 42".encode()
-    assert reader.data_offset("text") % ALIGNMENT == 0
+    assert reader.extent("text")[0] % ALIGNMENT == 0
 
 
 def test_values_are_copied_in_the_order_asked_for(shard: Path) -> None:

@@ -365,13 +365,13 @@ def report_of(packer: Packer[Any, Any], start: float) -> PackReport:
     return PackReport(
         sum(entry.rows for entry in packer.entries),
         len(packer.entries),
-        sum(entry.nbytes for entry in packer.entries),
+        sum(entry.bytes for entry in packer.entries),
         packer.skipped,
         time.monotonic() - start,
     )
 
 
 def _token_counts(packer: Packer[Any, Any], empty: int, report: PackReport) -> TokenCounts:
-    counts = [entry.tokens[TOKENS] for entry in packer.entries]
+    counts = [entry.of_fields[f"{TOKENS}.tokens"] for entry in packer.entries]
     rate = sum(counts[packer.resumed :]) / max(report.seconds, 1e-9)
     return TokenCounts(report.rows, sum(counts), empty, rate)

@@ -125,13 +125,13 @@ def record_array(records: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(records), [None, pa.py_buffer(records)])
 
 
-def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
-    """Returns the rows of a shard by codec for each image field, in the order of `CODEC_NAMES`."""
-    counts = {}
+def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, int]:
+    """Returns the rows of a shard by image field and codec: {"image.jpeg": 10, ...}."""
+    counts: dict[str, int] = {}
     for number, (name, field) in enumerate(schema.fields.items()):
         if isinstance(field, Image):
             codecs = [row.cells[number].codec for row in rows]
-            counts[name] = tuple(codecs.count(codec) for codec in range(len(CODEC_NAMES)))
+            counts |= {f"{name}.{word}": codecs.count(n) for n, word in enumerate(CODEC_NAMES)}
     return counts
 
 

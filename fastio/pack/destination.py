@@ -66,10 +66,10 @@ class Destination:
         """Raises PackError unless a shard that the journal calls finished is there."""
         path = self.folder / entry.name
         found = path.stat().st_size if path.is_file() else None
-        if found != entry.nbytes:
+        if found != entry.bytes:
             state = "is missing" if found is None else f"has {found} bytes"
             raise PackError(
-                f"cannot resume: {path} {state}, expected {entry.nbytes} bytes; start again with "
+                f"cannot resume: {path} {state}, expected {entry.bytes} bytes; start again with "
                 "overwrite"
             )
 

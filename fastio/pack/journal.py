@@ -22,7 +22,6 @@ from typing import IO, Any
 from fastio.errors import FastioError, PackError
 from fastio.pack.codebooks import open_codebook
 from fastio.packed import JOURNAL_NAME, ShardEntry
-from fastio.packed.shard_writer import ShardFile
 from fastio.runtime.files import flush_folder
 
 RESUME = ", then go on with resume (--resume)"
@@ -179,15 +178,9 @@ def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def _parse(value: Any) -> FinishedShard:
-    entry = value["entry"]
-    codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
-    payloads = {name: (offset, size) for name, (offset, size) in entry["file"]["payloads"].items()}
-    file = ShardFile(**{**entry["file"], "payloads": payloads})
     end = ShardEnd(**value["end"])
-    return FinishedShard(
-        ShardEntry(entry["name"], entry["rows"], file, codecs, entry["tokens"]),
-        replace(end, skipped=[(name, reason) for name, reason in end.skipped]),
-    )
+    end = replace(end, skipped=[(name, reason) for name, reason in end.skipped])
+    return FinishedShard(ShardEntry(**value["entry"]), end)
 
 
 def _short(value: Any) -> str:

@@ -20,7 +20,7 @@ from fastio.pack.journal import RESUME, FinishedShard, Journal, ShardEnd, writin
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
-from fastio.packed.manifest_writer import FORMAT_VERSION, METADATA_KEY
+from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
 from fastio.packed.shard_writer import write_shard
 from fastio.schema import Schema
 
@@ -38,12 +38,12 @@ class Filled:
     Attributes:
         arrays: The columns, in the order of `Schema.arrow_schema`.
         end: How far the source is packed at its end.
-        codecs: For each image field, its rows by codec.
+        counts: The rows of each image field by codec, as FIELD.CODEC.
     """
 
     arrays: Sequence[pa.Array]
     end: ShardEnd
-    codecs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -218,12 +218,12 @@ class Packer(Generic[P, E]):
         metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
         schema = self._arrow_schema.with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
-        name = shard_name(len(self.entries))
-        path = self._destination.folder / name
+        path = self._destination.folder / shard_name(len(self.entries))
         with writing_to(path, RESUME):
-            file = write_shard(path, batch, self._schema.image_fields)
-            tokens = {field: len(batch.column(field).values) for field in self._schema.token_fields}
-            entry = ShardEntry(name, batch.num_rows, file, filled.codecs, tokens)
+            entry = write_shard(path, batch, self._schema.image_fields)
+            fields = self._schema.token_fields
+            tokens = {f"{name}.tokens": len(batch.column(name).values) for name in fields}
+            entry = replace(entry, of_fields={**entry.of_fields, **filled.counts, **tokens})
             self._destination.add(FinishedShard(entry, filled.end))
         self.entries.append(entry)
 

@@ -17,7 +17,7 @@ from fastio.pack.items import UNREAD, Bad, Item, Source
 from fastio.pack.journal import Journal, ShardEnd
 from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
-from fastio.schema import CODEC_BLOCKS
+from fastio.schema import CODEC_BLOCKS, CODEC_NAMES
 
 _DEPTH_PER_WORKER = 64
 
@@ -170,8 +170,8 @@ class SampleEncoder:
         """See `packer.Encoder`."""
         if not entries:
             raise self._nothing_packed()
-        counts = [counts for entry in entries for counts in entry.codecs.values()]
-        has_blocks = any(by_codec[CODEC_BLOCKS] for by_codec in counts)
+        counts = [f"{name}.{CODEC_NAMES[CODEC_BLOCKS]}" for name in self.schema.image_fields]
+        has_blocks = any(entry.of_fields[name] for entry in entries for name in counts)
         choice = self._options.codebook
         packing = {
             **self._options.to_json(),

@@ -139,7 +139,7 @@ class RemoteDestination(Destination):
             if self._stopped.is_set():
                 return
             self._send_journal(journal_length)
-            self._send(entry.name, entry.nbytes)
+            self._send(entry.name, entry.bytes)
             (self.folder / entry.name).unlink()
         except BaseException:
             self._stopped.set()
@@ -237,7 +237,7 @@ def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
         try:
             parsed = json.loads(line)
             entry = parsed.get("entry")
-            if entry is not None and sizes.get(entry["name"]) != entry["file"]["nbytes"]:
+            if entry is not None and sizes.get(entry["name"]) != entry["bytes"]:
                 break
         except (AttributeError, KeyError, TypeError, ValueError):
             return journal  # whoever reads it says what is wrong with it

@@ -2,7 +2,7 @@
 
 - `packed`: `Dataset`, and how it reads fields of many rows
 - `shards`: open shards, those in a folder, and their verification; `stored`: those in a store
-- `manifest`, `shard`: reading them; `manifest_writer`, `shard_writer`: their formats, and writing
+- `manifest`: its format, reading and writing it; `shard`, `shard_writer`: those of shards
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
 - `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
 - `rows`, `of_sample`: what all datasets have in common; `layout`, `ragged`, `reads`: where the
@@ -14,19 +14,17 @@ from __future__ import annotations
 from fastio.packed.check import BadImage, ImagesCheck, check_file, check_images
 from fastio.packed.manifest import (
     CODEBOOK_BYTES,
+    FORMAT_VERSION,
     JOURNAL_NAME,
+    MANIFEST_NAME,
     Manifest,
     is_dataset,
     is_half_written,
-)
-from fastio.packed.manifest_writer import (
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    ShardEntry,
     write_manifest,
 )
 from fastio.packed.packed import Dataset, StoredImage
 from fastio.packed.pixels import decode_image, open_image
+from fastio.packed.shard_writer import ShardEntry
 from fastio.packed.shards import ShardCheck
 from fastio.packed.stored import HEADS
 

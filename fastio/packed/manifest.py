@@ -1,6 +1,28 @@
-"""Reads the manifest: the description of a dataset's shards, in one Arrow file that is mapped.
+"""The manifest: the description of a dataset's shards, in one Arrow file that is mapped.
 
-`fastio.packed.manifest_writer` describes the file.
+One row describes one shard, in the order of the dataset's rows:
+
+    name            large_utf8   file name within the dataset's folder
+    rows            int64        rows in the shard, at least 1
+    first_row       int64        global number of its first row
+    bytes           int64        size of the file
+    xxh3            large_utf8   xxh3_64 of the file, 16 hexadecimal digits
+    head_bytes, foot_bytes
+                    int64        bytes before its columns and after them
+    head_xxh3       large_utf8   xxh3_64 of head and foot together
+    columns_xxh3    large_utf8   xxh3_64 of all bytes between them, except the images' bytes
+    FIELD.offset, FIELD.bytes
+                    int64        for each image field: position of its images' bytes in the file
+    FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
+                    int64        for each image field: its rows by codec
+    FIELD.tokens    int64        for each field of tokens: number of tokens in all rows
+
+The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
+`codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
+was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
+`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
+fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
+shards. The file is sealed: it contains a hash of all its bytes, see `fastio.packed.ipc`.
 """
 
 from __future__ import annotations
@@ -8,7 +30,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,18 +47,21 @@ from fastio.errors import (
     SourceChanged,
 )
 from fastio.packed.ipc import MappedFile, seal_is_whole, stamp
-from fastio.packed.manifest_writer import (
-    FORMAT_VERSION,
-    HASH_KEY,
-    MANIFEST_NAME,
-    METADATA_KEY,
-    TEXTS,
-    arrow_schema,
-    hash_columns,
-)
-from fastio.packed.shard_writer import ShardFile
+from fastio.packed.shard_writer import ShardEntry, write_sealed
 from fastio.schema import CODEC_NAMES, Schema
 
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.arrow"
+METADATA_KEY = b"fastio"
+HASH_KEY = b"fastio.xxh3"
+
+TEXTS = ("name", "xxh3", "head_xxh3", "columns_xxh3")
+_COLUMNS = (
+    *("name", "rows", "first_row", "bytes", "xxh3"),
+    *("head_bytes", "foot_bytes", "head_xxh3", "columns_xxh3"),
+)
+_FIRST_ROW = "first_row"
+_IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
 CODEBOOK_BYTES = 16_640
 JOURNAL_NAME = "pack.journal"
 
@@ -114,7 +140,7 @@ class Manifest:
     def check(self) -> None:
         """Verifies the whole file. Opening does this if the file is at most 16 MiB.
 
-        For a larger file, opening verifies the description, and `file` checks the entry of a shard.
+        For a larger file, opening verifies the description, and `entry` checks that of a shard.
         """
         if not seal_is_whole(self._file.data.data):
             self._raise_damaged()
@@ -143,29 +169,17 @@ class Manifest:
             raise ManifestInvalid(f"{self.path}: {name!r} is not the name of a shard")
         return name
 
-    def xxh3(self, shard: int) -> str:
-        """Returns the xxh3_64 of a shard's file, 16 hexadecimal digits."""
-        return self._text("xxh3", shard)
-
-    def file(self, shard: int) -> ShardFile:
-        """Returns the parts and hashes of a shard's file."""
+    def entry(self, shard: int) -> ShardEntry:
+        """Returns the description of a shard."""
         if not self.checked:
             self._check_shards(shard, min(shard + 2, self.shards))
-        return ShardFile(
-            int(self.shard_bytes[shard]),
-            self.xxh3(shard),
-            int(self._integers("head_bytes")[shard]),
-            int(self._integers("foot_bytes")[shard]),
-            self._text("head_xxh3", shard),
-            self._text("columns_xxh3", shard),
-            {
-                name: (
-                    int(self._integers(f"{name}.offset")[shard]),
-                    int(self._integers(f"{name}.bytes")[shard]),
-                )
-                for name in self.schema.image_fields
-            },
-        )
+        row = {
+            name: self._text(name, shard) if name in TEXTS else int(self._integers(name)[shard])
+            for name in self._columns.names
+        }
+        own: dict[str, Any] = {name: row.pop(name) for name in _COLUMNS}
+        del own[_FIRST_ROW]
+        return ShardEntry(**own, of_fields=row)  # type: ignore[arg-type]
 
     def codec_counts(self) -> dict[str, dict[str, int]]:
         """Returns the rows of each image field by codec: {"image": {"jpeg": 10, ...}}."""
@@ -345,3 +359,105 @@ def _parse_codebook(text: Any) -> bytes | None:
     if len(data) != CODEBOOK_BYTES:
         raise ValueError(f"the codebook has {len(data)} bytes, expected {CODEBOOK_BYTES}")
     return data
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def write_manifest(
+    folder: str | os.PathLike[str],
+    schema: Schema,
+    packing: Mapping[str, Any],
+    entries: Sequence[ShardEntry],
+    codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Writes a dataset's manifest atomically, which makes the folder a dataset.
+
+    Args:
+        folder, schema: The folder of the shards, and the fields of the samples.
+        packing: JSON values that describe how the dataset was made: options and source.
+        entries: The shards in the order of rows; at least one.
+        codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
+        statistics: JSON values for each column of the packed table; None if it was not a table.
+
+    Raises:
+        OSError: It cannot be written. No manifest exists in this case.
+    """
+    rows = [{**vars(entry), **entry.of_fields} for entry in entries]
+    columns = {
+        column.name: pa.array([row[column.name] for row in rows], column.type)
+        for column in arrow_schema(schema)
+        if column.name != _FIRST_ROW
+    }
+    batch = manifest_batch(schema, packing, columns, codebook, statistics)
+    write_sealed(Path(folder) / MANIFEST_NAME, batch)
+
+
+def manifest_batch(
+    schema: Schema,
+    packing: Mapping[str, Any],
+    columns: Mapping[str, pa.Array],
+    codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
+) -> pa.RecordBatch:
+    """Builds a manifest as a record batch, from all of its columns except `first_row`."""
+    rows = columns["rows"].to_numpy()
+    first_row = np.zeros(len(rows), dtype=np.int64)
+    np.cumsum(rows[:-1], out=first_row[1:])
+    described = arrow_schema(schema)
+    arrays = [
+        pa.array(first_row) if name == _FIRST_ROW else columns[name] for name in described.names
+    ]
+    description = {
+        "format_version": FORMAT_VERSION,
+        "schema": schema.to_json(),
+        "packing": dict(packing),
+        "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
+        "rows": int(rows.sum()),
+        "bytes": int(columns["bytes"].to_numpy().sum()),
+        "shards": len(rows),
+        "columns_xxh3": hash_columns(arrays),
+    }
+    if statistics is not None:
+        description["statistics"] = [dict(column) for column in statistics]
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=described.with_metadata(manifest_metadata(description))
+    )
+
+
+def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Returns the schema metadata of a manifest: the description and its hash."""
+    text = json.dumps(description).encode()
+    return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Returns the columns of a manifest, in order."""
+    images = [f"{name}.{part}" for name in schema.image_fields for part in _IMAGE_PARTS]
+    tokens = [f"{name}.tokens" for name in schema.token_fields]
+    return pa.schema(
+        [
+            pa.field(name, pa.large_utf8() if name in TEXTS else pa.int64(), nullable=False)
+            for name in (*_COLUMNS, *images, *tokens)
+        ]
+    )
+
+
+def hash_columns(columns: Sequence[pa.Array]) -> str:
+    """Returns the xxh3_64 of the columns' values in order.
+
+    Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
+    int64, one more than rows), followed by their bytes.
+    """
+    digest = xxhash.xxh3_64()
+    for column in columns:
+        if not pa.types.is_large_string(column.type):
+            digest.update(np.ascontiguousarray(column.to_numpy()).data)
+            continue
+        _, offsets, data = column.buffers()
+        offset_bytes = 8 * (len(column) + 1)
+        digest.update(memoryview(offsets)[:offset_bytes])
+        end = int.from_bytes(memoryview(offsets)[offset_bytes - 8 : offset_bytes], "little")
+        digest.update(memoryview(data or b"")[:end])
+    return digest.hexdigest()

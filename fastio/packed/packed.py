@@ -487,11 +487,12 @@ def _variable_values(
     if not isinstance(kind, Array):
         return values
     arrays = []
-    for row, value in zip(local.tolist(), values, strict=True):
+    shapes = reader.shapes(field, local)
+    for row, value, shape in zip(local.tolist(), values, shapes, strict=True):
         # A copy, since arrays over bytes are read-only.
         try:
             flat = np.frombuffer(value, dtype=kind.dtype).copy()
-            arrays.append(flat.reshape(reader.shape(field, row)))
+            arrays.append(flat.reshape(shape))
         except ValueError as error:
             raise ShardCorrupt(
                 f"{reader.path} row {row}: the {len(value)} bytes of {field!r} do not form an "

@@ -76,7 +76,7 @@ class RaggedRows:
         item = self.dtype.itemsize
         if isinstance(self.kind, Tokens):
             starts, _ = reader.tokens(self.name)
-            first = reader.token_extent(self.name)[0]
+            first = reader.extent(self.name)[0]
             return first + starts[local] * item, (starts[local + 1] - starts[local])[:, None]
         offsets = reader.offsets(self.name)
         shapes = reader.shapes(self.name, local)
@@ -86,14 +86,14 @@ class RaggedRows:
             numbers = np.prod(shapes, axis=1, dtype=np.int64)
         wrong = numbers * item != offsets[local + 1] - offsets[local]
         if wrong.any():
-            row = int(local[np.argmax(wrong)])
+            place = int(np.argmax(wrong))
+            row, shape = int(local[place]), tuple(map(int, shapes[place]))
             raise ShardCorrupt(
-                f"{reader.path}: row {row} of the field {self.name!r} has the shape "
-                f"{reader.shape(self.name, row)} and "
-                f"{int(offsets[row + 1] - offsets[row])} bytes, which do not fit {self.dtype}; "
+                f"{reader.path}: row {row} of the field {self.name!r} has the shape {shape} "
+                f"and {int(offsets[row + 1] - offsets[row])} bytes, which do not fit {self.dtype}; "
                 "run `fastio verify` on the dataset"
             )
-        return reader.data_offset(self.name) + offsets[local], shapes
+        return reader.extent(self.name)[0] + offsets[local], shapes
 
 
 def _in_order(at: Sequence[Int64s], shapes: Sequence[Any], count: int) -> Shapes:

@@ -84,7 +84,7 @@ def _fill(
 ) -> None:
     offsets = reader.offsets(field)
     begin = offsets[local]
-    reads.offset[places] = begin + reader.data_offset(field)
+    reads.offset[places] = begin + reader.extent(field)[0]
     reads.length[places] = offsets[local + 1] - begin
     for name in ("codec", "orientation", "height", "width", "crc32c"):
         getattr(reads, name)[places] = reader.fixed(f"{field}.{name}")[local]
@@ -149,7 +149,7 @@ def extents(dataset: Dataset, first: int, last: int) -> list[Extent]:
         for field in dataset.schema.image_fields:
             offsets = reader.offsets(field)
             offset, stop = int(offsets[begin]), int(offsets[end])
-            found.append(Extent(shard, reader.data_offset(field) + offset, stop - offset))
+            found.append(Extent(shard, reader.extent(field)[0] + offset, stop - offset))
     return found
 
 

@@ -2,7 +2,7 @@
 
 A shard is an Arrow IPC file with one uncompressed record batch. All buffers begin at multiples of
 64 bytes, so that a mapping can be used as arrays directly; `ipc` implements this layout. The
-manifest describes the file (`ShardFile`): a head and a foot, which share one hash, and columns,
+manifest describes the file (`ShardEntry`): a head and a foot, which share one hash, and columns,
 which have another hash. The hash of the columns leaves out the bytes of images, each of which has a
 CRC.
 """
@@ -13,7 +13,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound
 from fastio.packed.ipc import FileStamp, MappedFile, stamp
-from fastio.packed.shard_writer import ShardFile
+from fastio.packed.shard_writer import ShardEntry
 from fastio.runtime.files import only_files
 from fastio.schema import RECORD_COLUMN, Schema
 
-_METADATA_KEY = b"fastio"
 _READ_BYTES = 1 << 20  # hashed at a time
 _NUMPY_TYPES = {
     pa.from_numpy_dtype(name): np.dtype(name)
@@ -38,6 +37,40 @@ _NUMPY_TYPES = {
 }
 
 Ranges = Sequence[tuple[int, int]]  # offset, bytes
+
+# What a column holds, for messages.
+FIXED = "values of fixed width"
+BYTES = "bytes of variable width"
+TEXT = "text of variable width"
+TOKENS = "tokens"
+SHAPES = "shapes"
+# The columns of variable width: their Arrow types, what they hold, and the dtype of their offsets.
+_VARIABLE = (
+    (pa.types.is_large_binary, BYTES, np.int64),
+    (pa.types.is_large_string, TEXT, np.int64),
+    (pa.types.is_large_list, TOKENS, np.int64),
+    (pa.types.is_list, SHAPES, np.int32),
+)
+
+
+_NO_OFFSETS = np.empty(0, np.int64)
+
+
+class Column(NamedTuple):
+    """The memory of a column, as read-only views of the map.
+
+    Attributes:
+        holds: What it holds: FIXED, BYTES, TEXT, TOKENS or SHAPES.
+        values: The rows of a column of fixed width, else the data of all rows one after another.
+        at: The offset of the data in the file, in bytes; 0 without data.
+        offsets: Where each row begins in `values`, and the last one ends: int64 (rows + 1,), int32
+            of shapes; empty for a fixed width.
+    """
+
+    holds: str
+    values: NDArray[Any]
+    at: int
+    offsets: NDArray[Any]
 
 
 class ShardReader:
@@ -68,7 +101,7 @@ class ShardReader:
         path: str | os.PathLike[str],
         name: str | None = None,
         schema: Schema | None = None,
-        expected: ShardFile | None = None,
+        expected: ShardEntry | None = None,
         *,
         columns_first: bool = False,
     ) -> None:
@@ -76,8 +109,7 @@ class ShardReader:
         self.path = self._where if name is None else name
         self._layout = None if schema is None else schema.record_layout
         self._expected = expected
-        self._views: dict[str, NDArray[Any]] = {}
-        self._data_offsets: dict[str, int] = {}
+        self._columns: dict[str, Column] = {}
         file = MappedFile(self._where, ShardCorrupt, name)
         self.stamp: FileStamp = file.stamp
         self._mapping: _native.Mapping | None = file.mapping
@@ -151,14 +183,8 @@ class ShardReader:
 
     def check_offsets(self) -> None:
         """Checks the offsets of all variable-width columns."""
-        schema = self._opened().schema
-        for name, kind in zip(schema.names, schema.types, strict=True):
-            if pa.types.is_large_list(kind):
-                self.tokens(name)
-            elif pa.types.is_list(kind):
-                self._shape_lists(name)
-            elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-                self.offsets(name)
+        for name in self._opened().schema.names:
+            self._column(name, FIXED, BYTES, TEXT, TOKENS, SHAPES)
 
     def check_unchanged(self) -> None:
         """Checks that the file is still the one that was opened, and was not written to.
@@ -186,28 +212,27 @@ class ShardReader:
             f"{self.path} was replaced or written to after it was opened; open the data again"
         )
 
-    def _check_head(self, data: memoryview, expected: ShardFile) -> None:
-        if len(data) != expected.nbytes:
+    def _check_head(self, data: memoryview, expected: ShardEntry) -> None:
+        if len(data) != expected.bytes:
             raise ShardCorrupt(
-                f"{self.path} has {len(data)} bytes, the manifest says {expected.nbytes}; copy the "
+                f"{self.path} has {len(data)} bytes, the manifest says {expected.bytes}; copy the "
                 "dataset again, or pack again"
             )
         digest = xxhash.xxh3_64(data[: expected.head_bytes])
         digest.update(data[len(data) - expected.foot_bytes :])
         self._compare("its head and foot have", digest.hexdigest(), expected.head_xxh3)
 
-    def _check_layout(self, expected: ShardFile, begin: int, end: int) -> None:
+    def _check_layout(self, expected: ShardEntry, begin: int, end: int) -> None:
         """Checks that hashes and CRCs cover the parts they should, and that nothing is left out."""
-        batch = self._opened()
         if (begin, end) != (expected.head_bytes, self._size - expected.foot_bytes):
             raise ShardCorrupt(
                 f"{self.path}: its columns lie at {begin} to {end}, and the manifest says "
                 f"{expected.head_bytes} to {self._size - expected.foot_bytes}"
             )
-        for name, (offset, nbytes) in expected.payloads.items():
-            data = batch.column(name).buffers()[2]
-            found = (offset, 0) if not _size(data) else (data.address - self._address, data.size)
-            if found != (offset, nbytes) or self.offsets(name)[[0, -1]].tolist() != [0, nbytes]:
+        for name, (offset, nbytes) in expected.payloads().items():
+            column = self._column(name, BYTES)
+            found = column.at if column.values.size else offset, column.values.nbytes
+            if found != (offset, nbytes) or column.offsets[[0, -1]].tolist() != [0, nbytes]:
                 raise ShardCorrupt(
                     f"{self.path}: the {nbytes} bytes of {name!r} do not lie at {offset}, where "
                     "the manifest says"
@@ -239,13 +264,9 @@ class ShardReader:
         return self._mapping
 
     def extent(self, column: str) -> tuple[int, int]:
-        """Returns offset and size of a fixed-width column in the file."""
-        if column == RECORD_COLUMN:
-            records = self._records().buffers()[1]
-            nbytes = self.rows * self._records().type.byte_width
-            return int(records.address - self._address), nbytes
-        view = self.fixed(column)
-        return int(view.ctypes.data - self._address), view.nbytes
+        """Returns the offset in the file and the size of the data of a column, in bytes."""
+        found = self._column(column, FIXED, BYTES, TEXT, TOKENS)
+        return found.at, found.values.nbytes
 
     def fixed(self, column: str) -> NDArray[Any]:
         """Returns a fixed-width column as a read-only view of the map.
@@ -254,39 +275,14 @@ class ShardReader:
             An array of shape (rows,), (rows, length) for lists, or (rows, *shape) for a field in
             the records, with a stride of one record between rows.
         """
-        view = self._views.get(column)
-        if view is None:
-            if self._layout is not None and column in self._layout.offsets:
-                view = self._views[column] = self._record_view()[column]
-                return view
-            array = flat = self._column(column)
-            if pa.types.is_fixed_size_list(array.type):
-                flat = array.values
-            if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
-                raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not fixed in width")
-            view = _view(flat.buffers()[1], _NUMPY_TYPES[flat.type], len(flat))
-            if flat is not array:
-                view = view.reshape(len(array), array.type.list_size)
-            self._views[column] = view
-        return view
+        return self._column(column, FIXED).values
 
     def offsets(self, column: str) -> NDArray[np.int64]:
         """Returns the offsets of a variable-width column, int64 (rows + 1,), a view of the map.
 
         Row i is bytes [offsets[i], offsets[i + 1]) of the column's data.
         """
-        view = self._views.get(column)
-        if view is None:
-            array = self._variable(column)
-            view = _view(array.buffers()[1], np.int64, len(array) + 1)
-            end = _size(array.buffers()[2])
-            if view[0] < 0 or view[-1] > end or bool((view[1:] < view[:-1]).any()):
-                raise ShardCorrupt(
-                    f"{self.path}: the offsets of column {column!r} do not lie within its {end} "
-                    "bytes of data; run `fastio verify` on the dataset"
-                )
-            self._views[column] = view
-        return view
+        return self._column(column, BYTES, TEXT).offsets
 
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Returns a column of tokens as views of the map.
@@ -294,64 +290,29 @@ class ShardReader:
         Returns:
             int64 (rows + 1,), the first token of each row; and all tokens, uint8, uint16 or uint32.
         """
-        array = self._column(column)
-        if not pa.types.is_large_list(array.type) or not pa.types.is_integer(array.type.value_type):
-            raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not tokens")
-        flat = self._views.get(column)
-        starts = _view(array.buffers()[1], np.int64, len(array) + 1)
-        if flat is None:
-            values = array.values
-            flat = _view(values.buffers()[1], _NUMPY_TYPES[values.type], len(values))
-            if starts[0] != 0 or starts[-1] != len(flat) or bool((starts[1:] < starts[:-1]).any()):
-                raise ShardCorrupt(
-                    f"{self.path}: the offsets of column {column!r} do not lie within its "
-                    f"{len(flat)} tokens; run `fastio verify` on the dataset"
-                )
-            self._views[column] = flat
-        return starts, flat
-
-    def token_extent(self, column: str) -> tuple[int, int]:
-        """Returns offset and size of a column's tokens in the file."""
-        flat = self.tokens(column)[1]
-        return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes
-
-    def data_offset(self, column: str) -> int:
-        """Returns the offset of a variable-width column's data in the file, in bytes."""
-        begin = self._data_offsets.get(column)
-        if begin is None:
-            data = self._variable(column).buffers()[2]
-            begin = 0 if data is None else int(data.address - self._address)
-            self._data_offsets[column] = begin
-        return begin
+        found = self._column(column, TOKENS)
+        return found.offsets, found.values
 
     def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
         """Returns a view of the bytes of one row of a variable-width column: uint8 (n,)."""
-        begin, end = self.offsets(column)[local_row : local_row + 2].tolist()
-        data = self._variable(column).buffers()[2] or b""
-        return np.frombuffer(data, dtype=np.uint8)[begin:end]
+        found = self._column(column, BYTES, TEXT)
+        begin, end = found.offsets[local_row : local_row + 2].tolist()
+        return found.values[begin:end]
 
     def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """Returns a str or bytes for each row of a variable-width column, copied from the map."""
-        offsets = self.offsets(column)
-        array = self._variable(column)
-        data = memoryview(array.buffers()[2] or b"")
-        rows = np.asarray(local_rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(array)):
-            raise IndexError(
-                f"{self.path} has {len(array)} rows, but {rows.tolist()} were requested"
-            )
-        spans = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
-        if not pa.types.is_large_string(array.type):
+        found = self._column(column, BYTES, TEXT)
+        data, rows = found.values.data, np.asarray(local_rows, dtype=np.int64)
+        count = len(found.offsets) - 1
+        if rows.size and (rows.min() < 0 or rows.max() >= count):
+            raise IndexError(f"{self.path} has {count} rows, but {rows.tolist()} were requested")
+        spans = zip(found.offsets[rows].tolist(), found.offsets[rows + 1].tolist(), strict=True)
+        if found.holds == BYTES:
             return [bytes(data[begin:end]) for begin, end in spans]
         try:
             return [str(data[begin:end], "utf-8") for begin, end in spans]
         except UnicodeDecodeError as error:
             raise ShardCorrupt(f"{self.path}: text in column {column!r}: {error}") from error
-
-    def shape(self, field: str, local_row: int) -> tuple[int, ...]:
-        """Returns the shape of one row of a variable-shape array field."""
-        extents = self._column(f"{field}.shape")[local_row].as_py()
-        return tuple(int(extent) for extent in extents)
 
     def shapes(
         self, field: str, local_rows: NDArray[np.int64]
@@ -360,57 +321,86 @@ class ShardReader:
 
         They are int64 (n, axes), or a list of n tuples if the rows differ in their number of axes.
         """
-        ends, lengths = self._shape_lists(f"{field}.shape")
-        begins = ends[local_rows].astype(np.int64)
-        axes = ends[local_rows + 1] - begins
+        found = self._column(f"{field}.shape", SHAPES)
+        begins = found.offsets[local_rows].astype(np.int64)
+        axes = found.offsets[local_rows + 1] - begins
         if not len(local_rows) or bool((axes != axes[0]).any()):
-            return [self.shape(field, row) for row in local_rows.tolist()]
-        found: NDArray[np.int64] = lengths[begins[:, None] + np.arange(axes[0])]
-        return found
-
-    def _shape_lists(self, name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns a column of shapes as offsets, int32 (rows + 1,), and axis lengths, int64."""
-        column = self._column(name)
-        if column.type != pa.list_(pa.field("item", pa.int64(), nullable=False)):
-            raise ShardCorrupt(f"{self.path}: {name!r} is {column.type}, not shapes")
-        lengths = _view(column.values.buffers()[1], np.int64, len(column.values))
-        ends = self._views.get(name)
-        if ends is None:
-            ends = _view(column.buffers()[1], np.int32, len(column) + 1)
-            backwards = bool((ends[1:] < ends[:-1]).any())
-            if ends[0] < 0 or backwards or ends[-1] > len(lengths) or lengths.min(initial=0) < 0:
-                raise ShardCorrupt(
-                    f"{self.path}: the shapes of column {name!r} are damaged; run `fastio verify` "
-                    "on the dataset"
-                )
-            self._views[name] = ends
-        return ends, lengths
+            spans = zip(begins.tolist(), axes.tolist(), strict=True)
+            return [tuple(found.values[begin : begin + n].tolist()) for begin, n in spans]
+        shapes: NDArray[np.int64] = found.values[begins[:, None] + np.arange(axes[0])]
+        return shapes
 
     def close(self) -> None:
         """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
         self._mapping = self._batch = None
-        self._views, self._data_offsets = {}, {}
+        self._columns = {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:
             raise ValueError(f"{self.path}: this shard reader was closed")
         return self._batch
 
-    def _records(self) -> pa.Array:
-        array = self._column(RECORD_COLUMN)
-        nbytes = 0 if self._layout is None else self._layout.nbytes
-        if array.type != pa.binary(nbytes):
+    def _column(self, name: str, *expected: str) -> Column:
+        """Returns a column, whose offsets are checked when it is first used."""
+        found = self._columns.get(name)
+        if found is None:
+            found = self._columns[name] = self._read(name)
+        if found.holds not in expected:
             raise ShardCorrupt(
-                f"{self.path}: its records are {array.type}, expected {nbytes} bytes"
+                f"{self.path}: column {name!r} holds {found.holds}, expected {expected[0]}"
             )
-        return array
+        return found
 
-    def _record_view(self) -> NDArray[Any]:
-        assert self._layout is not None
-        array = self._records()
-        return _view(array.buffers()[1], self._layout.dtype, len(array))
+    def _read(self, name: str) -> Column:
+        layout = self._layout
+        if layout is not None and name in layout.offsets:
+            return self._placed(FIXED, self._column(RECORD_COLUMN, FIXED).values[name])
+        array = self._array(name)
+        kind, buffers = array.type, array.buffers()
+        if layout is not None and name == RECORD_COLUMN:
+            if kind != pa.binary(layout.nbytes):
+                raise ShardCorrupt(
+                    f"{self.path}: its records are {kind}, expected {layout.nbytes} bytes"
+                )
+            return self._placed(FIXED, _view(buffers[1], layout.dtype, len(array)))
+        holds, number = next(
+            ((holds, number) for is_it, holds, number in _VARIABLE if is_it(kind)), (FIXED, None)
+        )
+        if holds in (BYTES, TEXT):
+            values = _view(buffers[2], np.uint8, 0 if buffers[2] is None else buffers[2].size)
+        else:
+            flat = getattr(array, "values", array)  # the numbers in lists
+            if flat.type not in _NUMPY_TYPES:
+                raise ShardCorrupt(f"{self.path}: {name!r} is {kind}, which fastio never writes")
+            values = _view(flat.buffers()[1], _NUMPY_TYPES[flat.type], len(flat))
+            if holds == FIXED and flat is not array:
+                values = values.reshape(len(array), kind.list_size)
+        if number is None:
+            return self._placed(holds, values)
+        offsets = _view(buffers[1], number, len(array) + 1)
+        self._check_offsets(name, holds, values, offsets)
+        return self._placed(holds, values, offsets)
 
-    def _column(self, name: str) -> pa.Array:
+    def _placed(self, holds: str, values: NDArray[Any], offsets: Any = _NO_OFFSETS) -> Column:
+        at = int(values.ctypes.data - self._address) if values.size else 0
+        return Column(holds, values, at, offsets)
+
+    def _check_offsets(
+        self, name: str, holds: str, values: NDArray[Any], offsets: NDArray[Any]
+    ) -> None:
+        first, last, count = int(offsets[0]), int(offsets[-1]), len(values)
+        wrong = first < 0 or last > count or bool((offsets[1:] < offsets[:-1]).any())
+        if holds == TOKENS:
+            wrong = wrong or (first, last) != (0, count)
+        elif holds == SHAPES:
+            wrong = wrong or bool(values.min(initial=0) < 0)
+        if wrong:
+            raise ShardCorrupt(
+                f"{self.path}: the offsets of column {name!r} are damaged, or do not lie within "
+                f"its {count} values; run `fastio verify` on the dataset"
+            )
+
+    def _array(self, name: str) -> pa.Array:
         batch = self._opened()
         position = batch.schema.get_field_index(name)
         if position < 0:
@@ -419,19 +409,9 @@ class ShardReader:
             )
         return batch.column(position)
 
-    def _variable(self, name: str) -> pa.Array:
-        array = self._column(name)
-        if not (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
-            raise ShardCorrupt(f"{self.path}: {name!r} is {array.type}, not variable in width")
-        return array
-
 
 def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
     return np.frombuffer(buffer or b"", dtype=dtype, count=count)
-
-
-def _size(buffer: pa.Buffer | None) -> int:
-    return 0 if buffer is None else int(buffer.size)
 
 
 # --- Files in pieces, to hash them ----------------------------------------------------------------

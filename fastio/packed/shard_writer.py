@@ -1,4 +1,4 @@
-"""Writes shards, and computes the hashes that the manifest has of them."""
+"""Writes shards, and describes them with their hashes as the manifest does."""
 
 from __future__ import annotations
 
@@ -14,37 +14,48 @@ from fastio.runtime.files import whole_file
 
 
 @dataclass(frozen=True)
-class ShardFile:
-    """The parts and hashes of a shard's file, as its manifest describes them.
+class ShardEntry:
+    """One shard as the manifest describes it: a row of the manifest, except `first_row`.
 
     Attributes:
-        nbytes: The size of the file in bytes.
+        name: The file name within the dataset's folder.
+        rows: The number of rows, at least 1.
+        bytes: The size of the file in bytes.
         xxh3: The xxh3_64 of the file; like all hashes here, 16 hexadecimal digits.
         head_bytes, foot_bytes: The number of bytes before and after the columns.
         head_xxh3: The xxh3_64 of head and foot together.
         columns_xxh3: The xxh3_64 of all bytes between them, without the payloads.
-        payloads: For each image field, the offset and size of its column's data.
+        of_fields: The columns of single fields: FIELD.offset and FIELD.bytes, which are the place
+            of a payload (the bytes of the images of a field), and counts of rows and of tokens.
     """
 
-    nbytes: int
+    name: str
+    rows: int
+    bytes: int
     xxh3: str
     head_bytes: int
     foot_bytes: int
     head_xxh3: str
     columns_xxh3: str
-    payloads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    of_fields: Mapping[str, int] = field(default_factory=dict)
+
+    def payloads(self) -> dict[str, tuple[int, int]]:
+        """Returns the offset and size of the payload of each image field."""
+        names = [name[:-7] for name in self.of_fields if name.endswith(".offset")]
+        places = self.of_fields
+        return {name: (places[f"{name}.offset"], places[f"{name}.bytes"]) for name in names}
 
     def column_ranges(self) -> list[tuple[int, int]]:
         """Returns the ranges (offset, bytes) that `columns_xxh3` covers, ascending."""
-        return self._without_payloads(self.head_bytes, self.nbytes - self.foot_bytes)
+        return self._without_payloads(self.head_bytes, self.bytes - self.foot_bytes)
 
     def described(self) -> list[tuple[int, int]]:
         """Returns the ranges (offset, bytes) of everything but the payloads, ascending."""
-        return self._without_payloads(0, self.nbytes)
+        return self._without_payloads(0, self.bytes)
 
     def _without_payloads(self, begin: int, end: int) -> list[tuple[int, int]]:
         ranges = []
-        for offset, nbytes in sorted(self.payloads.values()):
+        for offset, nbytes in sorted(self.payloads().values()):
             ranges.append((begin, offset - begin))
             begin = offset + nbytes
         ranges.append((begin, end - begin))
@@ -69,17 +80,19 @@ class _Hashes:
             self._head.update(piece.data)
         self._bytes[piece.part] += piece.data.nbytes
 
-    def file(self) -> ShardFile:
+    def entry(self, name: str, rows: int) -> ShardEntry:
         nbytes, head, foot = sum(self._bytes.values()), self._bytes["head"], self._bytes["foot"]
         # A column without data has no position. The beginning of the columns is a valid one.
         payloads = {name: at if at[1] else (head, 0) for name, at in self._payloads.items()}
+        places = {f"{name}.offset": at[0] for name, at in payloads.items()}
+        places |= {f"{name}.bytes": at[1] for name, at in payloads.items()}
         digests = self._whole.hexdigest(), self._head.hexdigest(), self._columns.hexdigest()
-        return ShardFile(nbytes, digests[0], head, foot, *digests[1:], payloads)
+        return ShardEntry(name, rows, nbytes, digests[0], head, foot, *digests[1:], places)
 
 
 def write_shard(
     path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
-) -> ShardFile:
+) -> ShardEntry:
     """Writes a record batch as an Arrow IPC file atomically, and returns its parts and hashes.
 
     Args:
@@ -94,7 +107,7 @@ def write_shard(
         for piece in pieces(batch, payloads):
             file.write(piece.data)
             hashes.add(piece)
-    return hashes.file()
+    return hashes.entry(os.path.basename(path), batch.num_rows)
 
 
 def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:

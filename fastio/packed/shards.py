@@ -219,7 +219,7 @@ class Shards:
         try:
             path = self._file(shard)
             problem = wrong_size(os.path.getsize(path), int(self.manifest.shard_bytes[shard]))
-            problem = problem or wrong_hash(checksum(path), self.manifest.xxh3(shard))
+            problem = problem or wrong_hash(checksum(path), self.manifest.entry(shard).xxh3)
             if problem is None:
                 self._open(shard)
         except FileNotFoundError:
@@ -282,7 +282,7 @@ def open_shard(
 ) -> ShardReader:
     """Opens a file as the shard that the manifest describes; see `ShardReader`."""
     reader = ShardReader(
-        path, name, manifest.schema, manifest.file(shard), columns_first=columns_first
+        path, name, manifest.schema, manifest.entry(shard), columns_first=columns_first
     )
     rows = int(manifest.shard_rows[shard])
     if reader.rows != rows:

@@ -30,8 +30,7 @@ from fastio.errors import (
     SourceChanged,
     SourceNotFound,
 )
-from fastio.packed.manifest import Manifest
-from fastio.packed.manifest_writer import MANIFEST_NAME
+from fastio.packed.manifest import MANIFEST_NAME, Manifest
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import (
     OpenShards,
@@ -102,7 +101,7 @@ class StoredShards(Shards):
         begin, end = reader.offsets(field)[local_row : local_row + 2].tolist()
         if begin == end:
             return np.empty(0, np.uint8)
-        name, offset = self.manifest.name(shard), reader.data_offset(field) + begin
+        name, offset = self.manifest.name(shard), reader.extent(field)[0] + begin
         expected = int(reader.fixed(f"{field}.crc32c")[local_row])
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -138,7 +137,7 @@ class StoredShards(Shards):
             return "missing"
         except OSError as error:
             return str(error)
-        return wrong_hash(digest.hexdigest(), self.manifest.xxh3(shard))
+        return wrong_hash(digest.hexdigest(), self.manifest.entry(shard).xxh3)
 
     def check_manifest(self) -> None:
         """See `Shards`."""
@@ -248,7 +247,7 @@ class StoredShards(Shards):
 
     def _ranges(self, shard: int) -> list[tuple[int, int]]:
         """Returns the ranges (offset, bytes) of a shard's head, ascending."""
-        return self.manifest.file(shard).described()
+        return self.manifest.entry(shard).described()
 
     def _fetch(self, shard: int) -> tuple[list[Part], ShardReader]:
         for _ in range(_ATTEMPTS - 1):

@@ -299,7 +299,7 @@ class TokenPad(Rows, View):
         begin = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(there, out=begin[1:])
         segments = begin, np.ascontiguousarray(starts[:-1][there]), lengths[there]
-        return ShardPlace([reader.token_extent(self.field)], segments)
+        return ShardPlace([reader.extent(self.field)], segments)
 
     def token_fields(self, column: int) -> list[TableField]:
         """Returns `input_ids` and `attention_mask` as fields of a column of tokens."""
@@ -353,6 +353,6 @@ class PaddedLayout:
         field = self._padded.field
         starts, flat = reader.tokens(field)
         begin, end = (int(starts[row]) * flat.itemsize for row in (first, last))
-        offset = reader.token_extent(field)[0]
+        offset = reader.extent(field)[0]
         fixed = self._fixed.ranges(number, reader, first, last)
         return [*fixed, (offset + begin, end - begin)]

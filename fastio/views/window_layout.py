@@ -177,7 +177,7 @@ class WindowLayout:
             ShardCorrupt: the tokens are not there.
         """
         segments = self._segments(number, reader) if self._in_parts else None
-        return ShardPlace([reader.token_extent(self.field)], segments)
+        return ShardPlace([reader.extent(self.field)], segments)
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
         """Returns where the tokens of windows [first, last) of a shard lie in its file.
@@ -185,7 +185,7 @@ class WindowLayout:
         Raises:
             ShardCorrupt: the tokens are not there.
         """
-        how, (offset, nbytes) = self.options, reader.token_extent(self.field)
+        how, (offset, nbytes) = self.options, reader.extent(self.field)
         # Windows that are fitted have documents from all of the shard, and so may picked ones.
         if how.packing == "best-fit" or self._picked is not None:
             return [(offset, nbytes)]

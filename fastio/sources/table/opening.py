@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastio.errors import DatasetNotFound, SchemaError, ShardCorrupt
-from fastio.packed.manifest_writer import MANIFEST_NAME, METADATA_KEY
+from fastio.packed.manifest import MANIFEST_NAME, METADATA_KEY
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.files import table_kind

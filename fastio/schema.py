@@ -397,6 +397,19 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
     return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
 
 
+def row_bytes(field: Field) -> int:
+    """Returns the bytes of a row of a field in a shard, without data of variable width."""
+    total = 0
+    for _, kind in field_columns("", field):
+        if pa.types.is_fixed_size_list(kind):
+            total += kind.list_size * kind.value_type.bit_width // 8
+        elif pa.types.is_primitive(kind):
+            total += kind.bit_width // 8
+        else:
+            total += 4 if pa.types.is_list(kind) else 8  # an offset
+    return total
+
+
 def stored_dtype(dtype: str) -> str:
     """Returns the NumPy name of the numbers that a column stores; complex types become pairs."""
     return _PAIRS.get(dtype, dtype)

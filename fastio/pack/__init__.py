@@ -7,12 +7,12 @@ them into the columns of shards. The kind of the data in the registry says what 
 of a dataset, or tables. `sources` opens these, and iterables; `lists` and `arrays` open what only
 packing reads, lists of images and folders of NumPy's files. Rows are encoded one by one by
 `samples`, with `cells` and `images`; `infer` determines their schema, and `codebooks` has what the
-block codec needs. `tables` and `tokens` have the rows of tables and text, of which `columnar`
-encodes thousands at once; `statistics` describes their columns.
+block codec needs. Tables and text, of which `tokens` makes tables, are encoded by the thousand
+rows by `tables`; `statistics` describes their columns.
 
 `pipeline` keeps the order of the parts and bounds the memory, `journal` records which
-shards are finished, `destination` and `upload` know which files are ours. `export` converts
-stored images back to files.
+shards are finished, `destination` knows which files are ours, in a folder or in a store. `export`
+converts stored images back to files.
 """
 
 from __future__ import annotations

@@ -11,15 +11,13 @@ from typing import Any, Literal
 
 from fastio.errors import PackError
 from fastio.pack.codebooks import DEFAULT, choose_codebook
-from fastio.pack.columnar import TableEncoder
-from fastio.pack.destination import Destination
+from fastio.pack.destination import open_destination
 from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec, ImageOptions
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.sources import Wanted, open_source
-from fastio.pack.tables import RowSource, refuse_image_options
+from fastio.pack.tables import RowSource, TableEncoder
 from fastio.pack.tokens import AUTO, TOKENS, DocumentUnit, TokenOptions
-from fastio.pack.upload import RemoteDestination
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.runtime.sizes import size_in_bytes
@@ -251,14 +249,12 @@ def pack(
     source = open_source(src, wanted)
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
-        refuse_image_options(
-            source.name,
-            codec=codec,
-            codebook=codebook,
-            max_side=max_side,
-            quality=quality,
-            on_error="skip" if on_error == "skip" and not source.can_skip else None,
-        )
+        refused = {"codec": codec, "codebook": codebook, "max_side": max_side, "quality": quality}
+        if on_error == "skip" and not source.can_skip:
+            refused["on_error"] = on_error
+        for option, value in refused.items():
+            if value is not None:
+                raise PackError(f"{option} cannot be used with tables, and {source.name} is one")
         encoder = TableEncoder(source, options.shard_bytes, options.workers)
     else:
         encoder = SampleEncoder(source, options)
@@ -316,21 +312,6 @@ def sample_options(
     )
     codebooks = choose_codebook(codebook) if codec == "blocks" else None
     return SampleOptions(images, codebooks, parse_size(shard_size), on_error == "skip", workers)
-
-
-def open_destination(
-    dst: str | os.PathLike[str],
-    storage_options: Mapping[str, Any] | None,
-    staging: str | os.PathLike[str] | None,
-) -> Destination:
-    if is_remote(dst):
-        return RemoteDestination(str(dst), storage_options, staging)
-    if storage_options is not None or staging is not None:
-        raise PackError(
-            "storage_options and staging can only be used with a URL as the destination, and "
-            f"{os.fspath(dst)} is a local path"
-        )
-    return Destination(Path(dst))
 
 
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.pack.items import Bad, Item, Source, source_of_rows
+from fastio.pack.items import Item, Source, source_of_rows
 from fastio.runtime.files import only_files
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
@@ -80,13 +80,13 @@ def _arrays_of(
     schema = Schema(fields, structure, classes)  # type: ignore[arg-type]
     source = os.path.basename(os.path.abspath(path))
 
-    def item(row: int) -> Item | Bad:
+    def item(row: int) -> Item:
         where = paths[row]
         try:
             status = os.stat(where)
             values = _members(where, members, most) if named else [_array(where)]
         except Exception as error:  # MemoryError and RecursionError are a file's own too
-            return Bad(row, where, SampleError(source, row, where, error), where)
+            return Item(row, where, (), where, SampleError(source, row, where, error))
         if classes is not None:
             values.append(int(labels[row]))
         return Item(row, where, values, f"{where} {status.st_size} {status.st_mtime_ns}")

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from fastio.errors import ImageError, SchemaError
+from fastio.errors import FastioError, ImageError, SchemaError
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -26,7 +26,7 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
 )
-from fastio.pack.items import UNREAD, Bad, Item
+from fastio.pack.items import UNREAD, Item
 from fastio.schema import (
     CODEC_NAMES,
     Array,
@@ -42,18 +42,32 @@ from fastio.schema import (
     row_shape,
     stored_dtype,
 )
+from fastio.sources.table.values import Ragged
 
 
 @dataclass(frozen=True)
 class Row:
-    """One sample as a shard stores it: a cell for each field, and the bytes added to the shard."""
+    """A sample as a shard stores it.
 
-    cells: Sequence[Any]
-    nbytes: int
+    Attributes:
+        name: The name of the sample.
+        stamp: What identifies the sample across runs.
+        cells: A cell for each field; none of a bad sample.
+        nbytes: The bytes that it adds to the shard.
+        error: Why the sample is bad; None if it is not.
+    """
+
+    name: str
+    stamp: bytes
+    cells: Sequence[Any] = ()
+    nbytes: int = 0
+    error: FastioError | None = None
 
 
-def encode_row(schema: Schema, images: ImageOptions, source: str, item: Item) -> Row:
-    """Returns a sample in the form in which it is stored, checked against the schema.
+def encode_row(
+    schema: Schema, images: ImageOptions, source: str, item: Item
+) -> tuple[list[Any], int]:
+    """Returns a sample's cells, checked against the schema, and the bytes of their data.
 
     Raises:
         ImageError: An image file cannot be read, or an image cannot be stored.
@@ -70,13 +84,13 @@ def encode_row(schema: Schema, images: ImageOptions, source: str, item: Item) ->
             problem = str(error) or type(error).__name__
             raise SchemaError(f"{item.name}: field {name!r}: {problem}") from error
         cells.append(cell)
-        nbytes += _cell_bytes(field, cell)
-    return Row(cells, nbytes)
+        nbytes += _data_bytes(field, cell)
+    return cells, nbytes
 
 
-def memory_bytes(item: Item | Bad) -> int:
+def memory_bytes(item: Item) -> int:
     """Returns the bytes that a sample takes in memory before it is encoded, without its files."""
-    return 0 if isinstance(item, Bad) else sum(_value_bytes(value) for value in item.values)
+    return sum(_value_bytes(value) for value in item.values)
 
 
 def _value_bytes(value: Any) -> int:
@@ -249,41 +263,40 @@ def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
     return np.ascontiguousarray(array, field.dtype)
 
 
-def _cell_bytes(field: Field, cell: Any) -> int:
-    """Returns the bytes that a cell takes in a shard: its data and its fixed-width columns."""
+def _data_bytes(field: Field, cell: Any) -> int:
+    """Returns the bytes of a cell that do not have a fixed place in a row; see `row_bytes`."""
     if isinstance(field, Image):
-        return len(cell.data) + 8 + 1 + 4 + 4 + 1 + 4
-    if isinstance(field, Scalar):
-        return np.dtype(field.dtype).itemsize
-    if isinstance(field, Tokens):
-        return int(cell.nbytes) + 8
-    if isinstance(field, Array):
-        return len(cell[0]) + 12 + 8 * len(cell[1]) if is_open_array(field) else len(cell)
-    return len(cell) + 8
+        return len(cell.data)
+    if is_open_array(field):
+        return len(cell[0]) + 8 * len(cell[1])
+    return 0 if is_fixed_width(field) else memoryview(cell).nbytes
 
 
 def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
-    types = [kind for _, kind in field_columns(name, field)]
-    if isinstance(field, Image):
-        data, *small = zip(*cells, strict=True)
-        return [
-            _variable(types[0], data),
-            *(pa.array(values, kind) for values, kind in zip(small, types[1:], strict=True)),
-        ]
-    if isinstance(field, Tokens):
-        flat = np.concatenate([np.empty(0, field.dtype), *cells])
-        return [token_array(types[0], _offsets(cells), flat)]
-    if is_open_array(field):
-        data, shapes = zip(*cells, strict=True)
-        return [_variable(types[0], data), pa.array(shapes, types[1])]
-    if isinstance(field, (Array, Scalar)):
-        values = _fixed_values(field, cells).reshape(-1)
+    if isinstance(field, (Array, Scalar)) and is_fixed_width(field):
+        kind = field_columns(name, field)[0][1]
         stored = "uint8" if field.dtype == "bool" else stored_dtype(field.dtype)
-        flat = pa.array(values.view(stored))
+        flat = pa.array(_fixed_values(field, cells).reshape(-1).view(stored))
         if isinstance(field, Scalar):
             return [flat]
-        return [pa.FixedSizeListArray.from_arrays(flat, type=types[0])]
-    return [_variable(types[0], cells)]
+        return [pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+    data, *more = zip(*cells, strict=True) if isinstance(cells[0], tuple) else (cells,)
+    values = np.frombuffer(b"".join(data), field.dtype if isinstance(field, Tokens) else np.uint8)
+    lengths = np.array([len(each) for each in data], np.int64)
+    types = [kind for _, kind in field_columns(name, field)][1:]
+    others = [pa.array(column, kind) for column, kind in zip(more, types, strict=True)]
+    return [variable_array(name, field, Ragged.of_lengths(values, lengths)), *others]
+
+
+def variable_array(name: str, field: Field, rows: Ragged) -> pa.Array:
+    """Returns the first column of a field of variable width, over the memory of its rows."""
+    kind = field_columns(name, field)[0][1]
+    values = np.ascontiguousarray(rows.values)
+    if isinstance(field, Tokens):
+        return pa.LargeListArray.from_arrays(pa.array(rows.offsets), pa.array(values), type=kind)
+    offsets = np.ascontiguousarray(rows.offsets * values.itemsize)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.view(np.uint8))]
+    return pa.Array.from_buffers(kind, len(rows), buffers)
 
 
 def _fixed_values(field: Array | Scalar, cells: list[Any]) -> NDArray[Any]:
@@ -292,24 +305,3 @@ def _fixed_values(field: Array | Scalar, cells: list[Any]) -> NDArray[Any]:
         return np.array(cells, dtype=field.dtype)
     shape, dtype = row_shape(field)
     return np.frombuffer(b"".join(cells), dtype=dtype).reshape(len(cells), *shape)
-
-
-def _variable(kind: pa.DataType, data: Sequence[bytes]) -> pa.Array:
-    return bytes_array(kind, _offsets(data), b"".join(data))
-
-
-def _offsets(cells: Sequence[Any]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(cells) + 1, dtype=np.int64)
-    np.cumsum([len(cell) for cell in cells], out=offsets[1:])
-    return offsets
-
-
-def bytes_array(kind: pa.DataType, offsets: NDArray[np.int64], data: Any) -> pa.Array:
-    """Returns text or bytes over the memory of offsets in bytes (rows + 1,) and of the data."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
-
-
-def token_array(kind: pa.DataType, offsets: NDArray[np.int64], tokens: NDArray[Any]) -> pa.Array:
-    """Returns rows of tokens over the memory of offsets (rows + 1,) and of all tokens."""
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens), type=kind)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.errors import PackError
 from fastio.pack.images import JPEG_START, ImageOptions, reencode
-from fastio.pack.items import UNREAD, Bad, Item, Source
+from fastio.pack.items import UNREAD, Item, Source
 from fastio.pack.progress import progress_bar
 from fastio.packed import CODEBOOK_BYTES
 
@@ -119,9 +119,9 @@ def _sample(source: Source, images: ImageOptions, progress: bool) -> list[NDArra
     return jpegs
 
 
-def _jpegs(item: Item | Bad) -> Iterator[bytes]:
+def _jpegs(item: Item) -> Iterator[bytes]:
     """Yields the JPEG files of a sample."""
-    for value in () if isinstance(item, Bad) else item.values:
+    for value in item.values:
         data = value
         if isinstance(value, UNREAD):
             try:

@@ -71,29 +71,16 @@ class Item:
     Attributes:
         position: The number of the sample in the source, from 0.
         name: What messages call it: a path, or "sample 17".
-        values: One value for each field of the schema, in order.
+        values: One value for each field of the schema, in order; none of a bad sample.
         key: A text that identifies the sample across runs, in a source of files; "" in others.
+        error: Why the sample cannot be packed, in a message that names it; None if it was read.
     """
 
     position: int
     name: str
-    values: Sequence[Any]
+    values: Sequence[Any] = ()
     key: str = ""
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A sample that cannot be packed.
-
-    Attributes:
-        position, name, key: As for `Item`.
-        error: What is wrong with it; the message names it.
-    """
-
-    position: int
-    name: str
-    error: FastioError
-    key: str = ""
+    error: FastioError | None = None
 
 
 @dataclass(frozen=True)
@@ -114,10 +101,10 @@ class Source:
     schema: Schema
     total: int | None
     has_keys: bool
-    items: Callable[[int], Iterator[Item | Bad]]
-    pick: Callable[[Sequence[int]], Iterator[Item | Bad]]
+    items: Callable[[int], Iterator[Item]]
+    pick: Callable[[Sequence[int]], Iterator[Item]]
 
-    def sample(self, count: int) -> Iterator[Item | Bad]:
+    def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""
         return self.pick(spread(self.total or 0, count))
 
@@ -126,7 +113,7 @@ def source_of_rows(
     name: str,
     schema: Schema,
     total: int,
-    read: Callable[[Sequence[int]], Iterable[Item | Bad]],
+    read: Callable[[Sequence[int]], Iterable[Item]],
     *,
     has_keys: bool = True,
 ) -> Source:
@@ -137,13 +124,13 @@ def source_of_rows(
         read: Returns the samples of some consecutive numbers.
     """
 
-    def items(start: int) -> Iterator[Item | Bad]:
+    def items(start: int) -> Iterator[Item]:
         if start > total:
             raise ended(name, total, start)
         for first in range(start, total, _ROWS_AT_ONCE):
             yield from read(range(first, min(first + _ROWS_AT_ONCE, total)))
 
-    def pick(rows: Sequence[int]) -> Iterator[Item | Bad]:
+    def pick(rows: Sequence[int]) -> Iterator[Item]:
         return (item for row in rows for item in read([row]))
 
     return Source(name, schema, total, has_keys, items, pick)
@@ -159,7 +146,7 @@ def ended(name: str, total: int, start: int) -> PackError:
 
 def unreadable(
     source: str, row: int, cause: Exception, name: str | None = None, key: str = ""
-) -> Bad:
+) -> Item:
     """Returns the bad sample that a source failed to give.
 
     Args:
@@ -171,7 +158,7 @@ def unreadable(
     name = f"sample {row}" if name is None else name
     error = SampleError(source, row, name, reason)
     error.__cause__ = cause
-    return Bad(row, name, error, key)
+    return Item(row, name, (), key, error)
 
 
 def spread(total: int, count: int) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.pack.items import Bad, ImageFile, Item, Source
+from fastio.pack.items import ImageFile, Item, Source
 from fastio.runtime.files import only_files
 from fastio.schema import Field, Image, Scalar, Schema, Text
 from fastio.sources.named_files import NamedFiles
@@ -51,14 +51,14 @@ def list_source(
     files = NamedFiles(folder or ".", roots)
     converters = [_converter(path, name, wanted, columns, files) for name in wanted.fields]
 
-    def items(start: int) -> Iterator[Item | Bad]:
+    def items(start: int) -> Iterator[Item]:
         return (
             item(position, line, record)
             for position, (line, record) in enumerate(_records(path))
             if position >= start
         )
 
-    def item(position: int, line: int, record: dict[str, Any]) -> Item | Bad:
+    def item(position: int, line: int, record: dict[str, Any]) -> Item:
         where = f"{path} line {line}"
         key = json.dumps(list(record.values()))
         try:
@@ -66,11 +66,11 @@ def list_source(
         except SchemaError as error:
             named = SchemaError(f"{where}: {error}")
             named.__cause__ = error
-            return Bad(position, where, named, key)
+            return Item(position, where, (), key, named)
         paths = [value.path for value in values if isinstance(value, ImageFile)]
         return Item(position, os.path.join(folder, paths[0]) if paths else where, values, key)
 
-    def pick(rows: Sequence[int]) -> Iterator[Item | Bad]:
+    def pick(rows: Sequence[int]) -> Iterator[Item]:
         wanted_rows = set(rows)
         found = {item.position: item for item in items(0) if item.position in wanted_rows}
         return (found[row] for row in rows if row in found)

@@ -3,7 +3,7 @@
     source -> parts -> encoder (threads) -> encoder (one thread: shards) -> destination
 
 Every kind of data takes this way. What differs is the source, which gives the parts, and the
-encoder: `samples` encodes rows one by one, `columnar` thousands of rows of a table at once.
+encoder: `samples` encodes rows one by one, `tables` thousands of rows at once.
 """
 
 from __future__ import annotations

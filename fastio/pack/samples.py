@@ -13,11 +13,11 @@ from fastio.errors import FastioError, PackError
 from fastio.pack.cells import Row, codec_counts, columns, encode_row, memory_bytes
 from fastio.pack.codebooks import CodebookChoice, open_codebook, train_codebook
 from fastio.pack.images import ImageOptions
-from fastio.pack.items import UNREAD, Bad, Item, Source
+from fastio.pack.items import UNREAD, Item, Source
 from fastio.pack.journal import Journal, ShardEnd
 from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
-from fastio.schema import CODEC_BLOCKS, CODEC_NAMES
+from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, row_bytes
 
 _DEPTH_PER_WORKER = 64
 
@@ -50,14 +50,6 @@ class SampleOptions:
         }
 
 
-@dataclass(frozen=True)
-class EncodedSample:
-    """A sample as a shard stores it, or why it is bad, and what identifies it in its source."""
-
-    result: Row | Bad
-    stamp: bytes
-
-
 class SampleEncoder:
     """Encodes the samples of a source; see `packer.Encoder`.
 
@@ -77,6 +69,7 @@ class SampleEncoder:
         self.depth = self.workers * _DEPTH_PER_WORKER
         self._source = source
         self._options = options
+        self._fixed_bytes = sum(map(row_bytes, source.schema.fields.values()))
         self._rows: list[Row] = []
         self._row_bytes = 0
         self._skipped_before = 0
@@ -95,7 +88,7 @@ class SampleEncoder:
             "schema": self.schema.to_json(),
         }
 
-    def parts(self, journal: Journal, progress: bool) -> Iterator[Item | Bad]:
+    def parts(self, journal: Journal, progress: bool) -> Iterator[Item]:
         """See `packer.Encoder`. A codebook is trained first where one is wanted."""
         options = self._options
         if options.codebook is not None and options.codebook.data is None:
@@ -127,40 +120,40 @@ class SampleEncoder:
             )
         return items
 
-    def memory_bytes(self, part: Item | Bad) -> int:
+    def memory_bytes(self, part: Item) -> int:
         """See `packer.Encoder`."""
         return memory_bytes(part)
 
-    def encode(self, part: Item | Bad, hold: Callable[[int], None]) -> EncodedSample:
+    def encode(self, part: Item, hold: Callable[[int], None]) -> Row:
         """See `packer.Encoder`."""
         stamp = _stamp(part, hold)
-        if isinstance(part, Bad):
-            return EncodedSample(part, stamp)
+        if part.error is not None:
+            return Row(part.name, stamp, error=part.error)
         try:
-            row = encode_row(self.schema, self._images, self._source.name, part)
+            cells, nbytes = encode_row(self.schema, self._images, self._source.name, part)
         except FastioError as error:
-            return EncodedSample(Bad(part.position, part.name, error), stamp)
-        return EncodedSample(row, stamp)
+            return Row(part.name, stamp, error=error)
+        return Row(part.name, stamp, cells, self._fixed_bytes + nbytes)
 
-    def encoded_bytes(self, encoded: EncodedSample) -> int:
+    def encoded_bytes(self, encoded: Row) -> int:
         """See `packer.Encoder`."""
-        return encoded.result.nbytes if isinstance(encoded.result, Row) else 0
+        return encoded.nbytes
 
-    def fill(self, encoded: EncodedSample) -> Iterator[Filled]:
+    def fill(self, encoded: Row) -> Iterator[Filled]:
         """See `packer.Encoder`. Raises the error of a bad sample unless those are skipped."""
-        result = encoded.result
-        if isinstance(result, Bad):
-            if not self._options.skip_bad:
-                raise result.error
-            self.skipped.append((result.name, _reason(result.error)))
+        error = encoded.error
+        if error is not None and not self._options.skip_bad:
+            raise error
         self.position += 1
         self._stamps.update(encoded.stamp)
-        if isinstance(result, Row):
-            self._rows.append(result)
-            self._row_bytes += result.nbytes
-            # This row decides, and not the next one, so that a shard depends on nothing after it.
-            if self._row_bytes >= self._options.shard_bytes:
-                yield self._filled(last=False)
+        if error is not None:
+            self.skipped.append((encoded.name, str(getattr(error, "cause", "") or error)))
+            return
+        self._rows.append(encoded)
+        self._row_bytes += encoded.nbytes
+        # This row decides, and not the next one, so that a shard depends on nothing after it.
+        if self._row_bytes >= self._options.shard_bytes:
+            yield self._filled(last=False)
 
     def rest(self) -> Filled | None:
         """See `packer.Encoder`."""
@@ -206,13 +199,13 @@ class SampleEncoder:
         )
 
 
-def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes:
+def _stamp(item: Item, hold: Callable[[int], None] | None = None) -> bytes:
     """Returns a sample's key, and its files' sizes and times; `hold` is called with their bytes."""
     if not item.key:
         return b""
     parts = [item.key]
     total = 0
-    for value in item.values if isinstance(item, Item) else ():
+    for value in item.values:
         if isinstance(value, UNREAD):
             try:
                 stamp, nbytes = value.stamp()
@@ -224,8 +217,3 @@ def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes
     if hold is not None:
         hold(total)
     return "\0".join(parts).encode("utf-8", "surrogateescape") + b"\n"
-
-
-def _reason(error: FastioError) -> str:
-    """Returns why a sample was skipped, without its name, which stands next to it."""
-    return str(getattr(error, "cause", "") or error)

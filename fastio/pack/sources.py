@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from fastio.errors import PackError, SchemaError, SourceNotFound
+from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.pack.arrays import open_array_folder
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.items import (
-    Bad,
     Item,
     RowImage,
     Source,
@@ -210,7 +209,7 @@ def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
     # Files of folders may be long sounds, so that few of them should be in memory at once.
     at_once = _ROWS_AT_ONCE if dataset.schema.structure == "dict" else 1
 
-    def read(rows: Sequence[int]) -> Iterator[Item | Bad]:
+    def read(rows: Sequence[int]) -> Iterator[Item]:
         for begin in range(0, len(rows), at_once):
             some = rows[begin : begin + at_once]
             try:
@@ -220,7 +219,7 @@ def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
             except Exception:  # MemoryError and RecursionError can be a sample's own too
                 yield from (item for row in some for item in alone(row))
 
-    def alone(row: int) -> list[Item | Bad]:
+    def alone(row: int) -> list[Item]:
         try:
             return gathered([row])
         except NOT_OF_SAMPLES:
@@ -229,7 +228,7 @@ def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
             key = dataset.row_key(row) or ""
             return [unreadable(name, row, error, dataset.sample_name(row), key)]
 
-    def gathered(rows: Sequence[int]) -> list[Item | Bad]:
+    def gathered(rows: Sequence[int]) -> list[Item]:
         columns = dataset.gather_all(others, np.array(rows, np.int64)) if others else {}
         return [item(row, place, columns) for place, row in enumerate(rows)]
 
@@ -266,7 +265,7 @@ def indexed_source(dataset: Any, schema: Schema | None) -> Source:
         raise PackError(f"there is nothing to pack: {name} has no samples")
     wanted = schema or infer_schema(_first_sample(dataset, name), _classes(dataset))
 
-    def item(row: int) -> Item | Bad:
+    def item(row: int) -> Item:
         try:
             sample = dataset[row]
         except Exception as error:  # a dataset's own code: which errors it has is not known
@@ -299,7 +298,7 @@ def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
         schema = infer_schema(first[0], _classes(iterable))
     wanted = schema
 
-    def items(start: int) -> Iterator[Item | Bad]:
+    def items(start: int) -> Iterator[Item]:
         position = 0
         while True:
             try:
@@ -309,12 +308,12 @@ def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
                     raise ended(name, position, start) from None
                 return
             except Exception as error:  # the iterable's own code, which cannot go on after it
-                raise unreadable(name, position, error).error from error
+                raise SampleError(name, position, f"sample {position}", error) from error
             if position >= start:
                 yield checked_item(wanted, position, sample)
             position += 1
 
-    def pick(rows: Sequence[int]) -> Iterator[Item | Bad]:
+    def pick(rows: Sequence[int]) -> Iterator[Item]:
         raise PackError(
             f"a codebook cannot be trained on a {name}, which can be gone through only once: "
             "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
@@ -324,13 +323,13 @@ def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
     return Source(name, wanted, None, False, items, pick)
 
 
-def checked_item(schema: Schema, position: int, sample: Any) -> Item | Bad:
+def checked_item(schema: Schema, position: int, sample: Any) -> Item:
     """Returns a sample as an item, or why it does not have the structure of the schema."""
     name = f"sample {position}"
     try:
         return Item(position, name, field_values(schema, sample, name))
     except SchemaError as error:
-        return Bad(position, name, error)
+        return Item(position, name, error=error)
 
 
 def _files_of_image_folder(src: Any) -> FolderDataset | None:

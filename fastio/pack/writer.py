@@ -12,13 +12,13 @@ from fastio.errors import PackError
 from fastio.pack.api import (
     DEFAULT_SHARD_SIZE,
     PackReport,
-    open_destination,
     report_of,
     sample_options,
 )
 from fastio.pack.codebooks import TRAIN
+from fastio.pack.destination import open_destination
 from fastio.pack.images import ImageCodec
-from fastio.pack.items import Bad, Item, Source
+from fastio.pack.items import Item, Source
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder
 from fastio.pack.sources import checked_item
@@ -82,7 +82,7 @@ class Writer:
             "Writer", schema, None, False, lambda start: iter(()), lambda rows: iter(())
         )
         encoder = SampleEncoder(source, options)
-        self._packer: Packer[Item | Bad, Any] | None
+        self._packer: Packer[Item, Any] | None
         self._packer = Packer(destination, encoder, overwrite=overwrite)
         self._report: PackReport | None = None
 
@@ -145,7 +145,7 @@ class Writer:
                 self.discard()
                 raise
 
-    def _opened(self) -> Packer[Item | Bad, Any]:
+    def _opened(self) -> Packer[Item, Any]:
         if self._packer is None:
             raise PackError("the writer is closed")
         return self._packer

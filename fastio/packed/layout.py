@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio._native import FieldKind as FieldKind
-from fastio.schema import RECORD_COLUMN, Field, row_shape
+from fastio.schema import RECORD_COLUMN, row_bytes, row_shape
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
@@ -102,7 +101,7 @@ class FixedWidth:
         manifest, kinds = dataset.manifest, dataset.schema.fields
         layout = dataset.schema.record_layout
         offsets: Mapping[str, int] = {} if layout is None else layout.offsets
-        columns = {name: _row_bytes(kinds[name]) for name in names if name not in offsets}
+        columns = {name: row_bytes(kinds[name]) for name in names if name not in offsets}
         if layout is not None and len(columns) < len(names):
             columns[RECORD_COLUMN] = layout.nbytes
         self._columns = list(columns)
@@ -114,7 +113,7 @@ class FixedWidth:
                 *row_shape(kinds[name]),
                 self._columns.index(homes[name]),
                 offsets.get(name, 0),
-                _row_bytes(kinds[name]),
+                row_bytes(kinds[name]),
             )
             for name in names
         ]
@@ -135,8 +134,3 @@ class FixedWidth:
             offset = reader.extent(column)[0]
             found.append((offset + first * stride, (last - first) * stride))
         return found
-
-
-def _row_bytes(kind: Field) -> int:
-    shape, dtype = row_shape(kind)
-    return math.prod(shape) * np.dtype(dtype).itemsize

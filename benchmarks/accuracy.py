@@ -14,7 +14,7 @@ what chance alone makes of it, half the width of the 95% interval of a differenc
 no large one.
 
 The photos take a minute to make. --work names a folder where they are kept, packed too; those of
-tools/demo, in build/demo, are the ones of --count 960.
+tools/demo, in build/demo, are the ones of --count 800.
 """
 
 from __future__ import annotations

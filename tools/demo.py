@@ -238,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
         "made; they stay in build/demo/ for the next.",
     )
     parser.add_argument(
-        "--count", type=int, default=960, metavar="N", help="photos to train with (960)"
+        "--count", type=int, default=800, metavar="N", help="photos to train with (800)"
     )
     parser.add_argument("--epochs", type=int, default=6, metavar="E", help="of training (6)")
     parser.add_argument("--size", type=int, default=128, metavar="PX", help="of crops (128)")

@@ -422,5 +422,5 @@ def draw(height: int, width: int, label: int, rng: np.random.Generator) -> npt.N
     strangers(int(rng.integers(4, 14)), 0.05, 0.4, rng.uniform(1, 12))
     for radius in sorted(rng.uniform(0.16, 0.36, int(rng.integers(3, 7))), reverse=True):
         canvas.thing(shape, radius * short, rng.uniform(1, 2.5), kind)
-    strangers(int(rng.integers(20, 100)), 0.01, 0.15, rng.uniform(1, 2))
+    strangers(int(rng.integers(12, 60)), 0.01, 0.15, rng.uniform(1, 2))
     return canvas.develop()

@@ -41,9 +41,9 @@ from rich.table import Table
 import fastio
 from fastio.diagnose import Finding, Use, diagnose, diagnose_stats, epoch_now
 from fastio.diagnose.bench import Options, bench
-from fastio.diagnose.bench.device import EmulatedAccelerator
-from fastio.diagnose.bench.loop import Limit, run_loop
 from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.device import EmulatedAccelerator
+from fastio.diagnose.loop import Limit, run_loop
 from fastio.diagnose.probes import examine
 from fastio.diagnose.probes.files import drop, local_files
 from fastio.stats import Stats

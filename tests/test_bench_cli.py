@@ -59,7 +59,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However slow the machine is, a first pass has all its steps: one step tells no utilisation.
-    monkeypatch.setattr("fastio.diagnose.bench.loop._PATIENCE", 1e6)
+    monkeypatch.setattr("fastio.diagnose.loop._PATIENCE", 1e6)
     out = tmp_path / "bench.json"
     code, text, _ = run(
         *(folder, "--accelerator", 5000, "--baseline", folder, "--json", out, *QUICK),

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.diagnose.bench import device as module
+from fastio.diagnose import device as module
 from fastio.diagnose.bench.compute import batch_loss, learner_of
-from fastio.diagnose.bench.device import (
+from fastio.diagnose.device import (
     CpuModel,
     CudaModel,
     EmulatedAccelerator,
     resident,
     tree_bytes,
 )
-from fastio.diagnose.bench.loop import Limit, Resident, phase_of, run_loop
+from fastio.diagnose.loop import Limit, Resident, phase_of, run_loop
 from fastio.diagnose.options import Options
 
 

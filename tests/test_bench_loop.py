@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastio.diagnose.bench import loop as module
-from fastio.diagnose.bench.device import Device, subtract, total, within
-from fastio.diagnose.bench.loop import (
+from fastio.diagnose import loop as module
+from fastio.diagnose.device import Device, subtract, total, within
+from fastio.diagnose.loop import (
     FILLING,
     SHOWN_STEPS,
     Given,

@@ -34,9 +34,13 @@ def rows_of(folder: Path, count: int, sample: Any) -> Path:
 
 def test_a_folder_of_images(folder: Path) -> None:
     subject = Subject.of(Options(str(folder), threads=2, size=16))
-    assert (subject.kind, subject.codecs, subject.rows) == ("folder", {"jpeg": 24}, 24)
+    assert (subject.data.kind, subject.data.codecs, subject.data.rows) == (
+        "folder",
+        {"jpeg": 24},
+        24,
+    )
     assert subject.batch_size == 24  # no larger than the data
-    assert subject.nbytes == sum(path.stat().st_size for path in folder.glob("*/*"))
+    assert subject.data.nbytes == sum(path.stat().st_size for path in folder.glob("*/*"))
     with subject.open() as loader:
         images, _ = next(iter(loader))
         assert images.shape == (24, 3, 16, 16)
@@ -48,11 +52,9 @@ def test_a_folder_of_images(folder: Path) -> None:
 def test_packed_images(folder: Path, tmp_path: Path) -> None:
     fastio.pack(folder, tmp_path / "packed")
     subject = Subject.of(Options(str(tmp_path / "packed"), batch_size=5))
-    assert (subject.kind, subject.batch_size) == ("packed", 5)
-    facts = subject.facts(sample_bytes=100.0)
-    assert facts.nbytes == subject.nbytes > 0
-    assert facts.sample_bytes == 100.0
-    assert facts.storage in ("disk", "memory")
+    assert (subject.data.kind, subject.batch_size) == ("packed", 5)
+    assert subject.data.nbytes > 0
+    assert subject.data.storage in ("disk", "memory")
 
 
 def test_every_iterator_has_the_same_batches(folder: Path) -> None:
@@ -90,7 +92,7 @@ def test_own_transforms_are_timed_and_can_be_left_out(folder: Path) -> None:
 def test_packed_rows(tmp_path: Path) -> None:
     data = rows_of(tmp_path / "rows", 50, lambda row: {"x": np.full(3, row, np.float32), "y": row})
     subject = Subject.of(Options(str(data), transforms=(dict,)))
-    assert (subject.kind, subject.codecs, subject.rows) == ("packed", {}, 50)
+    assert (subject.data.kind, subject.data.codecs, subject.data.rows) == ("tables", {}, 50)
     with subject.open() as loader:
         batch = next(iter(loader))
         assert batch["x"].shape == (50, 3)
@@ -102,7 +104,7 @@ def test_tables(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("x,y\n" + "".join(f"{row},{row / 2}\n" for row in range(30)))
     subject = Subject.of(Options(str(path), batch_size=8))
-    assert (subject.kind, subject.rows) == ("tables", 30)
+    assert (subject.data.kind, subject.data.rows) == ("tables", 30)
     with subject.open() as loader:
         assert sum(loader.batch.valid for _ in loader) == 30
 
@@ -112,9 +114,9 @@ def test_tokens_come_in_windows(tmp_path: Path) -> None:
     corpus.write_text("".join(f'{{"text": "{"word " * 40}"}}\n' for _ in range(20)))
     fastio.pack(corpus, tmp_path / "tokens", tokenizer="bytes")
     subject = Subject.of(Options(str(tmp_path / "tokens"), length=32, batch_size=4))
-    assert subject.kind == "tokens"
+    assert subject.data.kind == "tokens"
     with subject.open() as loader:
-        assert subject.rows == sum(loader.batch.valid for _ in loader)
+        assert subject.data.rows == sum(loader.batch.valid for _ in loader)
 
 
 def test_a_dataset_of_torch_is_none_to_measure() -> None:

@@ -26,9 +26,9 @@ from fastio.diagnose.facts import Facts
 from fastio.diagnose.probes import data as data_probes
 from fastio.diagnose.probes import examine
 from fastio.diagnose.probes import gpu as gpu_probes
-from fastio.diagnose.probes import images as image_probes
 from fastio.diagnose.probes import machine as machine_probes
 from fastio.diagnose.probes import remote as remote_probes
+from fastio.diagnose.probes import samples as image_probes
 from fastio.diagnose.probes import storage as storage_probes
 from fastio.diagnose.probes.files import Piece
 from fastio.diagnose.probes.rates import Attempts
@@ -50,7 +50,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"fastio.diagnose.probes.remote.{name}", 0.01)
     monkeypatch.setattr("fastio.diagnose.probes.data._STORE_S", 600.0)
     monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 600.0)
-    monkeypatch.setattr("fastio.diagnose.probes.images._HEADERS_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.samples._HEADERS_S", 600.0)
     monkeypatch.setattr("fastio.diagnose.probes.storage._MOST_S", 600.0)
     monkeypatch.setattr(
         importlib.import_module("fastio.diagnose.probes.examine"), "BUDGET_S", 3600.0
@@ -314,7 +314,8 @@ def test_a_loader_s_rate_from_the_disk(
     monkeypatch.setattr("fastio.diagnose.probes.storage._BATCH", 2)
     monkeypatch.setattr("fastio.diagnose.probes.storage._CHOOSING_S", 600.0)
     data = data_probes.look_at(str(tmp_path / kind))
-    assert is_rate(cold_loader_rate(data, USE, 2))
+    context = data_probes.Context(data, USE, Attempts(600.0), 2)
+    assert is_rate(cold_loader_rate(context))
     assert len(set(given)) == 24
     assert all(piece.length > 0 for piece in given)
     files = {piece.path for piece in given}
@@ -323,7 +324,7 @@ def test_a_loader_s_rate_from_the_disk(
         "fastio.diagnose.probes.storage._BYTES", sum(piece.length for piece in given[:3])
     )
     given.clear()
-    cold_loader_rate(data, USE, 2)
+    cold_loader_rate(context)
     assert len(given) == 3
 
 

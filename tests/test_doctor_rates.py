@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastio
+from fastio.diagnose.probes.data import Images
 from fastio.diagnose.probes.rates import (
     Attempts,
     Measure,
@@ -58,8 +59,8 @@ def test_what_fails_has_no_more_turns_and_the_others_go_on() -> None:
 
 
 def test_what_a_loader_hands_over_counts_from_behind_its_start(tmp_path: Path) -> None:
-    folder = FolderDataset(numbered_folder(tmp_path))
-    part = images_part(folder, "image", range(24), 2, 16, 0.01)
+    images = Images(FolderDataset(numbered_folder(tmp_path)), "image", range(24))
+    part = images_part(images, 2, 16, 0.01)
     assert part is not None
     assert part.samples >= 3 * 32
     assert part.samples % 32 == 0

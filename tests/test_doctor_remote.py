@@ -11,7 +11,7 @@ import pytest
 import fastio
 from fastio.diagnose import Use
 from fastio.diagnose.probes import examine
-from fastio.diagnose.probes.data import look_at
+from fastio.diagnose.probes.data import Context, look_at
 from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import loader_bytes_s, remote_facts, request_bytes
 from fastio.store import open_store
@@ -46,7 +46,7 @@ def test_a_store_that_stops_answering_is_noted_and_nothing_waits_for_it(
     monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 0.2)
     proxy.fail("stall", p=1.0)
     attempts = Attempts(600.0)
-    facts = remote_facts(data, USE, 1, attempts)
+    facts = remote_facts(Context(data, USE, attempts))
     assert facts.parallel_bytes_s is None
     assert attempts.notes == ["an object to read: the store did not answer within 0 s"]
 
@@ -57,13 +57,13 @@ def test_a_loader_that_waits_for_the_network_alone_tells_its_rate(
     monkeypatch.setattr("fastio.diagnose.probes.remote._LEAST_FETCHED", 1)
     noise = np.random.default_rng(0).integers(0, 256, (40, 128, 128, 3), np.uint8)
     fastio.pack(list(noise), tmp_path / "noise", codec="raw")
-    data = look_at(f"{proxy.url}/noise")
+    context = Context(look_at(f"{proxy.url}/noise"), USE, Attempts(600.0))
     proxy.set(bandwidth=4e6)  # of the dataset's 2 MB
-    rate = loader_bytes_s(data, USE, 1)
+    rate = loader_bytes_s(context)
     assert rate is not None
     assert 0 < rate < 8e6
     monkeypatch.setattr("fastio.diagnose.probes.remote._LEAST_FETCHED", 1 << 40)
-    assert loader_bytes_s(data, USE, 1) is None
+    assert loader_bytes_s(context) is None
 
 
 def test_requests_are_no_longer_than_an_object_and_shorter_where_it_is_slow(

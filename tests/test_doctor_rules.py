@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import inspect
+import string
+from dataclasses import is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
 from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import Trial
+from fastio.diagnose.report import summary
+from fastio.diagnose.rules import RULES
+from fastio.diagnose.rules.rule import Rule
 from fastio.stats import Stats
 from tests.doctor_facts import (
     FAULTLESS,
@@ -388,3 +393,59 @@ def test_without_the_model_s_rate_copies_are_not_told_from_it() -> None:
 
 def test_a_loader_that_did_not_run_says_nothing() -> None:
     assert diagnose_stats(Stats(), cores=4) == ()
+
+
+# --- Texts ----------------------------------------------------------------------------------------
+
+
+def names_in(text: str) -> list[str]:
+    """The names in braces: "machine.cores", "gpu.link[0]"."""
+    return [name for _, name, _, _ in string.Formatter().parse(text) if name]
+
+
+def resolves(kind: Any, names: list[str]) -> bool:
+    """Whether attributes of attributes exist, as far as their types are known."""
+    if not names:
+        return True
+    if not is_dataclass(kind):
+        return False
+    hints = get_type_hints(kind)
+    if names[0] not in hints:
+        return len(names) == 1 and hasattr(kind, names[0])  # a property
+    (found, *_) = get_args(hints[names[0]]) or (hints[names[0]],)
+    return resolves(found, names[1:])
+
+
+def is_known(name: str, given: str) -> bool:
+    """Whether a name in braces is a fact, what follows from facts, or what a rule gives."""
+    first, *rest = name.split("[")[0].split(".")
+    if first in get_type_hints(Facts):
+        return resolves(Facts, [first, *rest])
+    if first == "use":
+        return resolves(Use, rest)
+    if first in ("trial", "shrunk"):
+        return resolves(Trial, rest)
+    return not rest and (hasattr(Case, first) or f'"{first}"' in given)
+
+
+def test_every_name_in_every_text_exists() -> None:
+    for rule in RULES:
+        given = inspect.getsource(inspect.getmodule(rule.when))  # type: ignore[arg-type]
+        texts = (rule.waits_for, rule.advice, *rule.evidence)
+        unknown = [name for text in texts for name in names_in(text) if not is_known(name, given)]
+        assert unknown == []
+    given = inspect.getsource(summary)
+    texts = tuple(text for parts in summary._LINES.values() for text in parts)
+    assert [name for text in texts for name in names_in(text) if not is_known(name, given)] == []
+
+
+@pytest.mark.parametrize("name", ["machine.corse", "corse", "data.sample_byte", "trial.rates"])
+def test_a_misspelt_name_is_an_error(name: str) -> None:
+    assert not is_known(name, "")
+    found = Rule("decode", lambda _: True, f"it waits for {{{name}}}", "wait")
+    with pytest.raises(AttributeError):
+        list(found.findings(Case(IN_FOLDER, Use())))
+
+
+def test_facts_are_told_where_nothing_is_known() -> None:
+    assert summary.fact_lines(Facts(), Use()) == []

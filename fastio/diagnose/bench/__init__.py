@@ -5,8 +5,7 @@
 - `options`: the options, and MLPerf Storage's accelerators
 - `subject`, `synthetic`: the data and its loaders; photos of a stated size where there is no data
 - `runs`: which runs are made, and for how long; packing as a trial
-- `loop`: the loop of all runs, and the phases that follow from its intervals
-- `compute`, `device`: the model by name, or the accelerator that is emulated
+- `compute`: the model by name, or the accelerator that is emulated
 - `baseline`, `training`: DataLoader for comparison; accuracy of both loaders
 - `bench`: all of it
 - `ladder`, `rung`: one optimisation more each time, trained by processes of their own

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
-from fastio.diagnose.bench.loop import Given
+from fastio.diagnose.loop import Given
 from fastio.diagnose.options import Options
 from fastio.errors import BenchError, SourceNotFound
 from fastio.runtime.cores import available_cores

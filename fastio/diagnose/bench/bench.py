@@ -10,13 +10,14 @@ from pathlib import Path
 
 from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import Compute
-from fastio.diagnose.bench.loop import Run, phase_of, stage_seconds, timeline
 from fastio.diagnose.bench.runs import Progress, Runs, packed_rate
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.bench.synthetic import synthetic
 from fastio.diagnose.bench.training import accuracies, check_val
 from fastio.diagnose.costs import costs
-from fastio.diagnose.measured import Measured, Memory, Settings, Span, Split, Stage
+from fastio.diagnose.facts import DataFacts
+from fastio.diagnose.loop import Run, phase_of, stage_seconds, timeline
+from fastio.diagnose.measured import Measured, Memory, Phase, Settings, Span, Split, Stage
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, peak_memory
 from fastio.diagnose.rules.runs import cold_split, predictions
@@ -51,7 +52,7 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
         progress("opening")
         subject = Subject.of(options)
         check_val(subject)
-        if subject.remote and subject.kind != "tables":
+        if subject.cacheable:
             cache = folders.enter_context(_temporary(options.cache or options.work))
             subject = replace(subject, cache=cache)
         compute, subject = Compute.of(options, subject)
@@ -93,15 +94,16 @@ def _measure(runs: Runs) -> Measured:
         phases.append(runs.settled(first, together_cold, together))
     curve = runs.thread_curve()
     packed = None
-    if subject.kind == "folder" and "jpeg" in subject.codecs:
+    if subject.data.kind == "folder":
         runs.progress("packing a part as a trial")
         with _temporary(options.work) as folder:
-            packed = packed_rate(subject, Path(folder), options.seconds * _TRIAL_SHARE)
+            seconds = options.seconds * _TRIAL_SHARE
+            packed = packed_rate(subject, Path(folder) / "packed", seconds)
     phases += runs.baseline() if options.baseline else []
     others = cores_of_others(began, CoreTimes.now())
     measured = Measured(
         machine=replace(machine_facts(compute.device), others_cores=others),
-        dataset=subject.facts(loader_warm.bytes_read / max(1, loader_warm.samples)),
+        dataset=_dataset(subject.data, loader_warm),
         settings=_settings(subject, compute),
         phases=tuple(phases),
         threads=curve,
@@ -122,6 +124,12 @@ def _measure(runs: Runs) -> Measured:
         assert device is not None
         measured = replace(measured, trainings=accuracies(subject, device))
     return replace(measured, predictions=predictions(measured))
+
+
+def _dataset(data: DataFacts, warm: Phase) -> DataFacts:
+    """Returns the facts of the data with the bytes that were read for a sample."""
+    read = warm.bytes_read / max(1, warm.samples)
+    return replace(data, read_bytes=read, nbytes=data.nbytes or round(read * data.rows))
 
 
 def _settings(subject: Subject, compute: Compute) -> Settings:
@@ -153,7 +161,7 @@ def _about(subject: Subject, compute: Compute) -> list[str]:
             "official MLPerf results. --model trains a model instead; --accelerator or --preset "
             "emulate another accelerator"
         )
-    if subject.remote and not options.cache:
+    if subject.data.remote and not options.cache:
         found.append(
             "Warm runs read from a temporary cache on this machine; without Loader(cache=) every "
             "epoch is as slow as the cold one"

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fastio.device import resolve_device
-from fastio.diagnose.bench.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
 from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
 from fastio.diagnose.options import PRESETS, Options, Preset
 from fastio.errors import BenchError
 from fastio.tensors.trees import first_tensor

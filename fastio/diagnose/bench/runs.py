@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from collections.abc import Callable
@@ -11,14 +10,16 @@ from pathlib import Path
 
 from fastio.diagnose.bench.baseline import baseline_loader
 from fastio.diagnose.bench.compute import Compute
-from fastio.diagnose.bench.device import Device, resident
-from fastio.diagnose.bench.loop import Limit, Resident, Run, phase_of, run_loop
 from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.device import Device, resident
+from fastio.diagnose.loop import Limit, Resident, Run, phase_of, run_loop
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
+from fastio.diagnose.probes.data import chosen
 from fastio.diagnose.probes.files import MOST_FILES, can_drop, drop
 from fastio.diagnose.probes.machine import own_cpu_s
+from fastio.diagnose.probes.rates import loader_part
+from fastio.diagnose.probes.samples import packed_trial
 from fastio.loader import Loader
-from fastio.pack import pack
 from fastio.runtime.cores import available_cores
 
 Progress = Callable[[str], None]
@@ -71,10 +72,10 @@ class Runs:
         return self.cold
 
     def _forgets(self) -> bool:
-        if self.subject.remote:
+        if self.subject.data.remote:
             return True
         files = self.subject.files()
-        if not files or not can_drop() or self.subject.storage == "memory":
+        if not files or not can_drop() or self.subject.data.storage == "memory":
             self.notes.append("The data is in memory, so there are no cold runs")
             return False
         if len(files) >= MOST_FILES:
@@ -110,12 +111,13 @@ class Runs:
             runs: that were made.
             warm: the same with the data there.
         """
-        if not self.subject.remote or all(run.whole for run in runs) or not self.subject.nbytes:
+        data = self.subject.data
+        if not data.remote or all(run.whole for run in runs) or not data.nbytes:
             return cold
         seconds = sum(run.stop_s - run.marks[0] for run in runs)
         handed_over = sum(sum(run.samples) for run in runs)
         nbytes = sum(run.stats[-1].bytes_fetched for run in runs)
-        fetched = nbytes / self.subject.nbytes * self.subject.rows
+        fetched = nbytes / data.nbytes * data.rows
         samples = round(max(handed_over, min(fetched, seconds * warm.samples_per_s)))
         return replace(cold, samples=samples, seconds=seconds, bytes_fetched=nbytes)
 
@@ -265,13 +267,13 @@ def _powers_of_two(below: int) -> list[int]:
 _LEAST_IMAGES, _MOST_IMAGES = 16, 768
 
 
-def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
+def packed_rate(subject: Subject, folder: Path, seconds: float) -> float | None:
     """Returns the samples per second of the loader alone on random files of a folder, packed as
     blocks.
 
     Args:
         subject: an image folder.
-        work: an empty folder for the part.
+        folder: where the packed part goes; it does not exist yet.
         seconds: to measure for.
 
     Returns:
@@ -280,20 +282,13 @@ def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
     files = [path for path in subject.files() if path.suffix.lower() in (".jpg", ".jpeg")]
     if len(files) < _LEAST_IMAGES:
         return None
-    chosen = random.Random(0).sample(files, min(_MOST_IMAGES, len(files)))
-    links, packed = work / "links", work / "packed"
-    for number, path in enumerate(chosen):
-        link = links / f"{number % 2}" / f"{number:05}{path.suffix}"
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.resolve())
-    pack(links, packed)
+    images = [path.read_bytes() for path in chosen(files, _MOST_IMAGES)]
+    trial = packed_trial(images, sum(map(len, images)), folder, "blocks")
+    if trial is None:
+        return None
     # As large as the subject's, so that batches go to as much memory, but a few of them.
-    batch_size = max(1, min(subject.batch_size, len(chosen) // 4))
-    options = replace(subject.options, data=str(packed), baseline=None)
+    batch_size = max(1, min(subject.batch_size, trial.samples // 4))
+    options = replace(subject.options, data=str(folder), baseline=None)
     part = replace(subject, options=options, batch_size=batch_size, cache=None)
-    with part.open(plain=True) as loader:
-        run_loop(loader, Device(), Limit(seconds / 4))
-        runs = [run_loop(loader, Device(), Limit(seconds / 2))]
-        while sum(run.end_s - run.marks[0] for run in runs) < seconds and len(runs) < 20:
-            runs.append(run_loop(loader, Device(), Limit(seconds / 2)))
-    return phase_of("loader_warm", runs).samples_per_s
+    measured = loader_part(part.open(plain=True), seconds * 3 / 4, warm_samples=trial.samples)
+    return None if measured is None else measured.rate

@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from fastio.diagnose.bench.device import Interval
-from fastio.diagnose.facts import DataFacts, Storage
+from fastio.diagnose.device import Interval
+from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.options import Options
-from fastio.diagnose.probes.files import local_files, storage_of
+from fastio.diagnose.probes.data import facts_of
+from fastio.diagnose.probes.files import local_files
 from fastio.errors import BenchError, TrainError
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources import open as open_data
-from fastio.sources.registry import kind_of
 from fastio.store import is_remote
 from fastio.train import Options as TrainOptions
 from fastio.train.kinds import MEAN, STD, LearnedTask, tabular_task, text_task
@@ -114,10 +114,7 @@ class Subject:
     Attributes:
         options: what was asked for.
         schema: the dataset's.
-        kind: as in `DataFacts`.
-        rows: of an epoch.
-        nbytes: of the files.
-        codecs: as in `DataFacts`.
+        data: the dataset's facts; rows are those of an epoch.
         batch_size: samples a step.
         threads: of the loader.
         normalized: for a model: images come as normalised float32 in the layout that it wants, and
@@ -130,10 +127,7 @@ class Subject:
 
     options: Options
     schema: Schema
-    kind: str
-    rows: int
-    nbytes: int
-    codecs: dict[str, int]
+    data: DataFacts
     batch_size: int
     threads: int
     normalized: bool = False
@@ -159,9 +153,8 @@ class Subject:
                     f"bench takes a path, a URL or a fastio dataset, got {type(dataset)}: give "
                     "the folder or files that it reads"
                 )
-            kind = kind_word(dataset)
             schema = dataset.schema
-            rows, nbytes, codecs = len(dataset), _nbytes(dataset, options.data), _codecs(dataset)
+            data = facts_of(options.data, dataset)
         if (options.baseline or options.epochs) and not schema.image_fields:
             raise BenchError(
                 f"--baseline and --epochs need images, and {options.data} has only "
@@ -169,26 +162,22 @@ class Subject:
             )
         task = task_of(options, schema)
         preset = options.emulated
-        default = _TABLE_BATCH if kind == "tables" or not schema.image_fields else _BATCH
+        default = _TABLE_BATCH if data.kind == "tables" or not schema.image_fields else _BATCH
         if schema.token_fields:
             default = _BATCH if task is None else TEXT_BATCH
         batch_size = options.batch_size or (preset.batch_size if preset else default)
         threads = options.threads or available_cores()
-        found = cls(options, schema, kind, rows, nbytes, codecs, batch_size, threads, task=task)
+        data = replace(data, path=without_secrets(data.path))
+        found = cls(options, schema, data, batch_size, threads, task=task)
         if schema.token_fields:
             with found._loader(1, 1, plain=True) as loader:
-                rows = len(loader)
-        return replace(found, rows=rows, batch_size=min(batch_size, rows))
+                data = replace(data, rows=len(loader))
+        return replace(found, data=data, batch_size=min(batch_size, data.rows))
 
     @property
-    def storage(self) -> Storage:
-        """Where the data is stored."""
-        return storage_of(self.options.data)
-
-    @property
-    def remote(self) -> bool:
-        """Whether the data is behind a URL."""
-        return self.storage == "network" and not self.files()
+    def cacheable(self) -> bool:
+        """Whether a cache can hold the data: it is behind a URL, and no table files."""
+        return self.data.remote and (self.data.packed or self.data.kind != "tables")
 
     def files(self) -> list[Path]:
         """Returns its files on this machine."""
@@ -220,8 +209,7 @@ class Subject:
 
     def _opened(self) -> Any:
         """Returns what a loader is given for the data: of tokens, a view of them."""
-        cache = self.cache if self.kind != "tables" else None
-        data = opened(self.options.data, self.options.storage_options, cache)
+        data = opened(self.options.data, self.options.storage_options, self.cache)
         if self.task is not None:
             return self._reading["opener"](data)
         if not self.schema.token_fields:
@@ -257,24 +245,6 @@ class Subject:
         steps += [step for given in found.values() for step in given]
         return tuple(dict.fromkeys(map(short, steps)))
 
-    def facts(self, sample_bytes: float) -> DataFacts:
-        """Returns the facts that a report shows.
-
-        Args:
-            sample_bytes: that were read for a sample.
-        """
-        return DataFacts(
-            path=without_secrets(str(self.options.data)),
-            kind=self.kind,
-            codecs=self.codecs,
-            rows=self.rows,
-            nbytes=self.nbytes or round(sample_bytes * self.rows),
-            read_bytes=sample_bytes,
-            storage=self.storage,
-            packed=self.kind in ("packed", "tokens"),
-            remote=self.remote,
-        )
-
 
 def short(step: Any) -> str:
     """Returns a transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
@@ -300,27 +270,3 @@ def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | No
     if not isinstance(data, (str, os.PathLike)) or not is_remote(data):
         return data
     return open_data(data, storage_options=storage_options or None, cache=cache)
-
-
-def kind_word(dataset: Any) -> str:
-    """Returns the kind of a dataset, in the words of `DataFacts`."""
-    kind = kind_of(dataset)
-    if kind is None:
-        return type(dataset).__name__
-    return "tokens" if kind.key == "packed" and dataset.schema.token_fields else kind.key
-
-
-def _nbytes(dataset: Any, data: Any) -> int:
-    """Returns the bytes of the files; 0 if unknown."""
-    if dataset.packed is not None:
-        return int(dataset.packed.nbytes)
-    files = local_files(data)
-    return sum(path.stat().st_size for path in files) or int(getattr(dataset, "nbytes", 0))
-
-
-def _codecs(dataset: Any) -> dict[str, int]:
-    """Returns the number of rows by image codec."""
-    names = dataset.schema.image_fields
-    if dataset.packed is None or not names:
-        return {"jpeg": len(dataset)} if names else {}
-    return dict(dataset.packed.manifest.codec_counts().get(names[0], {}))

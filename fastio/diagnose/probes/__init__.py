@@ -5,7 +5,7 @@ What a probe cannot find out is None, and a note says why.
 - `examine`: all probes in their order
 - `machine`, `gpu`: machine, settings, what other processes use; the GPU
 - `data`, `files`, `storage`, `remote`: what the dataset is, and how fast its bytes come
-- `images`, `tables`: how fast its samples are decoded, as they are and packed as a trial
+- `samples`: how fast images and rows are decoded, as they are and packed as a trial
 - `rates`: attempts that may fail or hang; samples a second of loaders that are compared
 """
 

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import DataFacts
-from fastio.diagnose.probes.files import Piece, local_files
-from fastio.diagnose.probes.rates import within
+from fastio.diagnose.options import Use
+from fastio.diagnose.probes.files import Piece, local_files, storage_of
+from fastio.diagnose.probes.rates import Attempts, within
 from fastio.errors import SourceNotFound
 from fastio.packed import Dataset
 from fastio.packed.reads import WHOLE_FILE, ImageReads
@@ -29,6 +30,7 @@ from fastio.sources import Options, find, find_data, open_found
 from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.packed import PACKED
+from fastio.sources.registry import kind_of
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.kind import TABLES
 from fastio.sources.tar.dataset import TarDataset
@@ -71,19 +73,25 @@ class Data:
                 yield Images(folder, "image", range(len(listed)))
                 return
             if self.facts.kind == "tars":
-                index = tempfile.TemporaryDirectory(prefix="fastio-doctor-")
-                dataset: Rows = TarDataset(
-                    self.part, incomplete="skip", cache=open_now.enter_context(index)
-                )
+                dataset: Rows = open_now.enter_context(_tar_dataset(self.part))
             elif self.facts.kind == "packed":
-                dataset = Dataset(self.part)
+                dataset = open_now.enter_context(Dataset(self.part))
             else:
                 yield None
                 return
-            open_now.enter_context(dataset)
             rows = random.Random(2).sample(range(len(dataset)), min(len(dataset), most))
             names = dataset.schema.image_fields
             yield Images(dataset, names[0], rows) if names else None
+
+
+@contextmanager
+def _tar_dataset(files: Sequence[str]) -> Iterator[TarDataset]:
+    """Opens tars, with an index that is deleted again."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fastio-doctor-") as index,
+        TarDataset(files, incomplete="skip", cache=index) as dataset,
+    ):
+        yield dataset
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,23 @@ class Images:
         return len(self.rows) > 0 and self.reads.codec[0] in (CODEC_JPEG, CODEC_ENCODED)
 
 
+@dataclass(frozen=True)
+class Context:
+    """What is examined, and how: the argument of the probes of data.
+
+    Attributes:
+        data: the dataset.
+        use: how it is loaded.
+        attempts: notes what cannot be measured.
+        cores: that may be used: the largest number of threads of a loader.
+    """
+
+    data: Data
+    use: Use
+    attempts: Attempts
+    cores: int = 1
+
+
 def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data:
     """Finds out what data is at a path.
 
@@ -141,21 +166,37 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
 def _packed(path: str) -> Data:
     with Dataset(path) as dataset:
         shards = [Path(dataset.shard_path(n)) for n in range(min(dataset.num_shards, _KEPT))]
-        return Data(_packed_facts(path, dataset), tuple(shards), path)
+        return Data(facts_of(path, dataset), tuple(shards), path)
 
 
-def _packed_facts(path: str, dataset: Dataset, remote: bool = False) -> DataFacts:
-    manifest, schema = dataset.manifest, dataset.schema
+def facts_of(data: Any, dataset: Any) -> DataFacts:
+    """Returns the facts of a dataset that is open, whatever it is.
+
+    Args:
+        data: what it was opened from.
+        dataset: one of fastio's.
+    """
+    packed, schema, kind = dataset.packed, dataset.schema, kind_of(dataset)
     images = schema.image_fields
+    word = type(dataset).__name__ if kind is None else kind.key
+    if packed is not None:
+        word = "packed" if images else "tokens" if schema.token_fields else "tables"
+        codecs = dict(packed.manifest.codec_counts().get(images[0], {})) if images else {}
+        files, nbytes = packed.num_shards, packed.manifest.nbytes
+    else:
+        codecs = {"jpeg": len(dataset)} if images else {}
+        there = local_files(data)
+        files, nbytes = len(there), sum(path.stat().st_size for path in there)
     return DataFacts(
-        path,
-        "packed" if images else "tokens" if schema.token_fields else "tables",
-        packed=True,
-        rows=len(dataset),
-        nbytes=manifest.nbytes,
-        files=dataset.num_shards,
-        codecs=manifest.codec_counts()[images[0]] if images else {},
-        remote=remote,
+        str(data),
+        word,
+        codecs,
+        len(dataset),
+        nbytes or int(getattr(dataset, "nbytes", 0)),
+        storage=storage_of(data),
+        packed=packed is not None,
+        files=files,
+        remote=is_remote(data),
     )
 
 
@@ -167,10 +208,7 @@ def _tars(path: str) -> Data:
         part.append(str(file))
         if sum(sizes[: len(part)]) + nbytes > _TAR_BYTES:
             break
-    with (
-        tempfile.TemporaryDirectory(prefix="fastio-doctor-") as index,
-        TarDataset(part, incomplete="skip", cache=index) as tars,
-    ):
+    with _tar_dataset(part) as tars:
         rows = round(len(tars) * sum(sizes) / max(1, tars.nbytes))
     facts = DataFacts(path, "tars", rows=rows, nbytes=sum(sizes), files=len(files))
     return Data(facts, tuple(files), part)
@@ -242,11 +280,7 @@ def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
     if found.kind is TABLES:
         return Data(DataFacts(url, "tables", files=len(found.parts), remote=True), (), url)
     with open_found(found) as dataset:
-        if dataset.packed is not None:
-            return Data(_packed_facts(url, dataset.packed, remote=True), (), url)
-        nbytes = getattr(dataset, "nbytes", 0)
-        facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
-        return Data(facts, (), url)
+        return Data(facts_of(url, dataset), (), url)
 
 
 def chosen(files: Sequence[Path], count: int, seed: int = 0) -> list[Path]:

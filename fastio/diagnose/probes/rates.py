@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from fastio.diagnose.device import Device
+from fastio.diagnose.loop import Epochs, Limit, run_loop
+from fastio.stats import Stats
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 if TYPE_CHECKING:
+    from fastio.diagnose.probes.data import Images
     from fastio.loader import Loader
 
 
@@ -57,6 +61,14 @@ class Attempts:
             cause = " ".join(str(error).split()) or type(error).__name__
             self.notes.append(f"{what}: {cause}")
             return None
+
+    def each(self, probes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Returns the results of a table of probes by name.
+
+        Args:
+            probes: of each name: what it is called in notes, a function, and its arguments.
+        """
+        return {name: self(*probe) for name, probe in probes.items()}
 
 
 def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -106,6 +118,11 @@ class Part:
 
     samples: float
     seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
 
 
 Measure = Callable[[float], Part | None]  # gets the seconds to measure for
@@ -162,65 +179,49 @@ def loader_part(
         warm_s: for these, at most.
         once: the epoch does not begin again, and what came until its end counts.
     """
-    part = None
+
+    def begins(stats: Stats, spent_s: float) -> bool:
+        return stats.samples > warm_samples or spent_s > warm_s
+
     with loader:
-        began_s, first, samples, batches = time.perf_counter(), None, 0, 0
-        for _ in loader if once else _epochs(loader):
-            now_s, there = time.perf_counter(), loader.stats().samples
-            if first is None:
-                if there > warm_samples or now_s - began_s > warm_s:
-                    first, samples = now_s, there
-                continue
-            batches, part = batches + 1, Part(there - samples, now_s - first)
-            if part.seconds > (seconds if batches >= _BATCHES else _PATIENCE_S):
-                return part
-    return part if once else None
+        limit = Limit(seconds, None, _BATCHES, _PATIENCE_S, begins)
+        run = run_loop(Epochs(loader, once), Device(), limit)
+    if run.begun is None or run.begun == len(run.samples):
+        return None
+    return Part(sum(run.samples[run.begun :]), run.stop_s - run.begin_s)
 
 
-def _epochs(loader: Loader) -> Iterator[Any]:
-    """Yields batches of epoch after epoch; nothing if an epoch has none."""
-    while True:
-        batch = None
-        for batch in loader:
-            yield batch
-        if batch is None:
-            return
+def crops(size: int) -> list[Any]:
+    """Returns the transforms of images that all probes use."""
+    return [RandomResizedCrop(size), RandomHorizontalFlip()]
 
 
-def image_loader(dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int) -> Loader:
-    """Returns an endless loader of crops of some of a dataset's images."""
-    return loader_of_rows(dataset, field, _Again(rows), threads, crop, _BATCH, _AHEAD)
-
-
-def loader_of_rows(
-    dataset: Any,
-    field: str,
-    rows: Iterable[int],
+def image_loader(
+    images: Images,
     threads: int,
     crop: int,
-    batch_size: int,
-    ahead: int,
+    batch_size: int = _BATCH,
+    ahead: int = _AHEAD,
+    again: bool = True,
 ) -> Loader:
-    """Returns a loader of crops of images, in the order of `rows`."""
+    """Returns a loader of crops of images, in the order of their rows, or endless (`again`)."""
     from fastio.loader import Loader  # which imports torch
 
     return Loader(
-        dataset,
+        images.dataset,
         batch_size=batch_size,
-        sampler=rows,
-        fields=[field],
-        transforms={field: [RandomResizedCrop(crop), RandomHorizontalFlip()]},
+        sampler=_Again(images.rows) if again else images.rows,
+        fields=[images.field],
+        transforms={images.field: crops(crop)},
         num_workers=threads,
         prefetch_factor=ahead,
         on_error="replace",
     )
 
 
-def images_part(
-    dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, seconds: float
-) -> Part | None:
-    """Measures an `image_loader` of images that are in memory; see `loader_part`."""
-    loader = image_loader(dataset, field, rows, threads, crop)
+def images_part(images: Images, threads: int, crop: int, seconds: float) -> Part | None:
+    """Measures a loader of images that are in memory; see `loader_part`."""
+    loader = image_loader(images, threads, crop)
     return loader_part(loader, seconds, warm_samples=_BATCH * _FRESH, warm_s=_FRESH_S)
 
 

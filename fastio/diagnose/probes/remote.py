@@ -8,23 +8,23 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+from fastio.diagnose.device import Device
 from fastio.diagnose.facts import RemoteFacts
-from fastio.diagnose.options import Use
-from fastio.diagnose.probes.data import Data
+from fastio.diagnose.loop import Epochs, Limit, run_loop
+from fastio.diagnose.probes.data import Context, Images
 from fastio.diagnose.probes.files import file_system
-from fastio.diagnose.probes.rates import SECONDS, Attempts, image_loader, loader_part, room, within
-from fastio.errors import LoaderTimeout
+from fastio.diagnose.probes.rates import SECONDS, crops, image_loader, loader_part, room, within
 from fastio.packed import Dataset
 from fastio.sources import open as open_data
 from fastio.store import Store, open_store, split
 from fastio.store.ranges import parallel
-from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,42 +47,37 @@ _BLOCK_BYTES = 4 << 20  # that come for one row, about
 _SAMPLED_S = 3.0  # that fetching them may take
 
 
-def remote_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> RemoteFacts:
-    """Returns the facts of a store, and how fast its data is decoded.
-
-    Args:
-        data: behind a URL.
-        use: how it is loaded.
-        threads: that a loader is measured with.
-        attempts: notes what cannot be measured.
-    """
+def remote_facts(context: Context) -> RemoteFacts:
+    """Returns the facts of a store, and how fast its data is decoded."""
+    attempts, cache = context.attempts, context.use.cache
 
     def ask(what: str, probe: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """An attempt that ends in time."""
         call, seconds = partial(probe, *args, **kwargs), min(_DEADLINE_S, attempts.left_s + _LATE_S)
         return attempts(what, within, seconds, "the store", call)
 
-    cache = None if use.cache is None else attempts("the cache", cache_room, Path(use.cache))
-    kept = None if use.cache is None else file_system(Path(use.cache))
-    found = ask("an object to read", _object, data, use.storage_options)
+    facts = RemoteFacts(
+        "unknown",
+        cache_bytes=None if cache is None else attempts("the cache", cache_room, Path(cache)),
+        cache_file_system=None if cache is None else file_system(Path(cache)),
+    )
+    found = ask("an object to read", _object, context)
     if found is None:
-        return RemoteFacts("unknown", cache_bytes=cache, cache_file_system=kept)
-    store, name, size = found
-    latency = ask("latency", latency_s, store, name, size)
-    length = ask("the length of requests", request_bytes, store, name, size) or _LEAST_BYTES
-    stream = ask("one stream", stream_rate, store, name, size, 1, length)
-    many = ask("parallel streams", stream_rate, store, name, size, _PARALLEL, length)
+        return facts
+    latency = ask("latency", latency_s, *found)
+    length = ask("the length of requests", request_bytes, *found) or _LEAST_BYTES
+    stream = ask("one stream", stream_rate, *found, 1, length)
+    many = ask("parallel streams", stream_rate, *found, _PARALLEL, length)
     best = max(stream or 0.0, many or 0.0)
-    images = data.facts.kind in ("packed", "tars") and best > 0
-    return RemoteFacts(
-        store.backend,
-        latency,
-        stream,
-        many,
-        ask("decoding what comes", decode_rate, data, use, threads, best) if images else None,
-        cache,
-        kept,
-        ask("a loader", loader_bytes_s, data, use, threads) if images else None,
+    images = context.data.facts.kind in ("packed", "tars") and best > 0
+    return replace(
+        facts,
+        backend=found[0].backend,
+        latency_s=latency,
+        stream_bytes_s=stream,
+        parallel_bytes_s=many,
+        decode_rate=ask("decoding what comes", decode_rate, context, best) if images else None,
+        loader_bytes_s=ask("a loader", loader_bytes_s, context) if images else None,
     )
 
 
@@ -146,7 +141,7 @@ def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -
     return sum(done) / max(time.perf_counter() - began_s, 1e-9)
 
 
-def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
+def loader_bytes_s(context: Context) -> float | None:
     """Returns the bytes per second that a loader fetches, counted from the first byte, prefetching
     included.
 
@@ -158,64 +153,54 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
     """
     from fastio.loader import Loader  # which imports torch
 
+    facts, use = context.data.facts, context.use
     with Loader(
-        open_data(data.facts.path, storage_options=use.storage_options or None),
-        min(use.batch_size, max(1, data.facts.rows // 8)),
+        open_data(facts.path, storage_options=use.storage_options or None),
+        min(use.batch_size, max(1, facts.rows // 8)),
         True,
-        transforms=[RandomResizedCrop(use.crop), RandomHorizontalFlip()],
-        num_workers=threads,
+        transforms=crops(use.crop),
+        num_workers=context.cores,
         timeout=_POLL_S,
         seed=0,
         distributed=False,
         on_error="replace",
     ) as loader:
-        batches = iter(loader)
-        end_s, first_s = time.monotonic() + _LOADER_S, None
-        first = last = loader.stats()
-        while time.monotonic() < end_s:
-            try:
-                next(batches)
-            except LoaderTimeout:
-                pass
-            except StopIteration:
-                break
-            last = loader.stats()
-            if first_s is None and last.bytes_fetched > 0:
-                first_s, first = time.monotonic(), last
-        took_s, done = time.monotonic() - (first_s or end_s), last - first
-    busy_s = done.read_s + done.decode_s + done.resample_s
-    if done.bytes_fetched < _LEAST_FETCHED or busy_s > _BUSY * threads * took_s:
+        limit = Limit(0.0, None, 1 << 40, _LOADER_S, lambda stats, _: stats.bytes_fetched > 0)
+        run = run_loop(Epochs(loader, once=True), Device(), limit)
+    if run.begun is None:
+        return None
+    done = run.stats[-1] - run.stats[run.begun]
+    busy_s, took_s = done.read_s + done.decode_s + done.resample_s, run.stop_s - run.begin_s
+    if done.bytes_fetched < _LEAST_FETCHED or busy_s > _BUSY * context.cores * took_s:
         return None
     return done.bytes_fetched / took_s
 
 
-def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | None:
-    """Samples a second of a loader that has fetched them before: a few of some places of a packed
-    dataset, as those of a place may be alike; of tars the first ones.
+def decode_rate(context: Context, bytes_s: float) -> float | None:
+    """Returns the samples per second of a loader that has fetched them before: a few of some places
+    of a packed dataset, as those of a place may be alike; of tars the first ones.
 
     Args:
-        data, use, threads: see `remote_facts`.
+        context: what is examined.
         bytes_s: that the store gives.
 
     Raises:
         FastioError: they cannot be loaded.
     """
-    few = round(_SAMPLED_S * bytes_s / max(1.0, data.facts.sample_bytes))
-    count = max(1, min(data.facts.rows, _SAMPLED, max(16, few)))
-    places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if data.facts.packed else 1
-    rows = _spread(data.facts.rows, count, max(1, places))
-    with open_data(data.facts.path, storage_options=use.storage_options) as dataset:
-        field = dataset.schema.image_fields[0]
+    facts, use = context.data.facts, context.use
+    few = round(_SAMPLED_S * bytes_s / max(1.0, facts.sample_bytes))
+    count = max(1, min(facts.rows, _SAMPLED, max(16, few)))
+    places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if facts.packed else 1
+    rows = _spread(facts.rows, count, max(1, places))
     with (
         room(use.scratch) as cache,
-        open_data(
-            data.facts.path, storage_options=use.storage_options or None, cache=cache
-        ) as data_there,
+        open_data(facts.path, storage_options=use.storage_options or None, cache=cache) as dataset,
     ):
-        make = partial(image_loader, data_there, field, rows, threads, use.crop)
-        loader_part(make(), 0.0, warm_samples=len(rows))
-        part = loader_part(make(), SECONDS, warm_samples=len(rows))
-    return None if part is None else part.samples / part.seconds
+        images = Images(dataset, dataset.schema.image_fields[0], rows)
+        for seconds in (0.0, SECONDS):  # first they are fetched
+            loader = image_loader(images, context.cores, use.crop)
+            part = loader_part(loader, seconds, warm_samples=len(rows))
+    return None if part is None else part.rate
 
 
 def _spread(rows: int, count: int, places: int) -> Sequence[int]:
@@ -226,10 +211,10 @@ def _spread(rows: int, count: int, places: int) -> Sequence[int]:
     return sorted({row for begin in begins for row in range(begin, min(rows, begin + run))})
 
 
-def _object(data: Data, options: Mapping[str, Any]) -> tuple[Store, str, int]:
+def _object(context: Context) -> tuple[Store, str, int]:
     """Returns a large object of the dataset: its store, name and size."""
-    url = data.facts.path
-    if data.facts.packed:
+    url, options = context.data.facts.path, context.use.storage_options
+    if context.data.facts.packed:
         with Dataset(url, dict(options)) as dataset:
             name = dataset.manifest.name(0)
         store = open_store(url, options)

@@ -14,13 +14,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fastio.diagnose.facts import StorageFacts
-from fastio.diagnose.options import Use
-from fastio.diagnose.probes.data import Data, chosen
+from fastio.diagnose.probes.data import Context, chosen
 from fastio.diagnose.probes.files import Piece, file_system, first_pieces, release, storage_of
-from fastio.diagnose.probes.rates import Attempts, loader_of_rows, loader_part
+from fastio.diagnose.probes.rates import image_loader, loader_part
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool
 
@@ -36,35 +37,34 @@ _CHECKED = 32  # pieces
 _STILL_THERE = 0.5  # of the pages: the system did not take them back
 
 
-def storage_facts(data: Data, read_bytes: float, attempts: Attempts) -> StorageFacts | None:
-    """Measures how fast a dataset's files are read.
-
-    Args:
-        data: on this machine.
-        read_bytes: of a sample: read at random from files that are larger.
-        attempts: notes what cannot be measured.
-    """
+def storage_facts(context: Context) -> StorageFacts | None:
+    """Measures how fast a dataset's files on this machine are read; None if there are none."""
+    data, use = context.data, context.use
     if not data.files:
         return None
     first = data.files[0]
-    resident = attempts("page cache", resident_share, chosen(data.files, _LOOKED_AT))
-    pieces = _pieces(data.files, round(read_bytes))
+    pieces = _pieces(data.files, round(data.facts.sample_bytes))
     half = len(pieces) // 2
-    one = attempts("cold reads", cold_rate, pieces[:half], 1)
-    many = attempts("parallel cold reads", cold_rate, pieces[half:], _PARALLEL)
-    warm = attempts("warm reads", read_rate, pieces[:half], 1)
+    probes: dict[str, tuple[Any, ...]] = {
+        "resident_share": ("page cache", resident_share, chosen(data.files, _LOOKED_AT)),
+        "cold_reads_s": ("cold reads", cold_rate, pieces[:half], 1),
+        "cold_reads_parallel_s": ("parallel cold reads", cold_rate, pieces[half:], _PARALLEL),
+        "warm_reads_s": ("warm reads", read_rate, pieces[:half], 1),
+    }
     large = [file for file in data.files[:1000] if file.stat().st_size >= _LARGE_BYTES]
-    sequential = attempts("a sequential read", sequential_rate, large[-1]) if large else None
+    if large:
+        probes["sequential_bytes_s"] = ("a sequential read", sequential_rate, large[-1])
+    if data.facts.kind in ("folder", "packed"):
+        probes["cold_loader_s"] = ("a cold loader", cold_loader_rate, context)
+    if use.scratch is not None:
+        name = "writing to the scratch folder"
+        probes["write_bytes_s"] = (name, write_rate, Path(use.scratch))
     return StorageFacts(
         file_system=file_system(first) or "unknown",
         network=storage_of(first) == "network",
         rotating=rotating(first),
-        resident_share=resident,
         read_bytes=sum(piece.length for piece in pieces) / max(1, len(pieces)),
-        cold_reads_s=one,
-        cold_reads_parallel_s=many,
-        sequential_bytes_s=sequential,
-        warm_reads_s=warm,
+        **context.attempts.each(probes),
     )
 
 
@@ -247,27 +247,19 @@ _SECONDS = 2.5
 _BATCH, _AHEAD = 16, 4  # small, so that a slow disk gives some
 
 
-def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
+def cold_loader_rate(context: Context) -> float | None:
     """Returns the samples per second of a loader that reads images from disk.
-
-    Args:
-        data: a dataset of images on this machine.
-        use: how it is loaded.
-        threads: number of threads of the loader.
 
     Raises:
         FastioError, OSError: they cannot be read, or their pages cannot be taken out of memory.
     """
-    with data.images(_ROWS) as images:
+    with context.data.images(_ROWS) as images:
         if images is None:
             return None
         pieces = first_pieces(images.pieces(), _BYTES, _CHOOSING_S)
         give_back(pieces)
-        rows = images.rows[: len(pieces)]
-        part = loader_part(
-            loader_of_rows(images.dataset, images.field, rows, threads, use.crop, _BATCH, _AHEAD),
-            _SECONDS,
-            warm_samples=_BATCH * (_AHEAD + 1),
-            once=True,
-        )
-    return None if part is None else part.samples / part.seconds
+        few = replace(images, rows=images.rows[: len(pieces)])
+        threads = context.use.threads or context.cores
+        loader = image_loader(few, threads, context.use.crop, _BATCH, _AHEAD, again=False)
+        part = loader_part(loader, _SECONDS, warm_samples=_BATCH * (_AHEAD + 1), once=True)
+    return None if part is None else part.rate

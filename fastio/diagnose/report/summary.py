@@ -173,13 +173,18 @@ def dataset_line(dataset: DataFacts) -> str:
     """Returns a description of the data without its path: "packed as blocks, 50,000 images, 5.48
     GB, on disk".
     """
-    kinds = {"folder": "files in folders", "torch": "a torch Dataset"}
-    kind = kinds.get(dataset.kind, words.clean(dataset.kind))
+    kind = "files in folders" if dataset.kind == "folder" else words.clean(kind_of(dataset))
     if dataset.kind == "packed" and dataset.codec:
         kind = f"packed as {words.clean(dataset.codec)}"
     place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
     amount = f"{words.counted(dataset.rows, noun(dataset))}, {words.size(dataset.nbytes)}"
     return f"{kind}, {amount}, {place[dataset.storage]}"
+
+
+def kind_of(dataset: DataFacts) -> str:
+    """Returns the kind of the data: "folder", "packed", "packed tables"."""
+    packed = dataset.packed and dataset.kind != "packed"
+    return f"packed {dataset.kind}" if packed else dataset.kind
 
 
 def ladder_verdict(rungs: Sequence[Rung]) -> str:
@@ -305,16 +310,16 @@ def _values(case: Case) -> dict[str, Any]:
     data, images, tables, gpu = (
         getattr(case.facts, name) for name in ("data", "images", "tables", "gpu")
     )
-    values: dict[str, Any] = {}
+    names = ("gpus", "kind", "codecs", "nbytes", "fits", "resident", "formats", "long_side")
+    values: dict[str, Any] = dict.fromkeys((*names, "columns", "compressions", "latency_ms"))
     if gpu is not None:
         values["gpus"] = f"{gpu.count} x {gpu.name}" if gpu.count > 1 else gpu.name
     if data is not None:
-        kind = f"packed {data.kind}" if data.packed and data.kind != "packed" else data.kind
         least = "" if data.complete else "more than "
-        values["kind"] = kind + (
-            f": {least}{words.counted(data.rows, 'samples')}" if data.rows else ""
-        )
-        codecs = [f"{count:,} {codec}" for codec, count in data.codecs.items() if count]
+        rows = f": {least}{words.counted(data.rows, 'samples')}" if data.rows else ""
+        values["kind"] = kind_of(data) + rows
+        stored = data.codecs if data.packed else {}
+        codecs = [f"{count:,} {codec}" for codec, count in stored.items() if count]
         values |= {"codecs": ", ".join(codecs) or None, "nbytes": data.nbytes or None}
     if data is not None and data.nbytes and not data.remote:
         values["fits"] = f"the data {'fits' if case.in_memory else 'does not fit'}"
@@ -333,12 +338,12 @@ def _values(case: Case) -> dict[str, Any]:
         values["latency_ms"] = case.facts.remote.latency_s * 1e3
     values["alone"] = f" ({one:,.0f} on one thread)" if one else ""
     fetched = "the network" if data is not None and data.remote else "the disk"
-    names = {
+    stages = {
         "compute": "the model",
         "decode": "the loader's threads",
         "fetch": fetched,
         "copy": "copies to the GPU",
     }
-    values["waited"] = names.get(case.given("limit", ""))
+    values["waited"] = stages.get(case.given("limit", ""))
     values["unless"] = "" if case.use.model_rate else "; a slower model never waits"
     return values

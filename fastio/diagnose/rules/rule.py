@@ -85,7 +85,7 @@ class Texts(string.Formatter):
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         """Returns the value of the first name in a pair of braces."""
         name = str(key)
-        return known(self._values.get(name, getattr(self._case, name, None)))
+        return known(self._values[name] if name in self._values else getattr(self._case, name))
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         """Returns a value as text: bytes as "size", counts as the plural of what is counted."""

@@ -1,4 +1,4 @@
-"""The loop that all runs share, and the results that follow from its intervals.
+"""The loop of all runs of the probes and of a bench, and what follows from its intervals.
 
 The loop marks when it waited for a batch, when a Python transform ran and when the device computed.
 Everything else (seconds, waiting, utilisation, the split of an epoch) follows from these intervals.
@@ -13,8 +13,9 @@ from dataclasses import astuple, dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from fastio.diagnose.bench.device import Device, Interval, subtract, total, within
+from fastio.diagnose.device import Device, Interval, subtract, total, within
 from fastio.diagnose.measured import Busy, Phase, PhaseName, Span, Stage
+from fastio.errors import LoaderTimeout
 from fastio.stats import Stats
 
 FILLING = 3  # steps until a loader's batches ahead are under way
@@ -39,7 +40,7 @@ class Batches(Protocol):
 
 
 class Given:
-    """A base class of batches that do not come from a Loader, with the methods of one."""
+    """A base class of batches that do not come straight from a Loader, with the methods of one."""
 
     drop_last = True
     batch_sampler = None
@@ -82,6 +83,47 @@ class Resident(Given):
                 yield batch
 
 
+class Epochs(Given):
+    """Repeats the epochs of a loader without an end.
+
+    An epoch without batches ends it. Where the loader waits for longer than its timeout, a batch
+    without samples is yielded, so that whoever counts bytes can look at them.
+
+    Args:
+        loader: the loader.
+        once: its epoch is not repeated.
+    """
+
+    def __init__(self, loader: Any, once: bool = False) -> None:
+        super().__init__()
+        self._loader, self._once = loader, once
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def stats(self) -> Stats:
+        """Returns the statistics of the loader."""
+        return self._loader.stats()  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            batches, some = iter(self._loader), False
+            while True:
+                try:
+                    batch = next(batches)
+                except LoaderTimeout:
+                    self.batch.valid = 0
+                    yield ()
+                    continue
+                except StopIteration:
+                    break
+                self.batch.valid, some = self._loader.batch.valid, True
+                yield batch
+                del batch  # it may hold a slot
+            if self._once or not some:
+                return
+
+
 @dataclass(frozen=True)
 class Limit:
     """The limits of a run.
@@ -89,12 +131,18 @@ class Limit:
     Attributes:
         seconds: the run ends after the first step that is later than this.
         steps: largest number of steps; None for those of the epoch.
-        least: smallest number of steps, unless they take several times as long.
+        least: smallest number of steps, unless they take `most_s`.
+        most_s: largest duration before there are so many; None: several times `seconds`.
+        begins: (statistics, seconds so far) -> whether the steps after this one are measured, for
+            `least` steps and `seconds` from there on; None: the first few are left out, or none of
+            a whole epoch.
     """
 
     seconds: float
     steps: int | None = None
     least: int = 8
+    most_s: float | None = None
+    begins: Callable[[Stats, float], bool] | None = None
 
 
 @dataclass
@@ -102,7 +150,7 @@ class Run:
     """One pass of the loop over an epoch or its beginning.
 
     Attributes:
-        whole: it went to the epoch's end.
+        whole: it went to the epoch's end, and counts from its beginning.
         waits: when the loop waited inside next(), a step each.
         marks: the run's beginning, then when each step was over on this thread or, of a device
             that computes beside it, began there.
@@ -113,6 +161,7 @@ class Run:
         stats: what the loader counted, up to the first few marks and the last one.
         cpu: processor seconds, likewise.
         period: batches come in so many at once.
+        begun: the first measured step, where `Limit.begins` said so.
     """
 
     whole: bool = False
@@ -127,12 +176,15 @@ class Run:
     stats: list[Stats] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     period: int = 1
+    begun: int | None = None
 
     @property
     def first(self) -> int:
         """The first measured step: 0 for a whole epoch, else the first after the pipeline has
         filled.
         """
+        if self.begun is not None:
+            return self.begun
         if self.whole:
             return 0
         return min(_filling(self.period), len(self.samples) // 2 // self.period * self.period)
@@ -183,7 +235,7 @@ def run_loop(
     if transforming is not None:
         transforming.clear()
     total = len(batches) if limit.steps is None else min(limit.steps, len(batches))
-    run.whole = total == len(batches)
+    run.whole = total == len(batches) and limit.begins is None
 
     def count() -> None:
         run.stats.append(batches.stats())
@@ -204,8 +256,11 @@ def run_loop(
         del batch  # before the next is waited for: it may hold a slot
         run.samples.append(samples)
         run.marks.append(time.perf_counter())
-        if len(run.samples) <= _filling(period):
+        begins = limit.begins if run.begun is None else None
+        if begins is not None or len(run.samples) <= _filling(period):
             count()
+        if begins is not None and begins(run.stats[-1], run.marks[-1] - run.marks[0]):
+            run.begun = len(run.samples)
         if len(run.samples) < total and _is_over(run, limit):
             run.whole = False
             break
@@ -224,8 +279,11 @@ def run_loop(
 
 
 def _is_over(run: Run, limit: Limit) -> bool:
-    spent, steps = run.marks[-1] - run.marks[0], len(run.samples)
-    return spent > limit.seconds * (1 if steps >= limit.least else _PATIENCE)
+    begun = run.begun or 0
+    spent, steps = run.marks[-1] - run.marks[begun], len(run.samples) - begun
+    most_s = limit.seconds * _PATIENCE if limit.most_s is None else limit.most_s
+    waits = steps < limit.least or (limit.begins is not None and run.begun is None)
+    return spent > (most_s if waits else limit.seconds)
 
 
 # --- What is read off -----------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class Tars(Target):
             pass
         check_end(window)
         index = build_index(reader, ["x.tar"], ["1"], window_bytes=4096, workers=1)
-        dataset = TarDataset.from_index("x.tar", index, reader, incomplete="keep")
+        dataset = TarDataset("x.tar", index=index, reader=reader, incomplete="keep")
         for row in range(min(len(dataset), _ROWS)):
             with suppress(FastioError):
                 dataset[row]
@@ -226,7 +226,7 @@ class Index(Target):
             index = read_index(str(self._path))
         except CacheError:
             index = self._build()
-        dataset = TarDataset.from_index("x.tar", index, self._reader, incomplete="keep")
+        dataset = TarDataset("x.tar", index=index, reader=self._reader, incomplete="keep")
         for row in range(min(len(dataset), _ROWS)):
             with suppress(FastioError):
                 dataset[row]

@@ -208,7 +208,7 @@ def test_a_dataset_by_an_index_and_a_reader_is_the_same(tars: Path) -> None:
     names = sorted(os.listdir(tars))
     store = Store()
     index = build_index(store, names, ["etag"] * 3, window_bytes=1 << 20)
-    dataset = TarDataset.from_index("s3://bucket/tars", index, store)
+    dataset = TarDataset("s3://bucket/tars", index=index, reader=store)
     assert dataset.tars == tuple(names)
     for found, expected in zip(dataset, local, strict=True):
         for name, value in expected.items():

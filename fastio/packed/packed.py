@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import decode_image
 from fastio.packed.ragged import RaggedRows
 from fastio.packed.reads import ImageReads, shard_reads
-from fastio.packed.rows import Rows
+from fastio.packed.rows import Rows, grouped
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
@@ -176,14 +175,7 @@ class Dataset(Rows):
     def by_shard(self, rows: NDArray[np.int64]) -> list[ShardRows]:
         """Groups global rows, int64 (n,), by shard."""
         shards, local = self.locate(rows)
-        order = np.argsort(shards, kind="stable")
-        shards, local = shards[order], local[order]
-        begins = np.flatnonzero(shards[1:] != shards[:-1]) + 1
-        bounds = [0, *begins.tolist(), len(order)] if len(order) else []
-        return [
-            ShardRows(int(shards[begin]), order[begin:end], local[begin:end])
-            for begin, end in pairwise(bounds)
-        ]
+        return [ShardRows(n, places, local[places]) for n, places in grouped(shards)]
 
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard's file."""
@@ -200,32 +192,11 @@ class Dataset(Rows):
         """
         return self._shards.readers.get(shard)
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """Reads one field of many rows.
-
-        Args:
-            field: A field that is not an image.
-            rows: int64 (n,), global row numbers in any order.
-
-        Returns:
-            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
-            or arrays for Text, Bytes and Array of differing shapes.
-
-        Raises:
-            SchemaError: If there is no such field, or if it is an image.
-            IndexError: If a row number is out of range.
-            SourceNotFound, ShardCorrupt, StoreError: If a shard cannot be read.
-        """
-        return self.gather_all([field], rows)[field]
-
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
         """Reads several fields of many rows; see `gather`."""
-        kinds = {name: self._field(name) for name in fields}
-        for name, kind in kinds.items():
-            if isinstance(kind, Image):
-                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        kinds = self._not_images(fields)
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._gathered(kinds, rows)
@@ -384,31 +355,6 @@ class Dataset(Rows):
         shards, local = self.locate(np.array([row], dtype=np.int64))
         return f"{self.manifest.name(int(shards[0]))} row {int(local[0])}"
 
-    def __getitem__(self, index: int) -> Any:
-        """Returns one sample in the structure in which it was packed.
-
-        Images are upright uint8 (H, W, C) arrays. Numbers of the types int64, float64 and bool are
-        Python's, others are NumPy scalars.
-
-        Args:
-            index: The row number. Negative numbers count from the end.
-
-        Raises:
-            IndexError: If it is out of range.
-            ImageError: If an image cannot be decoded.
-            SourceNotFound, ShardCorrupt, StoreError: If the shard cannot be read.
-        """
-        row = self._row(index)
-        values = {name: self._value(name, row) for name in self.schema.fields}
-        if self.schema.structure == "dict":
-            return values
-        if self.schema.structure == "tuple":
-            return tuple(values.values())
-        return next(iter(values.values()))
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[row] for row in range(len(self)))
-
     def verify(self) -> Iterator[ShardCheck]:
         """Yields the result of comparing each shard with the manifest, which is verified first."""
         self.manifest.check()
@@ -423,16 +369,6 @@ class Dataset(Rows):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._given, self.fingerprint)
-
-    def _value(self, name: str, row: int) -> Any:
-        kind = self._field(name)
-        rows = np.array([row], dtype=np.int64)
-        if isinstance(kind, Image):
-            return self.image(name, row)
-        value: Any = self.gather(name, rows)[0]
-        if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
-            return value.item()
-        return value
 
 
 def _reopened(

@@ -22,7 +22,8 @@ other fields come from `gather_all`. A view of a dataset delegates to the datase
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -30,12 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import SchemaError
+from fastio.errors import ImageError, SchemaError
 from fastio.packed.layout import Layout
+from fastio.packed.of_sample import of_sample
+from fastio.packed.pixels import upright_pixels
 from fastio.packed.ragged import RaggedRows
 from fastio.packed.reads import ImageReads
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
-from fastio.schema import Schema
+from fastio.schema import Image, Scalar, Schema
 from fastio.store import Store
 
 if TYPE_CHECKING:
@@ -99,6 +102,7 @@ class Rows(ABC):
         max_unzipped_bytes: Zipped files of samples that hold more are errors of their samples.
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
+        upright: Whether images in files are turned as their EXIF orientation says.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
             rows can be read too) or "always" (reading a row decodes its row group).
     """
@@ -109,6 +113,7 @@ class Rows(ABC):
     max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
     memory: int | str | None = None
     resident: bool | None = None
+    upright: bool = True
     row_grouping: Literal["no", "possible", "always"] = "no"
 
     def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
@@ -143,9 +148,9 @@ class Rows(ABC):
         kept: list[int] | None = self.__dict__.get("_targets")
         if kept is None:
             names = [name for name in ("label", "class") if name in self.schema.fields]
-            if self.classes is None or not names or not hasattr(self, "gather"):
+            if self.classes is None or not names:
                 raise AttributeError(f"{self.path} has no classes")
-            kept = self.gather(names[0], np.arange(len(self), dtype=np.int64)).tolist()
+            kept = np.asarray(self.gather(names[0], np.arange(len(self)))).tolist()
             self.__dict__["_targets"] = kept
         return kept
 
@@ -159,7 +164,52 @@ class Rows(ABC):
 
     @abstractmethod
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> Mapping[str, Any]:
-        """Returns the values of fields that are no images, for rows int64 (n,) in any order."""
+        """Returns several fields of many rows, in any order; see `gather`."""
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
+        """Returns one field of many rows.
+
+        Args:
+            field: A field that is not an image.
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes; of n lists of str for lists
+            of strings.
+
+        Raises:
+            SchemaError: There is no such field, it is an image, or a value does not fit it.
+            IndexError: A row number is out of range.
+            SampleError: The file of a row cannot be read, or does not hold what the field does.
+            SourceNotFound, ShardCorrupt, StoreError, OSError: The data cannot be read.
+        """
+        return self.gather_all([field], rows)[field]
+
+    def __getitem__(self, index: int) -> Any:
+        """Returns one sample in the structure of the schema: a dict, a tuple or a single value.
+
+        Images are upright uint8 (H, W, C) arrays. Numbers of the types int64, float64 and bool are
+        Python's, others are NumPy scalars.
+
+        Args:
+            index: The row number. Negative numbers count from the end.
+
+        Raises:
+            IndexError: It is out of range.
+            ImageError: An image cannot be decoded.
+            FastioError, OSError: As `gather`.
+        """
+        row = self._row(index)
+        values = {name: self._value(name, row) for name in self.schema.fields}
+        if self.schema.structure == "dict":
+            return values
+        if self.schema.structure == "tuple":
+            return tuple(values.values())
+        return next(iter(values.values()))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
 
     @abstractmethod
     def sample_name(self, row: int) -> str:
@@ -197,19 +247,34 @@ class Rows(ABC):
         """
         return None
 
-    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+    def image(
+        self,
+        field: str,
+        row: int,
+        *,
+        at_least: int | None = None,
+        data: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
         """Returns one upright image, uint8 (H, W, C), decoded in this thread.
 
         Args:
             field: an image field.
             row: row number from 0.
             at_least: a size in pixels of the longer side that is enough, which may cost less.
+            data: uint8 (n,), the stored bytes of the image if they were read already.
 
         Raises:
             SchemaError: there is no such field, or it is no image.
+            IndexError: the row number is out of range.
             ImageError: the image cannot be read or decoded.
         """
-        raise SchemaError(f"{self.path}: field {field!r} is not an image field")
+        kind = self._field(field)
+        if not isinstance(kind, Image):
+            raise SchemaError(f"field {field!r} is not an image field: use gather")
+        self._in_range(np.array([row], np.int64))
+        with of_sample(self, row, ImageError):
+            found = self.read(field, row) if data is None else data.tobytes()
+            return upright_pixels(found, kind.mode, None if self.upright else 1, self.max_pixels)
 
     def image_size(self, field: str, row: int) -> tuple[int, int]:
         """Returns the (height, width) of an image after it is turned upright."""
@@ -295,3 +360,30 @@ class Rows(ABC):
                 f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
             )
         return self.schema.fields[name]
+
+    def _not_images(self, fields: Sequence[str]) -> dict[str, Any]:
+        """Returns fields by name, or raises SchemaError if one does not exist or is an image."""
+        kinds = {name: self._field(name) for name in fields}
+        for name, kind in kinds.items():
+            if isinstance(kind, Image):
+                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        return kinds
+
+    def _value(self, name: str, row: int) -> Any:
+        kind = self.schema.fields[name]
+        if isinstance(kind, Image):
+            return self.image(name, row)
+        value = self.gather(name, np.array([row], np.int64))[0]
+        # Numbers that Python can represent without loss.
+        own = isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool")
+        return value.item() if own else value
+
+
+def grouped(numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Groups equal numbers, int64 (n,): returns each with its positions, in ascending order."""
+    if not len(numbers):
+        return []
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    return [(int(ordered[begin]), order[begin:end]) for begin, end in pairwise(bounds)]

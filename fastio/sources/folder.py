@@ -6,7 +6,7 @@ Classes, order and errors are those of torchvision.datasets.ImageFolder.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, overload
 
@@ -14,11 +14,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.errors import ImageError, SchemaError, SourceNotFound
+from fastio.errors import SourceNotFound
 from fastio.packed import BadImage, ImagesCheck, ShardCheck
 from fastio.packed import check_file as check_image
 from fastio.packed.of_sample import of_sample
-from fastio.packed.pixels import upright_pixels
 from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
 from fastio.runtime.ahead import in_order
@@ -157,7 +156,6 @@ class FolderDataset(Rows):
         self, path: str, paths: PathTable, labels: NDArray[np.int64], classes: tuple[str, ...]
     ) -> None:
         self.path = path
-        self.upright = True
         self.paths = paths
         self.labels = labels
         self.schema = Schema({"image": Image(), "label": Scalar("int64")}, "tuple", classes)
@@ -183,20 +181,20 @@ class FolderDataset(Rows):
         where = without_secrets(self.path)
         return f"FolderDataset({where!r}, rows={len(self)}, classes={len(self.classes or ())})"
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
-        """Returns the labels of many rows, int64 (n,) both, in any order.
-
-        Raises:
-            SchemaError: the field is not "label".
-            IndexError: a row number is out of range.
-        """
-        if field != "label":
-            raise SchemaError(f"{field!r} cannot be gathered from an image folder, only 'label'")
-        return self.labels[self._in_range(rows)]
-
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
-        """Returns several fields of many rows; see `gather`."""
-        return {field: self.gather(field, rows) for field in fields}
+        """See `Rows`."""
+        kinds, rows = self._not_images(fields), self._in_range(rows)
+        return {
+            name: [self._read(row) for row in rows.tolist()]
+            if isinstance(kind, Bytes)
+            else self.labels[rows]
+            for name, kind in kinds.items()
+        }
+
+    def _read(self, row: int) -> bytes:
+        path = self.paths[row]
+        with of_sample(self, row):
+            return read_file(path)
 
     def read(self, field: str, row: int) -> bytes:
         """See `Rows`."""
@@ -209,25 +207,6 @@ class FolderDataset(Rows):
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: its file's path."""
         return self.paths[row]
-
-    def __getitem__(self, index: int) -> Any:
-        """Returns one sample: the image, uint8 (H, W, 3), upright or as stored, and its label.
-
-        Raises:
-            IndexError: the row number is out of range.
-            ImageError: the file cannot be read or decoded.
-        """
-        row = self._row(index)
-        return self.image("image", row), int(self.labels[row])
-
-    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
-        """Returns one image, uint8 (H, W, 3), upright or as stored; see `Rows.image`."""
-        if not isinstance(self._field(field), Image):
-            raise SchemaError(f"field {field!r} is not an image field: use gather")
-        path = self.paths[row]
-        with of_sample(self, row, ImageError):
-            data = read_file(path)
-            return upright_pixels(data, "RGB", None if self.upright else 1, self.max_pixels)
 
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`. Files have new numbers in each batch: a table of all paths would be large."""
@@ -242,9 +221,6 @@ class FolderDataset(Rows):
             upright=self.upright,
             same_files=False,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
         """Does nothing, because no files are open."""
@@ -328,20 +304,6 @@ class AudioFolder(FolderDataset):
     def __repr__(self) -> str:
         return f"AudioFolder({without_secrets(self.path)!r}, rows={len(self)})"
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
-        """Returns the labels, int64 (n,), or a list of the files' bytes, of many rows.
-
-        Raises:
-            SchemaError: there is no such field.
-            IndexError: a row number is out of range.
-            SampleError: a file cannot be read.
-        """
-        if field == "label" and field in self.schema.fields:
-            return super().gather(field, rows)
-        if field != "audio":
-            raise SchemaError(f"{self.path} has no field {field!r}; it has audio and label")
-        return [self._read(row) for row in np.asarray(rows, np.int64).tolist()]
-
     def row_key(self, row: int) -> str:
         """Returns the path of a row's file, and its size and time if there is one."""
         path = self.paths[row]
@@ -356,17 +318,6 @@ class AudioFolder(FolderDataset):
         path = self.paths[row]
         check_file(path)
         return path
-
-    def __getitem__(self, index: int) -> Any:
-        """Returns one sample: the file's bytes, and its label if there are classes."""
-        row = self._row(index)
-        data = self._read(row)
-        return (data, int(self.labels[row])) if len(self.schema.fields) > 1 else data
-
-    def _read(self, row: int) -> bytes:
-        path = self.paths[row]
-        with of_sample(self, row):
-            return read_file(path)
 
 
 def flat_files(root: str, extensions: Sequence[str]) -> list[str]:

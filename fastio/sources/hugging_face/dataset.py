@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,12 +13,9 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.errors import ImageError, SchemaError
-from fastio.packed.of_sample import of_sample
-from fastio.packed.pixels import upright_pixels
 from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
-from fastio.schema import Array, Image, Schema, Text
+from fastio.schema import Array, Schema, Text
 from fastio.shown import without_secrets
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.table import (
@@ -33,7 +30,7 @@ from fastio.sources.table.columns import Conversion, leaf_array
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.options import TableOptions, narrowed
 from fastio.sources.table.reading import Place
-from fastio.sources.table.values import Ragged, listed, sample_value
+from fastio.sources.table.values import Ragged, listed
 
 
 class HuggingFaceDataset(Rows):
@@ -111,32 +108,12 @@ class HuggingFaceDataset(Rows):
         options = replace(self._options, keep_nulls=keep_nulls)
         return open_groups(self._table, options, fields=fields, memory=memory, threads=threads)
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """Returns one field of many rows.
-
-        Args:
-            field: a field that is not an image.
-            rows: int64 (n,), row numbers in any order.
-
-        Returns:
-            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
-            or arrays for Text, Bytes and Array of differing shapes; of n lists of str for lists
-            of strings.
-
-        Raises:
-            SchemaError: there is no such field, it is an image, or a value cannot be stored.
-            IndexError: a row number is out of range.
-        """
-        return self.gather_all([field], rows)[field]
-
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
         """Returns several fields of many rows; see `gather`."""
         rows = np.asarray(rows, np.int64)
-        for name in fields:
-            if isinstance(self._field(name), Image):
-                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        self._not_images(fields)
         nested = {name: self._chosen.nested[name] for name in fields if name in self._chosen.nested}
         plain = tuple(name for name in fields if name not in nested)
         conversion = self._conversion(plain) if plain else None
@@ -189,42 +166,9 @@ class HuggingFaceDataset(Rows):
         """
         return self._images[field].read(row)
 
-    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
-        """Returns one upright image, uint8 (H, W, C), by Pillow; see `Rows.image`."""
-        kind = self._field(field)
-        if not isinstance(kind, Image):
-            raise SchemaError(f"field {field!r} is not an image field: use gather")
-        self._in_range(np.array([row], np.int64))
-        with of_sample(self, row, ImageError):
-            return upright_pixels(self.read(field, row), kind.mode, None, self.max_pixels)
-
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row."""
         return f"{self.path} row {row}"
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns one sample, with images as upright uint8 (H, W, C) arrays.
-
-        Args:
-            index: row number; negative ones count from the end.
-
-        Raises:
-            IndexError: it is out of range.
-            ImageError: an image cannot be decoded.
-            SchemaError: a value cannot be stored.
-        """
-        row = self._row(index)
-        others = [name for name in self.schema.fields if name not in self._images]
-        values = self.gather_all(others, np.array([row], np.int64))
-        return {
-            name: self.image(name, row)
-            if name in self._images
-            else sample_value(values[name][0], kind)
-            for name, kind in self.schema.fields.items()
-        }
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
         """Releases images that were copied out of memory; no image can be read any more."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fastio.packed.rows import grouped
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.table.arrow import check_column, damaged
 from fastio.sources.table.data import Mapped
@@ -171,14 +171,8 @@ class Rows:
             raise IndexError(f"row {bad} is out of range: there are {len(self)} rows")
         stored = rows if self.indices is None else self.indices[rows]
         number = np.searchsorted(self._first, stored, side="right") - 1
-        order = np.argsort(number, kind="stable")
-        number, local = number[order], (stored - self._first[number])[order]
-        begins = np.flatnonzero(number[1:] != number[:-1]) + 1
-        bounds = [0, *begins.tolist(), len(order)] if len(order) else []
-        return [
-            BatchRows(int(number[begin]), order[begin:end], local[begin:end])
-            for begin, end in pairwise(bounds)
-        ]
+        local = stored - self._first[number]
+        return [BatchRows(n, places, local[places]) for n, places in grouped(number)]
 
     def take(self, columns: Sequence[str], rows: NDArray[np.int64]) -> pa.RecordBatch:
         """Returns some columns of some rows, in the order of the rows, as they are stored.

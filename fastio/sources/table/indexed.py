@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.packed.rows import Rows
+from fastio.packed.rows import Rows, grouped
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.values import Ragged, listed, sample_value
+from fastio.sources.table.values import Ragged, listed
 
 _LEAST_GROUPS = 2  # row groups that are kept in memory, the most recently read ones
 _MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)
@@ -126,24 +126,6 @@ class TableSamples(Rows):
     def __repr__(self) -> str:
         return f"TableSamples({without_secrets(self.path)!r}, rows={len(self)})"
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """Reads one field of many rows.
-
-        Args:
-            field: The name of the field.
-            rows: int64 (n,), row numbers in any order.
-
-        Returns:
-            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
-            or arrays for Text, Bytes and Array of differing shapes.
-
-        Raises:
-            SchemaError: If there is no such field, or if a value does not fit it.
-            ShardCorrupt: If a row group is damaged.
-            IndexError: If a row number is out of range.
-        """
-        return self.gather_all([field], rows)[field]
-
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
@@ -152,8 +134,7 @@ class TableSamples(Rows):
         rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
         found = {name: self._room(name, len(rows)) for name in fields}
-        for group in np.unique(number).tolist():
-            there = np.flatnonzero(number == group)
+        for group, there in grouped(number):
             local = rows[there] - self._first[group]
             read = self._group(group)
             for name, kind in kinds.items():
@@ -181,30 +162,9 @@ class TableSamples(Rows):
         row = self._dataset.row_bytes
         return max((g.rows * row + g.varying_bytes for g in self._dataset.groups), default=0)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns one sample.
-
-        Args:
-            index: The row number. Negative numbers count from the end.
-
-        Raises:
-            IndexError: If it is out of range.
-            SchemaError: If a value does not fit its field.
-            ShardCorrupt: If the row group is damaged.
-        """
-        row = self._row(index)
-        at = np.array([row], np.int64)
-        return {
-            name: sample_value(self.gather(name, at)[0], kind)
-            for name, kind in self.schema.fields.items()
-        }
-
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages."""
         return f"{self.path} row {row}"
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
         """Releases row groups in memory and open files."""

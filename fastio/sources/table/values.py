@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.schema import Array, Field, Scalar, Text
+from fastio.schema import Array, Field, Text
 from fastio.sources.table.leaves import is_binary, is_text
 from fastio.sources.table.reading import Place
 
@@ -284,10 +284,3 @@ def listed(rows: Ragged, kind: Field) -> list[Any]:
     if isinstance(kind, Text):
         return [part.tobytes().decode() for part in parts]
     return [part.tobytes() for part in parts]
-
-
-def sample_value(value: Any, kind: Field) -> Any:
-    """Returns a row's value; numbers that Python can represent without loss as its own."""
-    if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
-        return value.item()
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -12,18 +12,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import ImageError, SchemaError, SourceChanged, SourceNotFound
-from fastio.packed.of_sample import of_sample
-from fastio.packed.pixels import upright_pixels
+from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound
 from fastio.packed.reads import ImageReads, encoded_reads
-from fastio.packed.rows import Rows
-from fastio.schema import Array, Image, Scalar, Schema
+from fastio.packed.rows import Rows, grouped
+from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets
-from fastio.sources.table.values import sample_value
 from fastio.sources.tar.fields import (
     Column,
     Extents,
-    SampleFiles,
     choose_columns,
     complete_rows,
     extents,
@@ -31,11 +27,11 @@ from fastio.sources.tar.fields import (
     row_name,
     sample_extents,
 )
-from fastio.sources.tar.headers import KEY_FIELD
+from fastio.sources.tar.headers import KEY_FIELD, STATE_THERE
 from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import default_cache, index_source, open_index
 from fastio.sources.tar.reader import LocalTars, StoreTars, TarReader, open_tars, tars_name
-from fastio.sources.tar.values import is_integer
+from fastio.sources.tar.values import decode, is_integer
 from fastio.store import Stamp, Store
 
 Incomplete = Literal["raise", "skip", "keep"]
@@ -69,7 +65,9 @@ class TarDataset(Rows):
             keeps the index in the folder `fastio/indexes` in $XDG_CACHE_HOME or ~/.cache, and
             blocks in memory as long as they are needed.
         storage_options: options of the file system of a URL.
-        reader: reads the tars, if they are open already.
+        reader: reads the tars, if they are open already. It must be thread-safe.
+        index: the index of the tars that `reader` reads, if there is one already; `path` is then
+            the name of the dataset in messages.
 
     Attributes:
         path: the tars as given, as one string.
@@ -99,67 +97,24 @@ class TarDataset(Rows):
         incomplete: Incomplete = "raise",
         cache: Cache | str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        reader: LocalTars | StoreTars | None = None,
-    ) -> None:
-        reader = reader or open_tars(path, storage_options)
-        remote = isinstance(reader, StoreTars)
-        kept = Cache(cache) if isinstance(cache, (str, os.PathLike)) else cache or default_cache()
-        if remote and cache is not None:
-            kept.folder()  # creates the cache, or raises if it cannot be used
-        try:
-            index = open_index(reader.folder, reader.versions, kept, partial(_indexed, reader))
-        finally:
-            if kept is not cache and not (remote and cache is not None):
-                kept.close()
-        name = reader.folder if remote else tars_name(path, reader.names)
-        self._fill(name, index, reader, fields, incomplete)
-        self.cache = kept if remote and cache is not None else None
-        self._reopen: tuple[Any, ...] | None = (path, cache, storage_options)
-
-    @classmethod
-    def from_index(
-        cls,
-        path: str,
-        index: TarIndex,
-        reader: TarReader,
-        *,
-        fields: Sequence[str] | None = None,
-        incomplete: Incomplete = "raise",
-    ) -> TarDataset:
-        """Creates a dataset from an index that `build_index` made and the reader of its tars.
-
-        Args:
-            path: The name of the dataset in messages.
-            index: The index of the tars.
-            reader: Reads the tars. It must be thread-safe.
-            fields, incomplete: As above.
-
-        Raises:
-            SchemaError: As above.
-        """
-        self = cls.__new__(cls)
-        self._fill(path, index, reader, fields, incomplete)
-        return self
-
-    def _fill(
-        self,
-        path: str,
-        index: TarIndex,
-        reader: TarReader,
-        fields: Sequence[str] | None,
-        incomplete: Incomplete,
+        reader: TarReader | None = None,
+        index: TarIndex | None = None,
     ) -> None:
         if incomplete not in ("raise", "skip", "keep"):
             raise ValueError(f"incomplete must be 'raise', 'skip' or 'keep', got {incomplete!r}")
         if isinstance(fields, str):
             raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
-        self.path = path
+        self.cache = self.staged = None
+        self._reopen: tuple[Any, ...] | None = None
+        if index is None:
+            opened = reader if isinstance(reader, StoreTars) else open_tars(path, storage_options)
+            index = self._kept_index(opened, cache)
+            reader, self._reopen = opened, (path, cache, storage_options)
+            path = opened.folder if isinstance(opened, StoreTars) else tars_name(path, opened.names)
+        assert reader is not None
+        self.path: str = os.fspath(path)  # type: ignore[arg-type]
         self.index = index
-        self.cache = None
-        self.staged = None
-        self._reader = reader
-        self._reopen = None
-        self._files = SampleFiles(path, index, reader, incomplete == "keep")
+        self._reader: TarReader = reader
         self._given = None if fields is None else tuple(fields), incomplete
         self._columns = {column.name: column for column in choose_columns(index, fields)}
         self.schema = Schema({name: column.field for name, column in self._columns.items()})
@@ -167,7 +122,7 @@ class TarDataset(Rows):
         if first is not None and incomplete == "raise":
             raise SchemaError(self._incomplete(*first))
         if rows is not None and not len(rows) and incomplete == "skip":
-            raise SourceNotFound(f"{path}: no sample has all of {', '.join(self._columns)}")
+            raise SourceNotFound(f"{self.path}: no sample has all of {', '.join(self._columns)}")
         self.rows = rows if incomplete == "skip" else None
         digest = xxhash.xxh3_64(index.fingerprint.encode())
         for column in self._columns.values():
@@ -176,6 +131,20 @@ class TarDataset(Rows):
         if isinstance(reader, StoreTars):  # pieces in caches, and states, are of these versions
             digest.update("".join(f"\0{stamp}" for _, stamp, _ in reader.versions).encode())
         self._fingerprint = digest.hexdigest()
+
+    def _kept_index(
+        self, reader: LocalTars | StoreTars, cache: Cache | str | os.PathLike[str] | None
+    ) -> TarIndex:
+        """Returns the index of the tars from a cache, or makes it; keeps the cache of a URL."""
+        kept = Cache(cache) if isinstance(cache, (str, os.PathLike)) else cache or default_cache()
+        if isinstance(reader, StoreTars) and cache is not None:
+            self.cache = kept
+            kept.folder()  # creates the cache, or raises if it cannot be used
+        try:
+            return open_index(reader.folder, reader.versions, kept, partial(_indexed, reader))
+        finally:
+            if kept is not cache and self.cache is None:
+                kept.close()
 
     @property
     def tars(self) -> tuple[str, ...]:
@@ -288,67 +257,37 @@ class TarDataset(Rows):
 
     # --- Values -----------------------------------------------------------------------------------
 
-    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """Returns one field of many rows.
-
-        Args:
-            field: a field that is not an image.
-            rows: int64 (n,), row numbers in any order.
-
-        Returns:
-            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
-            or arrays for Text, Bytes and Array of differing shapes.
-
-        Raises:
-            SchemaError: there is no such field, or it is an image.
-            IndexError: a row number is out of range.
-            SampleError: a file does not hold what the field does.
-            SourceNotFound, OSError: a tar cannot be read.
-        """
-        column, rows = self._column(field), np.asarray(rows, np.int64)
-        if isinstance(column.field, Image):
-            raise SchemaError(f"field {field!r} is an image: index the dataset, or use a Loader")
-        at = self.locate(rows)
-        if field == KEY_FIELD:
-            return [self.index.key(row) for row in at.tolist()]
-        if all(map(is_integer, column.extensions)):
-            return self._files.integers(column, rows, at)
-        data = self._read_bytes(column, rows, at)
-        values = self._files.decoded(column, rows, at, data, self.max_unzipped_bytes)
-        if isinstance(column.field, Scalar):
-            return np.array(values, column.field.dtype)
-        if isinstance(column.field, Array) and column.field.fixed_shape is not None:
-            return np.array(values, column.field.dtype).reshape(-1, *column.field.fixed_shape)
-        return values
-
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """Returns several fields of many rows; see `gather`."""
-        return {field: self.gather(field, rows) for field in fields}
+        """See `Rows`."""
+        self._not_images(fields)
+        rows = np.asarray(rows, np.int64)
+        at = self.locate(rows)
+        return {name: self._gathered(self._columns[name], rows, at) for name in fields}
 
-    def image(
-        self,
-        field: str,
-        row: int,
-        *,
-        at_least: int | None = None,
-        data: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
-        """Returns one upright image, uint8 (H, W, C), by Pillow; see `Rows.image`.
-
-        Args:
-            field, row: as there.
-            at_least: without effect.
-            data: uint8 (n,), the file's bytes if they were read already.
-        """
-        column = self._column(field)
-        if not isinstance(column.field, Image):
-            raise SchemaError(f"field {field!r} is not an image field: use gather")
-        self._in_range(np.array([row], np.int64))
-        with of_sample(self, row, ImageError):
-            found = self.read(field, row) if data is None else data.tobytes()
-            return upright_pixels(found, column.field.mode, None, self.max_pixels)
+    def _gathered(
+        self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
+    ) -> NDArray[Any] | list[Any]:
+        """Returns a field of rows, which are rows `at` of the index."""
+        if column.name == KEY_FIELD:
+            return [self.index.key(row) for row in at.tolist()]
+        if all(map(is_integer, column.extensions)):
+            self._check_there(column, rows, at)
+            return column.pick(self.index, "values", at)
+        kind, data, values = column.field, self._read_bytes(column, rows, at), []
+        for place, number in enumerate(column.choice(self.index, at).tolist()):
+            extension = column.extensions[number]
+            try:
+                values.append(decode(extension, kind, data[place], self.max_unzipped_bytes))
+            except Exception as error:  # also MemoryError and RecursionError, due to the sample
+                cause = f".{extension}: {str(error) or type(error).__name__}"
+                raise self._sample_error(rows[place], cause) from error
+        if isinstance(kind, Scalar):
+            return np.array(values, kind.dtype)
+        if isinstance(kind, Array) and kind.fixed_shape is not None:
+            return np.array(values, kind.dtype).reshape(-1, *kind.fixed_shape)
+        return values
 
     def read(self, field: str, row: int) -> bytes:
         """Returns the bytes of one file, as they are in the tar.
@@ -374,23 +313,6 @@ class TarDataset(Rows):
         (at,) = self.locate(np.array([row], dtype=np.int64))
         return row_name(self.index, int(at))
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns one sample, with images as upright uint8 (H, W, C) arrays.
-
-        Args:
-            index: row number; negative ones count from the end.
-
-        Raises:
-            IndexError: it is out of range.
-            ImageError, SampleError: a file cannot be decoded.
-            SourceNotFound, OSError: the tar cannot be read.
-        """
-        row = self._row(index)
-        return {name: self._value(name, row) for name in self._columns}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[row] for row in range(len(self)))
-
     def close(self) -> None:
         """Closes the tars' files, or their store."""
         close = getattr(self._reader, "close", None)
@@ -400,36 +322,48 @@ class TarDataset(Rows):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is not None:
             return _open_again, (*self._reopen, *self._given, list(self.index.tars))
-        return _from_index, (self.path, self.index, self._reader, *self._given)
+        fields, incomplete = self._given
+        given: Any = {"index": self.index, "reader": self._reader}
+        make = partial(TarDataset, self.path, fields=fields, incomplete=incomplete, **given)
+        return make, ()
 
     def _column(self, name: str) -> Column:
         self._field(name)  # raises if there is none
         return self._columns[name]
-
-    def _value(self, name: str, row: int) -> Any:
-        kind = self._columns[name].field
-        if isinstance(kind, Image):
-            return self.image(name, row)
-        return sample_value(self.gather(name, np.array([row], dtype=np.int64))[0], kind)
 
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> list[bytes]:
         """Reads the files of rows, which are rows `at` of the index: from staged blocks if there
         are any, else from the tars."""
-        if self.staged is None:
-            return self._files.read(column, rows, at)
-        offset = column.pick(self.index, "offsets", at)
-        length = column.pick(self.index, "lengths", at)
-        found: list[bytes | None] = []
-        for place, start, size in zip(self.staged(rows), offset, length, strict=True):
-            found.append(None if place is None else _read(place[0], start - place[1], int(size)))
-        missing = [number for number, data in enumerate(found) if data is None]
-        if missing:
-            rest = self._files.read(column, rows[missing], at[missing])
-            for number, data in zip(missing, rest, strict=True):
-                found[number] = data
-        return [data for data in found if data is not None]
+        self._check_there(column, rows, at)
+        offset = column.pick(self.index, "offsets", at).tolist()
+        length = column.pick(self.index, "lengths", at).tolist()
+        found: dict[int, bytes | None] = dict.fromkeys(range(len(at)))
+        for place, block in enumerate([] if self.staged is None else self.staged(rows)):
+            if block is not None:
+                found[place] = _read(block[0], offset[place] - block[1], length[place])
+        left = np.array([place for place, data in found.items() if data is None], np.int64)
+        for tar, chosen in grouped(self.index.tar_numbers(at[left])):
+            places = left[chosen].tolist()
+            ranges = [(offset[place], length[place]) for place in places]
+            read = self._reader.read_ranges(self._tar_name(tar), ranges)
+            for place, data in zip(places, read, strict=True):
+                found[place] = bytes(data)
+                if len(data) != length[place]:
+                    cause = f"{len(data)} of {length[place]} bytes: the tar was truncated"
+                    raise self._sample_error(rows[place], cause)
+        return [data for data in found.values() if data is not None]
+
+    def _check_there(self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
+        """Raises SampleError if a sample lacks the field, as some that are kept do."""
+        if self._given[1] == "keep" and column.extensions:
+            bad = np.flatnonzero(column.pick(self.index, "states", at) != STATE_THERE)
+            for place in bad[:1].tolist():
+                raise self._sample_error(rows[place], lacks(self.index, column, int(at[place])))
+
+    def _sample_error(self, row: Any, cause: str) -> SampleError:
+        return SampleError(self.path, int(row), self.sample_name(int(row)), cause)
 
     def _incomplete(self, column: Column, at: int, count: int) -> str:
         return (
@@ -470,9 +404,3 @@ def _open_again(
                 "dataset again in that process"
             )
     return found
-
-
-def _from_index(
-    path: str, index: TarIndex, reader: TarReader, fields: Any, incomplete: Incomplete
-) -> TarDataset:
-    return TarDataset.from_index(path, index, reader, fields=fields, incomplete=incomplete)

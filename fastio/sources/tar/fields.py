@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.errors import SampleError, SchemaError
+from fastio.errors import SchemaError
 from fastio.schema import Field, Image, Text
 from fastio.sources.tar.headers import KEY_FIELD, STATE_MISSING, STATE_THERE
-from fastio.sources.tar.index import TarIndex, by_tar
-from fastio.sources.tar.reader import TarReader
-from fastio.sources.tar.values import JPEG_EXTENSIONS, decode, is_integer
+from fastio.sources.tar.index import TarIndex
+from fastio.sources.tar.values import JPEG_EXTENSIONS, is_integer
 
 _EITHER = ";"
 
@@ -211,80 +210,3 @@ def row_name(index: TarIndex, at: int) -> str:
     """Returns the name of a row of the index in messages: its tar and its key."""
     (tar,) = index.tar_numbers(np.array([at]))
     return f"{index.tars[int(tar)].name} sample {index.key(at)!r}"
-
-
-class SampleFiles:
-    """Reads files of samples. As thread-safe as its reader.
-
-    Methods take rows twice, int64 (n,) each: as rows of the dataset, for messages (`rows`), and as
-    rows of the index (`at`). They raise SampleError if a sample lacks the field.
-
-    Args:
-        path: The name of the dataset in messages.
-        index, reader: The index of the tars, and what reads them.
-        incomplete: Whether some samples may lack a field.
-    """
-
-    def __init__(self, path: str, index: TarIndex, reader: TarReader, incomplete: bool) -> None:
-        self._path = path
-        self._index = index
-        self._reader = reader
-        self._incomplete = incomplete
-
-    def read(self, column: Column, rows: Rows, at: Rows) -> list[bytes]:
-        """Reads the files of rows, grouped by tar.
-
-        Raises:
-            SampleError: Also if the tar is truncated.
-            SourceNotFound, OSError: If a tar cannot be read.
-        """
-        self._check_there(column, rows, at)
-        offset = column.pick(self._index, "offsets", at)
-        length = column.pick(self._index, "lengths", at)
-        found: list[bytes] = [b""] * len(at)
-        for tar, places in by_tar(self._index.tar_numbers(at)):
-            ranges = list(zip(offset[places].tolist(), length[places].tolist(), strict=True))
-            read = self._reader.read_ranges(self._index.tars[tar].name, ranges)
-            for place, data in zip(places.tolist(), read, strict=True):
-                found[place] = bytes(data)
-                if len(found[place]) != length[place]:
-                    cause = f"{len(found[place])} of {length[place]} bytes: the tar was truncated"
-                    raise self._error(rows, at, place, cause)
-        return found
-
-    def integers(self, column: Column, rows: Rows, at: Rows) -> NDArray[Any]:
-        """Returns the values of a field of numbers, from the index."""
-        self._check_there(column, rows, at)
-        return column.pick(self._index, "values", at)
-
-    def decoded(
-        self,
-        column: Column,
-        rows: Rows,
-        at: Rows,
-        data: Sequence[bytes],
-        max_unzipped_bytes: int,
-    ) -> list[Any]:
-        """Decodes files that `read` returned. Raises SampleError if one does not fit the field."""
-        values = []
-        for place, number in enumerate(column.choice(self._index, at).tolist()):
-            extension = column.extensions[number]
-            try:
-                values.append(decode(extension, column.field, data[place], max_unzipped_bytes))
-            except Exception as error:  # also MemoryError and RecursionError, due to the sample
-                problem = str(error) or type(error).__name__
-                raise self._error(rows, at, place, f".{extension}: {problem}") from error
-        return values
-
-    def _check_there(self, column: Column, rows: Rows, at: Rows) -> None:
-        """Raises SampleError if a sample lacks the field. Only `incomplete` datasets have such."""
-        if not self._incomplete or not column.extensions:
-            return
-        bad = np.flatnonzero(column.pick(self._index, "states", at) != STATE_THERE)
-        if len(bad):
-            place = int(bad[0])
-            raise self._error(rows, at, place, lacks(self._index, column, int(at[place])))
-
-    def _error(self, rows: Rows, at: Rows, place: int, cause: str) -> SampleError:
-        name = row_name(self._index, int(at[place]))
-        return SampleError(self._path, int(rows[place]), name, cause)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -302,14 +301,3 @@ def count_and_first(rows: NDArray[np.bool_]) -> tuple[int, int]:
     """Returns how many rows are marked, and the number of the first, or -1."""
     count = int(np.count_nonzero(rows))
     return count, int(np.argmax(rows)) if count else -1
-
-
-def by_tar(tar_numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Groups tar numbers: returns pairs (tar, positions), with the positions in order."""
-    if not len(tar_numbers):
-        return []
-    order = np.argsort(tar_numbers, kind="stable")
-    ordered = tar_numbers[order]
-    begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    bounds = [0, *begins.tolist(), len(order)]
-    return [(int(ordered[begin]), order[begin:end]) for begin, end in pairwise(bounds)]

@@ -335,7 +335,14 @@ class Schema:
 
 def is_fixed_width(kind: Field) -> TypeGuard[Scalar | Array]:
     """Returns whether all rows of a field have the same size: Scalar, and Array with a shape."""
-    return isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.fixed_shape is not None)
+    return fixed_shape(kind) is not None
+
+
+def fixed_shape(kind: Field) -> tuple[int, ...] | None:
+    """Returns the shape of one row of a field for which `is_fixed_width` holds; else None."""
+    if isinstance(kind, Scalar):
+        return ()
+    return kind.fixed_shape if isinstance(kind, Array) else None
 
 
 def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:

@@ -21,7 +21,7 @@ from fastio.packed.rows import Rows, grouped
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
-from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens, is_fixed_width
+from fastio.schema import CODEC_BLOCKS, Array, Image, Schema, Tokens, fixed_shape, is_fixed_width
 from fastio.shown import without_secrets
 from fastio.store import Store, is_remote, open_store
 
@@ -393,9 +393,7 @@ def _values_of(
     Raises:
         ShardCorrupt: Values are damaged.
     """
-    shape: tuple[int, ...] | None = () if isinstance(kind, Scalar) else None
-    if isinstance(kind, Array):
-        shape = kind.fixed_shape
+    shape = fixed_shape(kind)
     if shape is not None:
         array = np.empty((count, *shape), dtype=kind.dtype)
         for (_, places, local), reader in zip(groups, readers, strict=True):

@@ -201,7 +201,13 @@ class Rows(ABC):
             FastioError, OSError: As `gather`.
         """
         row = self._row(index)
-        values = {name: self._value(name, row) for name in self.schema.fields}
+        kinds = self.schema.fields
+        others = [name for name, kind in kinds.items() if not isinstance(kind, Image)]
+        found = self.gather_all(others, np.array([row], np.int64)) if others else {}
+        values = {
+            name: _single(found[name][0], kind) if name in found else self.image(name, row)
+            for name, kind in kinds.items()
+        }
         if self.schema.structure == "dict":
             return values
         if self.schema.structure == "tuple":
@@ -369,14 +375,11 @@ class Rows(ABC):
                 raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
         return kinds
 
-    def _value(self, name: str, row: int) -> Any:
-        kind = self.schema.fields[name]
-        if isinstance(kind, Image):
-            return self.image(name, row)
-        value = self.gather(name, np.array([row], np.int64))[0]
-        # Numbers that Python can represent without loss.
-        own = isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool")
-        return value.item() if own else value
+
+def _single(value: Any, kind: Any) -> Any:
+    """Returns a row's value; numbers that Python can represent without loss as its own."""
+    own = isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool")
+    return value.item() if own else value
 
 
 def grouped(numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
 from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
-from fastio.schema import Array, Schema, Text
+from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
-from fastio.sources.hugging_face.table import (
-    Chosen,
-    HuggingFaceTable,
-    choose_fields,
-    nested_values,
-    open_groups,
-    wants_rows,
-)
-from fastio.sources.table.columns import Conversion, leaf_array
+from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
+from fastio.sources.table.columns import Conversion
 from fastio.sources.table.direct import TableDataset
-from fastio.sources.table.options import TableOptions, narrowed
+from fastio.sources.table.features import with_classes
+from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import Place
 from fastio.sources.table.values import Ragged, listed
 
@@ -67,15 +60,14 @@ class HuggingFaceDataset(Rows):
         )
         self.path = self._table.name
         self._options = options or TableOptions()
-        self._chosen: Chosen = choose_fields(self._table, self._options)
-        self.schema: Schema = self._chosen.schema
+        table = self._table
+        self._conversion = Conversion(table.schema, self._options, self.path, table.special)
+        fields = Schema(self._conversion.schema().fields)
+        self.schema: Schema = with_classes(fields, table.classes)
         self._images = {
-            name: ImageColumn(
-                self._table.stored.rows, self._table.images[name][0], self._table.named_files
-            )
+            name: ImageColumn(table.stored.rows, table.images[name], table.named_files)
             for name in self.schema.image_fields
         }
-        self._conversions: dict[tuple[str, ...], Conversion] = {}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -114,21 +106,15 @@ class HuggingFaceDataset(Rows):
         """Returns several fields of many rows; see `gather`."""
         rows = np.asarray(rows, np.int64)
         self._not_images(fields)
-        nested = {name: self._chosen.nested[name] for name in fields if name in self._chosen.nested}
-        plain = tuple(name for name in fields if name not in nested)
-        conversion = self._conversion(plain) if plain else None
-        columns = [] if conversion is None else list(conversion.reads)
-        columns += [leaf.path[0] for leaf in nested.values()]
-        batch = self._table.take(list(dict.fromkeys(columns)), rows)
+        batch = self._table.take(self._conversion.reads_of(fields), rows)
         place = Place(self.path, int(rows[0]) if len(rows) else 0, None, rows)
-        values: dict[str, Any] = {}
-        if conversion is not None:
-            values = self._converted(conversion, batch, place)
-        for name, leaf in nested.items():
-            kind = self._field(name)
-            assert isinstance(kind, (Array, Text))
-            values[name] = nested_values(leaf_array(batch, leaf), leaf, kind, place)
-        return {name: values[name] for name in fields}
+        found: Mapping[str, Any] = self._conversion.convert(batch, place, only=fields).fields
+        return {
+            name: listed(found[name], self.schema.fields[name])
+            if isinstance(found[name], Ragged)
+            else found[name]
+            for name in fields
+        }
 
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`.
@@ -177,23 +163,3 @@ class HuggingFaceDataset(Rows):
 
     def __reduce__(self) -> Any:
         return HuggingFaceDataset, self._given
-
-    def _conversion(self, fields: tuple[str, ...]) -> Conversion:
-        found = self._conversions.get(fields)
-        if found is None:
-            whole = self._chosen.conversion
-            assert whole is not None
-            options = narrowed(self._chosen.options, whole.schema(), fields)
-            found = Conversion(self._chosen.table, options, self.path)
-            self._conversions[fields] = found
-        return found
-
-    def _converted(
-        self, conversion: Conversion, batch: pa.RecordBatch, place: Place
-    ) -> dict[str, Any]:
-        converted = conversion.convert(batch, place).fields
-        return {
-            name: listed(values, self.schema.fields[name]) if isinstance(values, Ragged) else values
-            for name, values in converted.items()
-            if name in self.schema.fields
-        }

@@ -40,9 +40,14 @@ def bare(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
-    """Returns the type of `plain_array`'s result; None for images, lists or structs of images."""
+    """Returns the type of `plain_array`'s result; None for lists of images.
+
+    Images, which `plain_array` does not read, have a type of no meaning.
+    """
     kind = bare_type(kind)
-    if isinstance(feature, Picture) or is_list_of_images(feature):
+    if isinstance(feature, Picture):
+        return pa.binary()
+    if is_list_of_images(feature):
         return None
     if isinstance(feature, File) and pa.types.is_struct(kind):
         return pa.large_binary()
@@ -71,6 +76,10 @@ def plain_array(
             message names `column` and `place`.
     """
     array = bare(array)
+    if isinstance(feature, Picture):
+        raise SchemaError(
+            f"{place.column(column)} contains images, which neither filters nor tables can read"
+        )
     if isinstance(feature, File) and pa.types.is_struct(array.type):
         return _contents(array, column, place, files)
     if isinstance(feature, FixedArray):
@@ -144,7 +153,7 @@ def _plain_struct(
     names, arrays = [], []
     for number, child in enumerate(children(array.type)):
         known = feature.children.get(child.name, Plain())
-        if plain_type(child.type, known) is not None:
+        if not isinstance(known, Picture) and plain_type(child.type, known) is not None:
             names.append(child.name)
             spoken = f"{column}.{child.name}"
             arrays.append(plain_array(array.field(number), known, spoken, place, files))

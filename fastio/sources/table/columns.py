@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.schema import Array, Field, Scalar, Schema
+from fastio.schema import Array, Field, Image, Scalar, Schema, fixed_shape
 from fastio.sources.table.leaves import (
     Leaf,
     field_of,
@@ -26,16 +26,17 @@ from fastio.sources.table.values import (
     Ragged,
     Words,
     cast_numbers,
+    copy_tiled,
     filled,
+    leaf_array,
     list_values,
     missing_rows,
+    nested_values,
     number_values,
     ragged_bytes,
     ragged_lists,
 )
 
-# Rows that are copied at a time, so that the strided target stays in the CPU cache.
-_TILE_ROWS = 1024
 _NO_POLICY = object()
 _KEPT = object()  # like MASK, but for nulls that samples keep as None
 
@@ -124,6 +125,8 @@ class Conversion:
         schema: The schema of the table.
         options: The columns, groups, dtypes and nulls that are wanted.
         where: The table's path, for messages.
+        special: The fields that some columns become, by the columns' names: images, which somebody
+            else reads, and lists of lists or of strings.
 
     Attributes:
         reads: The names of the table's columns that are needed.
@@ -133,14 +136,21 @@ class Conversion:
         SchemaError: If a column is missing or cannot be stored, or if two fields have one name.
     """
 
-    def __init__(self, schema: pa.Schema, options: TableOptions, where: str) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        options: TableOptions,
+        where: str,
+        special: Mapping[str, Field] | None = None,
+    ) -> None:
         self._where = where
         self._options = options
+        self._special = special or {}
+        self._names = schema.names
         self._leaves = leaves(schema, where)
         self._check_names()
         self._plans = [self._plan(name) for name in self._wanted()]
-        used = {member.leaf.path[0] for plan in self._plans for member in plan.members}
-        self.reads = [name for name in schema.names if name in used]
+        self.reads = self.reads_of(None)
         self.dictionaries = {
             plan.name: plan.members[0].leaf
             for plan in self._plans
@@ -154,24 +164,36 @@ class Conversion:
         words = {name: tuple(found.all) for name, found in self.words.items()}
         return Schema(self._fields, "dict", None, True, words)
 
+    def reads_of(self, fields: Collection[str] | None) -> list[str]:
+        """Returns the names of the table's columns that some fields, or all, are made of."""
+        plans = self._plans_of(fields)
+        used = {member.leaf.path[0] for plan in plans for member in plan.members}
+        return [name for name in self._names if name in used]
+
     def columns(self) -> list[tuple[str, str]]:
         """Returns field and name of every source column, in the order of `Converted.columns`."""
         return [(plan.name, member.leaf.name) for plan in self._plans for member in plan.members]
 
-    def sources(self) -> list[tuple[str, str]]:
-        """Returns pairs of a field and a column of the table that the field is made of."""
-        return [(plan.name, member.leaf.path[0]) for plan in self._plans for member in plan.members]
+    def varying(self) -> list[str]:
+        """Returns the table's columns whose fields differ in size from row to row, sorted."""
+        plans = [plan for plan in self._plans if fixed_shape(plan.kind) is None]
+        return sorted({member.leaf.path[0] for plan in plans for member in plan.members})
 
     def convert(
-        self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+        self,
+        batch: pa.RecordBatch,
+        place: Place,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        only: Collection[str] | None = None,
     ) -> Converted:
-        """Converts rows to fields.
+        """Converts rows to fields that are not images.
 
         Args:
             batch: Rows with the columns `reads`, in types that the table's schema can hold.
             place: Where the rows come from, for messages.
             out: For each fixed-width field an array (rows, *shape) of its dtype to write to. If
                 None, arrays are allocated.
+            only: The fields that are needed. If None, all.
 
         Raises:
             SchemaError: If a field cannot hold a null or a number, or if a string is not UTF-8. The
@@ -181,8 +203,8 @@ class Conversion:
         fields: dict[str, NDArray[Any] | Ragged] = {}
         columns: list[Column] = []
         copies: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for plan, found, ragged in self._members(batch, place):
-            shape = _fixed_shape(plan.kind) or ()
+        for plan, found, ragged in self._members(batch, place, only):
+            shape = fixed_shape(plan.kind) or ()
             if ragged is not None:
                 fields[plan.name] = ragged
             else:
@@ -193,7 +215,7 @@ class Conversion:
                 valid = fields[plan.valid] = _target(out, plan.valid, rows, shape, Scalar("bool"))
                 _mark_valid(valid, plan, found)
             columns += found
-        _copy_tiled(copies, rows)
+        copy_tiled(copies, rows)
         return Converted(fields, columns)
 
     def parts(self, batch: pa.RecordBatch, place: Place) -> tuple[list[Part], dict[str, Ragged]]:
@@ -210,23 +232,38 @@ class Conversion:
                 for member, column in zip(plan.members, columns, strict=True):
                     parts.append(Part(plan.name, member.first, column.values))  # type: ignore[arg-type]
             if plan.valid is not None:
-                valid = np.empty((batch.num_rows, *(_fixed_shape(plan.kind) or ())), np.bool_)
+                valid = np.empty((batch.num_rows, *(fixed_shape(plan.kind) or ())), np.bool_)
                 _mark_valid(valid, plan, columns)
                 parts.append(Part(plan.valid, 0, valid))
         return parts, ragged
 
     def _members(
-        self, batch: pa.RecordBatch, place: Place
+        self, batch: pa.RecordBatch, place: Place, only: Collection[str] | None = None
     ) -> Iterator[tuple[_Plan, list[Column], Ragged | None]]:
         """Yields the plan and source columns of each field, and its rows if they differ in size."""
-        for plan in self._plans:
-            if _fixed_shape(plan.kind) is None:
+        for plan in self._plans_of(only):
+            if plan.name in self._special:
+                leaf = plan.members[0].leaf
+                yield plan, [], nested_values(leaf_array(batch, leaf), leaf, plan.kind, place)
+            elif fixed_shape(plan.kind) is None:
                 rows, column = self._ragged(plan, batch, place)
                 yield plan, [column], rows
             else:
                 yield plan, [self._fixed(plan, m, batch, place) for m in plan.members], None
 
+    def _plans_of(self, fields: Collection[str] | None) -> list[_Plan]:
+        """Returns the plans of those fields, or of all, that are not images."""
+        return [
+            plan
+            for plan in self._plans
+            if not isinstance(plan.kind, Image)
+            and (fields is None or plan.name in fields or plan.valid in fields)
+        ]
+
     # --- Planning ---------------------------------------------------------------------------------
+
+    def _leaf(self, name: str) -> Leaf:
+        return find_leaf(self._leaves, name, self._where)
 
     def _check_names(self) -> None:
         """Checks that every name in the options is a column of the table or a group."""
@@ -235,7 +272,14 @@ class Conversion:
         names += [n for n in (*options.dtypes, *options.nulls) if n not in options.groups]
         names += [n for n in options.columns or () if n not in options.groups]
         for name in names:
-            find_leaf(self._leaves, name, self._where)
+            self._leaf(name)
+        for what, given in (("dtypes", options.dtypes), ("nulls", options.nulls)):
+            for name in given:
+                if name not in options.groups and self._leaf(name).name in self._special:
+                    raise SchemaError(
+                        f"{self._where}: {name!r} cannot have {what}: it contains images or "
+                        "nested lists"
+                    )
 
     def _wanted(self) -> list[str]:
         """Returns the names of the fields, columns and groups, in order."""
@@ -255,6 +299,9 @@ class Conversion:
         if name in self._options.groups:
             return self._group_plan(name, self._options.groups[name])
         leaf = self._leaf(name)
+        special = self._special.get(leaf.name)
+        if special is not None:
+            return _Plan(leaf.name, special, [_Member(leaf, special, _NO_POLICY)])
         kind = self._cast_kind(leaf, field_of(leaf, self._where), self._option("dtypes", name))
         policy = self._option("nulls", name, _NO_POLICY)
         suffix = VALID_SUFFIX if _is_mask(policy) else None
@@ -268,8 +315,8 @@ class Conversion:
         first = 0
         for column in names:
             leaf = self._leaf(column)
-            kind = field_of(leaf, self._where)
-            shape = _fixed_shape(kind)
+            kind = self._special.get(leaf.name) or field_of(leaf, self._where)
+            shape = fixed_shape(kind)
             if shape is None or len(shape) > 1 or is_vocabulary(leaf.type):
                 raise SchemaError(
                     f"{self._where}: column {leaf.spoken!r} is {leaf.type} and cannot be in "
@@ -301,7 +348,7 @@ class Conversion:
         for plan in self._plans:
             added: list[tuple[str, Field]] = [(plan.name, plan.kind)]
             if plan.valid is not None:
-                shape = _fixed_shape(plan.kind)
+                shape = fixed_shape(plan.kind)
                 added.append((plan.valid, Array("bool", shape) if shape else Scalar("bool")))
             for name, kind in added:
                 if name in fields:
@@ -314,9 +361,6 @@ class Conversion:
             f"{self._where}: two fields would have the name {name!r}: rename the group or the "
             "column"
         )
-
-    def _leaf(self, name: str) -> Leaf:
-        return find_leaf(self._leaves, name, self._where)
 
     def _option(self, which: str, name: str, default: Any = None) -> Any:
         """Returns the option given for a column, in any of the spellings of its name."""
@@ -387,7 +431,7 @@ class Conversion:
             rows = ragged_bytes(array, spoken, place)
             return rows, Column(plan.name, member.leaf.name, None, None, nulls)
         rows, missing = ragged_lists(array)
-        dtype = plan.kind.dtype
+        dtype = _dtype_of(plan.kind)
         values = filled(rows.values, missing, 0)
         values = cast_numbers(values, dtype, spoken, place)
         if missing is not None:
@@ -410,20 +454,10 @@ class Conversion:
         )
 
 
-def leaf_array(batch: pa.RecordBatch, leaf: Leaf) -> pa.Array:
-    """Returns a leaf's array, null where its struct is. Decodes dictionaries of numbers."""
-    array = batch.column(leaf.path[0])
-    for name in leaf.path[1:]:
-        array = array.flatten()[array.type.get_field_index(name)]
-    if pa.types.is_dictionary(array.type) and not is_vocabulary(array.type):
-        array = array.dictionary_decode()
-    return array
-
-
 def _target(
     out: Mapping[str, NDArray[Any]] | None, name: str, rows: int, shape: tuple[int, ...], kind: Any
 ) -> NDArray[Any]:
-    return np.empty((rows, *shape), _dtype_of(kind)) if out is None else out[name]
+    return np.empty((rows, *shape), kind.dtype) if out is None else out[name]
 
 
 def _part(target: NDArray[Any], plan: _Plan, member: _Member) -> NDArray[Any]:
@@ -446,21 +480,6 @@ def _mark_valid(valid: NDArray[Any], plan: _Plan, columns: Sequence[Column]) -> 
         _part(valid, plan, member)[...] = ~missing
 
 
-def _copy_tiled(copies: Sequence[tuple[NDArray[Any], NDArray[Any]]], rows: int) -> None:
-    """Copies arrays (rows, ...) to strided ones, a tile of rows of all of them at a time."""
-    for begin in range(0, rows, _TILE_ROWS):
-        end = begin + _TILE_ROWS
-        for target, values in copies:
-            target[begin:end] = values[begin:end]
-
-
-def _fixed_shape(kind: Field) -> tuple[int, ...] | None:
-    """Returns the shape of one row of a fixed-width field; None for other fields."""
-    if isinstance(kind, Scalar):
-        return ()
-    return kind.fixed_shape if isinstance(kind, Array) else None
-
-
 def _dtype_of(kind: Any) -> str:
     return str(kind.dtype)
 
@@ -469,7 +488,7 @@ def _has_no_null(kind: Field) -> bool:
     """Returns whether a field cannot represent a null. Floats can, as NaN."""
     if isinstance(kind, Scalar):
         return np.dtype(kind.dtype).kind != "f"
-    return _fixed_shape(kind) is None
+    return fixed_shape(kind) is None
 
 
 def _is_mask(policy: Any) -> bool:

@@ -17,7 +17,7 @@ import xxhash
 
 from fastio.errors import ShardCorrupt
 from fastio.runtime.threads import DaemonPool
-from fastio.schema import Array, Scalar, is_fixed_width
+from fastio.schema import fixed_shape
 from fastio.sources.table.columns import Part
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.objects import TableFile, stamp
@@ -136,15 +136,11 @@ class TableDataset:
     @cached_property
     def fixed(self) -> dict[str, tuple[tuple[int, ...], int]]:
         """The shape and size in bytes of a row of each fixed-width field."""
-        found = {}
-        for name, kind in self.schema.fields.items():
-            shape = kind.fixed_shape if isinstance(kind, Array) else ()
-            if isinstance(kind, (Scalar, Array)) and shape is not None:
-                found[name] = (
-                    shape,
-                    prod(shape) * np.dtype(kind.dtype).itemsize,
-                )
-        return found
+        return {
+            name: (shape, prod(shape) * np.dtype(kind.dtype).itemsize)  # type: ignore[union-attr]
+            for name, kind in self.schema.fields.items()
+            if (shape := fixed_shape(kind)) is not None
+        }
 
     def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[Rows]:
         """Yields the rows of a row group in order. Thread-safe.
@@ -208,9 +204,7 @@ class TableDataset:
         return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
 
     def _find_groups(self, pool: DaemonPool, kept: list[int] | None) -> list[RowGroup]:
-        kinds = self._conversion.schema().fields
-        sources = self._conversion.sources()
-        varying = sorted({column for field, column in sources if _varies(kinds[field])})
+        varying = self._conversion.varying()
         counted = list(pool.map(lambda source: source.groups(varying), self._sources))
         self._counts: list[int] = list(self._count(counted, pool)) if kept is None else kept
         matches = iter(self._counts)
@@ -249,8 +243,3 @@ class TableDataset:
         with reading(f"{self._names[file]}, row group {number}"):
             batches = self._sources[file].read(number, list(wanted.columns), None, False)
             return sum(wanted.of_batch(batch).num_rows for batch in batches)
-
-
-def _varies(kind: Any) -> bool:
-    """Returns whether the rows of a field differ in size."""
-    return not is_fixed_width(kind)

@@ -110,6 +110,29 @@ def field_of(leaf: Leaf, where: str) -> Field:
     )
 
 
+def nested_field(kind: pa.DataType) -> Array | Text | None:
+    """Returns the field of lists of lists of numbers, or of lists of strings; None for others."""
+    if field_or_none(kind) is not None or not is_list(kind):
+        return None
+    if is_text(kind.value_type):
+        return Text(listed=True)
+    shape = _list_shape(kind)
+    for _ in shape:
+        kind = kind.value_type
+    field = field_or_none(kind)
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return Array(field.dtype, shape) if isinstance(field, Scalar) and plain else None
+
+
+def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
+    """Returns the lengths of lists in lists, None where they differ."""
+    shape: tuple[int | None, ...] = ()
+    while is_list(kind):
+        fixed = pa.types.is_fixed_size_list(kind)
+        shape, kind = (*shape, kind.list_size if fixed else None), kind.value_type
+    return shape
+
+
 def is_vocabulary(kind: pa.DataType) -> bool:
     """Returns whether a type is a dictionary of strings, of which the codes are stored."""
     return bool(pa.types.is_dictionary(kind)) and is_text(kind.value_type)

@@ -11,12 +11,13 @@ import pyarrow as pa
 from fastio.errors import SchemaError
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import Schema
-from fastio.sources.table.columns import Conversion, leaf_array
+from fastio.sources.table.columns import Conversion
 from fastio.sources.table.features import class_names, features_of, with_classes
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.leaves import widest
 from fastio.sources.table.options import MASK, TableOptions
 from fastio.sources.table.reading import Place, Table
+from fastio.sources.table.values import leaf_array
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
 _READ_ROWS = 65536

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,8 +13,11 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
 from fastio.schema import Array, Field, Text
-from fastio.sources.table.leaves import is_binary, is_text
+from fastio.sources.table.leaves import Leaf, is_binary, is_text, is_vocabulary
 from fastio.sources.table.reading import Place
+
+# Rows that are copied at a time, so that the strided target stays in the CPU cache.
+_TILE_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,16 @@ class Ragged:
             return parts[0]
         lengths = np.concatenate([np.diff(part.offsets) for part in parts])
         return Ragged.of_lengths(np.concatenate([part.values for part in parts]), lengths)
+
+
+def leaf_array(batch: pa.RecordBatch, leaf: Leaf) -> pa.Array:
+    """Returns a leaf's array, null where its struct is. Decodes dictionaries of numbers."""
+    array = batch.column(leaf.path[0])
+    for name in leaf.path[1:]:
+        array = array.flatten()[array.type.get_field_index(name)]
+    if pa.types.is_dictionary(array.type) and not is_vocabulary(array.type):
+        array = array.dictionary_decode()
+    return array
 
 
 def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
@@ -166,6 +180,14 @@ def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) ->
             f"{place.column(column)}, row {place.row(where)}: {number} does not fit {dtype}"
         )
     return found
+
+
+def copy_tiled(copies: Sequence[tuple[NDArray[Any], NDArray[Any]]], rows: int) -> None:
+    """Copies arrays (rows, ...) to strided ones, a tile of rows of all of them at a time."""
+    for begin in range(0, rows, _TILE_ROWS):
+        end = begin + _TILE_ROWS
+        for target, values in copies:
+            target[begin:end] = values[begin:end]
 
 
 def _changed(values: NDArray[Any], found: NDArray[Any]) -> Any:
@@ -284,3 +306,56 @@ def listed(rows: Ragged, kind: Field) -> list[Any]:
     if isinstance(kind, Text):
         return [part.tobytes().decode() for part in parts]
     return [part.tobytes() for part in parts]
+
+
+def nested_values(array: pa.Array, leaf: Leaf, field: Field, place: Place) -> Any:
+    """Returns a list of each row's numbers, an array of the field's dtype, or of its strings.
+
+    Raises:
+        SchemaError: a value is null, or lists in a list differ in their lengths.
+    """
+    if isinstance(field, Text):
+        return _strings(array, leaf, place)
+    assert isinstance(field, Array)
+    found = []
+    for row, value in enumerate(array):
+        try:
+            found.append(_as_array(value.as_py(), field))
+        except (TypeError, ValueError) as error:
+            raise SchemaError(
+                f"{place.column(leaf.spoken)}, row {place.row(row)} has a null, or lists of "
+                f"different lengths, and cannot become an array ({error}); leave the column "
+                "out by choosing other columns (columns=..., --columns)"
+            ) from error
+    return found
+
+
+def _strings(array: pa.Array, leaf: Leaf, place: Place) -> list[list[str]]:
+    try:
+        found: list[list[str]] = array.to_pylist()
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"{place.column(leaf.spoken)} is not UTF-8 in {place.rows(len(array))}: {error}"
+        ) from error
+    for row, strings in enumerate(found):
+        if strings is None or None in strings:
+            raise SchemaError(
+                f"{place.column(leaf.spoken)}, row {place.row(row)} is null instead of a "
+                "string: fill it with dataset.map, or leave the column out by choosing other "
+                "columns (columns=..., --columns)"
+            )
+    return found
+
+
+def _as_array(value: Any, field: Array) -> NDArray[Any]:
+    if value is None:
+        raise TypeError("there is no value")
+    array = np.array(value, field.dtype)
+    shape = field.shape or ()
+    if array.ndim < len(shape) and not array.size:  # of empty lists NumPy knows the outer ones only
+        return np.zeros(
+            [*array.shape, *(length or 0 for length in shape[array.ndim :])], array.dtype
+        )
+    if array.ndim != len(shape):
+        raise ValueError(f"its shape is {array.shape}")
+    return array

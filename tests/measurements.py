@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from fastio.diagnose import Busy, DataFacts, MachineFacts, Measured, Phase, PhaseName, Settings
+from fastio.diagnose import (
+    Busy,
+    DataFacts,
+    Epoch,
+    MachineFacts,
+    Measured,
+    Phase,
+    PhaseName,
+    Settings,
+)
+from fastio.diagnose.measured import STAGES
 
 ROWS = 10_000
 SAMPLES = 1_000  # of every phase
@@ -29,6 +39,11 @@ def measured(
         tuple(phases),
         **others,
     )
+
+
+def split(name: Literal["warm", "cold"], *seconds: float) -> Epoch:
+    """An epoch with the seconds of each stage, in the order of the data flow."""
+    return Epoch(name, sum(seconds), dict(zip(STAGES, seconds, strict=True)))
 
 
 def phase(name: PhaseName, us: float, **busy_us: float) -> Phase:

@@ -14,12 +14,12 @@ from fastio.diagnose import (
     Prediction,
     Settings,
     Span,
-    Split,
     Stage,
     ThreadRate,
     Training,
 )
-from fastio.diagnose.report.epochs import Rung
+from fastio.diagnose.measured import Rung
+from tests.measurements import split
 
 MACHINE = MachineFacts(
     "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz",
@@ -79,9 +79,9 @@ def photos() -> Measured:
             phase("baseline_loader", rows, 24.71, Busy()),
             phase("baseline_together", rows, 24.93, Busy(compute_s=4.479), 0.1797),
         ),
-        splits=(
-            Split("warm", 0.0, 20.14, 0.0, 0.0, 27.994),
-            Split("cold", 11.03, 20.14, 0.0, 0.0, 27.994),
+        epochs=(
+            split("warm", 0.0, 20.14, 0.0, 0.0, 27.994),
+            split("cold", 11.03, 20.14, 0.0, 0.0, 27.994),
         ),
         timeline=(
             *timeline("warm", {"decode": 0.0258}, 0.0358),
@@ -157,7 +157,7 @@ def remote_cold() -> Measured:
         dataset=facts,
         settings=Settings(256, 16, CROP, "resnet50", "", None, "cuda"),
         phases=(phase("compute", rows, 8.1, Busy(compute_s=8.1), 1.0), fetched),
-        splits=(Split("cold", 5310.0, 0.0, 0.0, 54.0, 486.0),),
+        epochs=(split("cold", 5310.0, 0.0, 0.0, 54.0, 486.0),),
         timeline=tuple(timeline("cold", {"fetch": 1.13, "copy": 0.012}, 0.104, 12)),
         predictions=(Prediction("now, cold", 5850.0, 5850.0), Prediction("cache holds all", 540.0)),
         notes=("Fetching took 24 MB/s over 30 ms of latency.",),
@@ -178,7 +178,7 @@ def compute_bound() -> Measured:
             phase("loader_warm", rows, 2.25, Busy(0.02, 3.1, 1.2)),
             phase("together_warm", rows, 61.6, Busy(0.02, 3.1, 1.2, compute_s=61.2), 0.9935),
         ),
-        splits=(Split("warm", 0.0, 1.9, 0.0, 0.0, 289.75),),
+        epochs=(split("warm", 0.0, 1.9, 0.0, 0.0, 289.75),),
         timeline=tuple(timeline("warm", {"decode": 0.006}, 0.98, 6)),
         threads=(ThreadRate(1, 462.0), ThreadRate(2, 889.0)),
     )
@@ -196,7 +196,7 @@ def table() -> Measured:
             phase("loader_warm", rows, 0.74, Busy(0.08, 0.0, 1.31, transform_s=0.3)),
             phase("together_warm", rows, 0.931, Busy(0.08, 0.0, 1.3, 0.0, 0.31, 0.183), 0.1966),
         ),
-        splits=(Split("warm", 0.0, 2.51, 1.776, 0.0, 1.0486),),
+        epochs=(split("warm", 0.0, 2.51, 1.776, 0.0, 1.0486),),
         timeline=tuple(timeline("warm", {"decode": 0.0009, "transform": 0.00063}, 0.000375, 30)),
         accelerators_fed=0.22,
     )

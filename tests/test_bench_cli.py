@@ -80,7 +80,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     assert together.au is not None
     assert 0 < together.au <= 1
     assert together.busy.transform_s > 0
-    split = measured.split("warm")
+    split = measured.epoch("warm")
     assert split is not None
     assert split.epoch_s > 0
     assert {span.stage for span in measured.timeline} >= {"compute", "transform"}
@@ -319,5 +319,5 @@ def test_data_behind_a_url(folder: Path, tmp_path: Path) -> None:
     assert warm is not None
     assert cold.bytes_fetched > 0
     assert warm.bytes_fetched == 0
-    split = measured.split("cold")
+    split = measured.epoch("cold")
     assert split is not None

@@ -18,7 +18,8 @@ from fastio.diagnose.bench import BenchError, Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
 from fastio.diagnose.bench.ladder import Packed, Recipe, recipes
-from fastio.diagnose.report import Rung, ladder_report, print_report, write_page
+from fastio.diagnose.measured import Rung
+from fastio.diagnose.report import ladder_report, print_report, write_page
 
 COUNT, CLASSES, SIZE = 24, 3, 32
 module = sys.modules["fastio.diagnose.bench.ladder"]  # whose name in the package is the function's

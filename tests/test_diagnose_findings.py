@@ -12,17 +12,16 @@ from fastio.diagnose import (
     Measured,
     Phase,
     PhaseName,
-    Split,
     ThreadRate,
     by_gain,
     changes,
-    cold_split,
+    cold_epoch,
     diagnose,
     epoch_after,
     epoch_now,
     predictions,
 )
-from tests.measurements import ROWS, measured, phase
+from tests.measurements import ROWS, measured, phase, split
 
 # Microseconds a sample of a machine where nothing is wrong: the model is the slowest by a little.
 HEALTHY: dict[PhaseName, float] = {
@@ -159,7 +158,7 @@ def test_several_are_sorted_by_gain() -> None:
 def test_the_share_of_the_epoch_is_told() -> None:
     found = bench(
         {"loader_cold": 2000, "together_cold": 2000},
-        splits=(Split("warm", 0, 0, 0, 0, 5.0), Split("cold", 15.0, 0, 0, 0, 5.0)),
+        epochs=(split("warm", 0, 0, 0, 0, 5.0), split("cold", 15.0, 0, 0, 0, 5.0)),
     )
     assert first(found).waits_for == "75% of a cold epoch waits for the disk"
 
@@ -216,16 +215,16 @@ def test_findings_without_a_gain_come_last() -> None:
 
 
 def test_what_a_cold_epoch_takes_longer_is_fetching() -> None:
-    warm = Split("warm", 0, 1.0, 2.0, 0, 5.0)
-    assert cold_split(warm, 20.0, 13.0) == Split("cold", 12.0, 1.0, 2.0, 0, 5.0)
-    faster = cold_split(warm, 4.0, 1.0)
-    assert faster.fetch_s == 0
+    warm = split("warm", 0, 1.0, 2.0, 0, 5.0)
+    assert cold_epoch(warm, 20.0, 13.0) == split("cold", 12.0, 1.0, 2.0, 0, 5.0)
+    faster = cold_epoch(warm, 4.0, 1.0)
+    assert faster.stages["fetch"] == 0
     assert faster.epoch_s == pytest.approx(4.0)
 
 
 def test_what_a_cold_epoch_takes_longer_without_waiting_is_not_fetching() -> None:
-    warm = Split("warm", 0, 1.0, 2.0, 0, 5.0)
-    assert cold_split(warm, 17.0, 1.0) == Split("cold", 1.0, 2.0, 4.0, 0, 10.0)
+    warm = split("warm", 0, 1.0, 2.0, 0, 5.0)
+    assert cold_epoch(warm, 17.0, 1.0) == split("cold", 1.0, 2.0, 4.0, 0, 10.0)
 
 
 def test_a_model_that_waits_for_the_disk_is_not_to_blame() -> None:

@@ -14,19 +14,18 @@ from fastio.diagnose import (
     Phase,
     Prediction,
     Span,
-    Split,
     ThreadRate,
     Training,
 )
 from fastio.errors import MeasuredInvalid
-from tests.measurements import measured
+from tests.measurements import measured, split
 
 FULL = measured(
     [
         Phase("compute", 100, 2.0, Busy(compute_s=2.0), steps=10, au=1.0),
         Phase("loader_warm", 100, 4.0, Busy(1.0, 2.0, 3.0), 0.5, 10, 1000, 0, 5.0),
     ],
-    splits=(Split("warm", 0.0, 1.0, 2.0, 3.0, 4.0),),
+    epochs=(split("warm", 0.0, 1.0, 2.0, 3.0, 4.0),),
     timeline=(Span(0, "decode", 0.0, 0.1), Span(0, "compute", 0.1, 0.2, "cold")),
     threads=(ThreadRate(1, 10.0), ThreadRate(2, 19.0)),
     predictions=(Prediction("now, warm", 4.0, 4.0), Prediction("threads: 2", 2.0)),
@@ -99,14 +98,14 @@ def test_an_epoch_is_the_rate_over_all_rows() -> None:
 
 def test_what_was_not_measured_is_none() -> None:
     assert FULL.phase("together_cold") is None
-    assert FULL.split("cold") is None
+    assert FULL.epoch("cold") is None
 
 
-def test_parts_of_a_split_add_up() -> None:
-    (split,) = FULL.splits
-    assert split.epoch_s == 10
-    assert list(split.parts()) == ["fetch", "decode", "transform", "copy", "compute"]
-    assert sum(split.parts().values()) == split.epoch_s
+def test_parts_of_an_epoch_add_up() -> None:
+    (epoch,) = FULL.epochs
+    assert epoch.epoch_s == 10
+    assert [part for part, _ in epoch.parts()] == ["decode", "transform", "copy", "compute"]
+    assert sum(spent for _, spent in epoch.parts()) == epoch.epoch_s
 
 
 def test_an_empty_phase_divides_by_nothing() -> None:

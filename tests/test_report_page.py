@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastio.diagnose import Finding
-from fastio.diagnose.report import Rung, bench_report, write_page
+from fastio.diagnose.measured import Rung
+from fastio.diagnose.report import bench_report, write_page
 from fastio.diagnose.report.page import page
 from fastio.diagnose.report.plots import figures
 from fastio.diagnose.report.summary import headlines, remarks, verdict

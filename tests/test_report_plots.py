@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fastio.diagnose import Span, ThreadRate, words
-from fastio.diagnose.report import Rung, canvas
+from fastio.diagnose import Epoch, Span, ThreadRate, words
+from fastio.diagnose.measured import Rung
+from fastio.diagnose.report import canvas
 from fastio.diagnose.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
-from fastio.diagnose.report.epochs import Epoch, epochs
 from fastio.diagnose.report.plots import (
     Bar,
     Reference,
@@ -62,7 +62,7 @@ def boxes(canvas: Canvas, colour: str) -> list[tuple[float, float, float, float]
         lambda width: ladder([Rung("one", 1.0)], width=width),
         lambda width: ladder([Rung("one", shown=False, why_not="no GPU")], width=width),
         lambda width: split_bars([], width=width),
-        lambda width: split_bars([Epoch("warm", 1.0, 1.0, None)], width=width),
+        lambda width: split_bars([Epoch("warm", 1.0)], width=width),
         lambda width: timeline([], width=width),
         lambda width: timeline([Span(3, "compute", 1.0, 1.0)], width=width),
         lambda width: timeline([Span(3, "compute", 1.0, 1.5)], width=width),
@@ -103,7 +103,7 @@ def test_ladder_shows_speed_ups_accuracy_and_what_is_missing(width: int) -> None
 
 @WIDTHS
 def test_split_bars_name_every_part(width: int) -> None:
-    shown = list(epochs(samples.photos()))
+    shown = samples.photos().all_epochs()
     found = " ".join(texts(split_bars(shown, width=width)))
     for epoch in shown:
         assert f"{epoch.name}, " in found
@@ -120,7 +120,7 @@ def test_split_bars_name_every_part(width: int) -> None:
 @pytest.mark.parametrize("width", [WIDE, NARROW, 200])
 def test_labels_of_small_parts_do_not_run_into_each_other(width: int) -> None:
     parts = {"fetch": 1.0, "decode": 2.0, "transform": 1.5, "copy": 0.5, "compute": 60.0}
-    canvas = split_bars([Epoch("warm", 65.0, 1.0, None, parts)], width=width)
+    canvas = split_bars([Epoch("warm", 65.0, parts)], width=width)
     places = []
     for text in root(canvas).iter("text"):
         label = "".join(text.itertext())
@@ -228,7 +228,7 @@ def test_inline_drawings_refer_to_nothing(title: str) -> None:
 
 
 def test_the_same_data_give_the_same_drawing() -> None:
-    first, second = (split_bars(list(epochs(samples.photos()))).svg() for _ in range(2))
+    first, second = (split_bars(samples.photos().all_epochs()).svg() for _ in range(2))
     assert first == second
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split, words
-from fastio.diagnose.report.epochs import Rung, epochs, speed_ups
+from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, words
+from fastio.diagnose.measured import Rung
 from fastio.diagnose.report.summary import (
     ceiling_line,
     dataset_line,
@@ -24,8 +24,10 @@ from fastio.diagnose.report.tables import (
     ladder_table,
     predictions_table,
     runs_table,
+    speed_ups,
 )
 from tests import report_samples as samples
+from tests.measurements import split
 
 X = words.TIMES
 
@@ -67,7 +69,7 @@ def with_baseline(seconds: float) -> Measured:
         Phase("together_warm", 1000, 10.0, Busy(compute_s=4.0)),
         Phase("baseline_together", 1000, seconds, Busy(compute_s=4.0)),
     )
-    return replace(samples.photos(), phases=phases, splits=(Split("warm", 0, 6, 0, 0, 4),))
+    return replace(samples.photos(), phases=phases, epochs=(split("warm", 0, 6, 0, 0, 4),))
 
 
 @pytest.mark.parametrize(
@@ -139,27 +141,28 @@ def test_remarks_hold_notes_memory_and_baseline() -> None:
 
 def test_epoch_s_parts_add_up() -> None:
     for name, make in samples.SAMPLES.items():
-        for epoch in epochs(make()):
+        for epoch in make().all_epochs():
             total = sum(spent for _, spent in epoch.parts())
             assert total == pytest.approx(epoch.epoch_s), name
 
 
 def test_dataloader_s_time_beside_the_model_is_waiting() -> None:
-    *_, baseline = epochs(samples.photos())
+    *_, baseline = samples.photos().all_epochs()
     assert baseline.name == "DataLoader"
     assert [part for part, _ in baseline.parts()] == ["wait", "compute"]
     assert baseline.wait_s == pytest.approx((24.93 - 4.479) / 8000 * 50_000)
 
 
 def test_dataloader_without_a_known_model_is_all_waiting() -> None:
-    (baseline,) = epochs(replace(samples.empty(), phases=(Phase("baseline_together", 10, 2.0),)))
+    measured = replace(samples.empty(), phases=(Phase("baseline_together", 10, 2.0),))
+    (baseline,) = measured.all_epochs()
     assert baseline.parts() == [("wait", pytest.approx(10_000.0))]
     assert baseline.wait_s is None
 
 
 def test_epochs_of_no_time_are_left_out() -> None:
-    measured = replace(samples.empty(), splits=(Split("warm", 0, 0, 0, 0, 0),))
-    assert list(epochs(measured)) == []
+    measured = replace(samples.empty(), epochs=(split("warm", 0, 0, 0, 0, 0),))
+    assert measured.all_epochs() == []
     assert epoch_table(measured).rows == ()
     assert verdict(measured).startswith("No measurement")
 

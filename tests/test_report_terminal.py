@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fastio.diagnose import Finding, Measured, Split
-from fastio.diagnose.report import Rung, bench_report, ladder_report, print_report
+from fastio.diagnose import Finding, Measured
+from fastio.diagnose.measured import Rung
+from fastio.diagnose.report import bench_report, ladder_report, print_report
 from fastio.diagnose.report.summary import verdict
 from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples
+from tests.measurements import split
 
 
 def printed(
@@ -138,7 +140,7 @@ def test_names_cannot_write_markup_or_escape_sequences() -> None:
 
 
 def test_an_epoch_of_one_tiny_part_is_drawn() -> None:
-    measured = replace(samples.photos(), splits=(Split("warm", 1e-9, 0, 0, 0, 1.0),))
+    measured = replace(samples.photos(), epochs=(split("warm", 1e-9, 0, 0, 0, 1.0),))
     assert "compute" in printed(measured, 80)
 
 

@@ -22,6 +22,7 @@ from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import (
     Busy,
+    Epoch,
     Measured,
     Memory,
     Phase,
@@ -29,7 +30,6 @@ from fastio.diagnose.measured import (
     Prediction,
     Settings,
     Span,
-    Split,
     Stage,
     ThreadRate,
     Training,
@@ -38,7 +38,7 @@ from fastio.diagnose.options import Use
 from fastio.diagnose.rules import diagnose, diagnose_stats
 from fastio.diagnose.rules.runs import (
     changes,
-    cold_split,
+    cold_epoch,
     epoch_after,
     epoch_now,
     predictions,
@@ -48,6 +48,7 @@ __all__ = [
     "Busy",
     "Costs",
     "DataFacts",
+    "Epoch",
     "Facts",
     "Finding",
     "MachineFacts",
@@ -58,14 +59,13 @@ __all__ = [
     "Prediction",
     "Settings",
     "Span",
-    "Split",
     "Stage",
     "ThreadRate",
     "Training",
     "Use",
     "by_gain",
     "changes",
-    "cold_split",
+    "cold_epoch",
     "costs",
     "diagnose",
     "diagnose_stats",

@@ -25,8 +25,10 @@ PhaseName = Literal[
     "baseline_loader",  # torch's DataLoader with Pillow, warm
     "baseline_together",
 ]
+TOGETHER: tuple[PhaseName, ...] = ("together_warm", "together_cold", "baseline_together")
 Stage = Literal["fetch", "decode", "transform", "copy", "compute"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order of the data flow
+Part = Stage | Literal["wait"]  # of an epoch that is not told apart further
 
 
 @dataclass(frozen=True)
@@ -137,35 +139,46 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Split:
-    """The seconds of one epoch by stage; the parts add up to the epoch.
+class Epoch:
+    """The seconds of one epoch by stage.
 
     Work that is hidden behind another stage is in none of them.
 
     Attributes:
-        name: "warm" or "cold".
-        fetch_s: waiting for storage or network: what the cold run takes longer than the warm one.
-        decode_s: waiting for the loader's threads: reading from memory, decoding, resizing.
-        transform_s: Python transforms.
-        copy_s: waiting for copies to the device.
-        compute_s: the model computes.
+        name: "warm", "cold" or "DataLoader".
+        epoch_s: seconds of the epoch.
+        stages: seconds of each stage, which add up to the epoch. "fetch": waiting for storage or
+            network, which is what the cold run takes longer than the warm one. "decode": waiting
+            for the loader's threads, which read from memory, decode and resize. "transform":
+            Python transforms. "copy": waiting for copies to the device. "compute": the model. Of
+            DataLoader, whose workers are not looked into, "compute" alone.
     """
 
-    name: Literal["warm", "cold"]
-    fetch_s: float
-    decode_s: float
-    transform_s: float
-    copy_s: float
-    compute_s: float
+    name: Literal["warm", "cold", "DataLoader"]
+    epoch_s: float
+    stages: dict[Stage, float] = field(default_factory=dict)
 
     @property
-    def epoch_s(self) -> float:
-        """The seconds of the epoch."""
-        return sum(self.parts().values())
+    def run(self) -> PhaseName:
+        """The name of the run that it was measured in."""
+        runs: dict[str, PhaseName] = {"warm": "together_warm", "cold": "together_cold"}
+        return runs.get(self.name, "baseline_together")
 
-    def parts(self) -> dict[Stage, float]:
-        """Returns the parts by stage, in the order of the data flow."""
-        return {stage: getattr(self, f"{stage}_s") for stage in STAGES}
+    @property
+    def wait_s(self) -> float | None:
+        """The seconds in which the model did not compute; None if unknown."""
+        return self.epoch_s - self.stages["compute"] if "compute" in self.stages else None
+
+    @property
+    def wait_share(self) -> float:
+        """The share of the epoch in which the model did not compute, 0.0 to 1.0."""
+        return (self.wait_s or 0.0) / self.epoch_s if self.epoch_s > 0 else 0.0
+
+    def parts(self) -> list[tuple[Part, float]]:
+        """Returns the stages and their seconds, which add up to the epoch, without empty stages."""
+        found: list[tuple[Part, float]] = [(s, spent) for s, spent in self.stages.items() if spent]
+        rest = self.epoch_s - sum(spent for _, spent in found)
+        return [("wait", rest), *found] if rest > 1e-6 * self.epoch_s else found
 
 
 @dataclass(frozen=True)
@@ -227,6 +240,35 @@ class Prediction:
     epoch_s: float
     measured_s: float | None = None
 
+    @property
+    def is_now(self) -> bool:
+        """Whether it is the epoch as it is now."""
+        return self.name.split(",")[0] == "now"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of a ladder: everything of the rungs before it, and one change more.
+
+    Attributes:
+        name: the change in a few words.
+        epoch_s: seconds of an epoch; None: it was not measured.
+        accuracy: top-1 after training, 0.0 to 1.0; None: nothing was trained.
+        shown: whether this machine could show it.
+        why_not: why it could not; "" where it could.
+    """
+
+    name: str
+    epoch_s: float | None = None
+    accuracy: float | None = None
+    shown: bool = True
+    why_not: str = ""
+
+    @property
+    def time_s(self) -> float | None:
+        """The seconds of an epoch; None if there is nothing to show."""
+        return self.epoch_s if self.shown and self.epoch_s else None
+
 
 @dataclass(frozen=True)
 class Training:
@@ -254,7 +296,7 @@ class Measured:
     Attributes:
         machine, dataset, settings: facts of the machine and the data, and the settings.
         phases: the runs, in the order of `PhaseName`; those that were not requested are missing.
-        splits: seconds of an epoch by stage, warm, and cold if it was measured.
+        epochs: seconds of an epoch by stage, warm, and cold if it was measured.
         timeline: spans of a few dozen steps.
         threads: rates by number of threads, ascending; () if not measured.
         predictions: epochs now, then after each change, the largest gain first.
@@ -272,7 +314,7 @@ class Measured:
     dataset: DataFacts
     settings: Settings
     phases: tuple[Phase, ...]
-    splits: tuple[Split, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
     timeline: tuple[Span, ...] = ()
     threads: tuple[ThreadRate, ...] = ()
     predictions: tuple[Prediction, ...] = ()
@@ -287,9 +329,19 @@ class Measured:
         """Returns the run of that name, or None if it was not made."""
         return next((phase for phase in self.phases if phase.name == name), None)
 
-    def split(self, name: Literal["warm", "cold"]) -> Split | None:
-        """Returns the split of that name, or None if it was not measured."""
-        return next((split for split in self.splits if split.name == name), None)
+    def epoch(self, name: Literal["warm", "cold"]) -> Epoch | None:
+        """Returns the epoch of that name, or None if it was not measured."""
+        return next((epoch for epoch in self.epochs if epoch.name == name), None)
+
+    def all_epochs(self) -> list[Epoch]:
+        """Returns the epochs that take any time, DataLoader's last."""
+        found = [epoch for epoch in self.epochs if epoch.epoch_s > 0]
+        baseline = self.phase("baseline_together")
+        if baseline is not None and baseline.samples and baseline.seconds > 0:
+            compute_s = baseline.busy.compute_s / baseline.samples * self.dataset.rows
+            stages: dict[Stage, float] = {"compute": compute_s} if compute_s else {}
+            found.append(Epoch("DataLoader", self.epoch_s(baseline), stages))
+        return found
 
     def epoch_s(self, phase: Phase) -> float:
         """Returns the seconds of a whole epoch at a phase's rate; 0.0 for an empty phase."""
@@ -323,12 +375,11 @@ class Measured:
         return {"format": FORMAT, **asdict(self), "phases": phases}
 
     def _derived(self, phase: Phase) -> dict[str, float | None]:
-        together = phase.name in ("together_warm", "together_cold", "baseline_together")
         return {
             "samples_per_s": phase.samples_per_s,
             "wait_share": phase.wait_share,
             "cores_busy": phase.cores_busy,
-            "of_ceiling": self.reach(phase.name) if together else None,
+            "of_ceiling": self.reach(phase.name) if phase.name in TOGETHER else None,
         }
 
     @classmethod

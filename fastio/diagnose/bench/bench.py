@@ -17,10 +17,10 @@ from fastio.diagnose.bench.training import accuracies, check_val
 from fastio.diagnose.costs import costs
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.loop import Run, phase_of, stage_seconds, timeline
-from fastio.diagnose.measured import Measured, Memory, Phase, Settings, Span, Split, Stage
+from fastio.diagnose.measured import STAGES, Epoch, Measured, Memory, Phase, Settings, Span, Stage
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, peak_memory
-from fastio.diagnose.rules.runs import cold_split, predictions
+from fastio.diagnose.rules.runs import cold_epoch, predictions
 from fastio.runtime.memory import available_memory
 
 MADE = "made"  # as a baseline: the photos that were made for a preset
@@ -114,7 +114,7 @@ def _measure(runs: Runs) -> Measured:
     )
     measured = replace(
         measured,
-        splits=_splits(measured, together_warm),
+        epochs=_epochs(measured, together_warm),
         timeline=_timeline(measured, together_warm, together_cold),
         accelerators_fed=_fed(measured),
     )
@@ -173,28 +173,28 @@ def _about(subject: Subject, compute: Compute) -> list[str]:
     return found
 
 
-def _splits(measured: Measured, warm: list[Run]) -> tuple[Split, ...]:
-    found = split_of(warm, measured.dataset.rows)
+def _epochs(measured: Measured, warm: list[Run]) -> tuple[Epoch, ...]:
+    found = warm_epoch(warm, measured.dataset.rows)
     cold = measured.phase("together_cold")
     if cold is None:
         return (found,)
     epoch_s = measured.epoch_s(cold)
-    return found, cold_split(found, epoch_s, epoch_s * (cold.wait_share or 0.0))
+    return found, cold_epoch(found, epoch_s, epoch_s * (cold.wait_share or 0.0))
 
 
-def split_of(runs: list[Run], rows: int) -> Split:
-    """Returns the split of a warm epoch, from the runs of loader and model together.
+def warm_epoch(runs: list[Run], rows: int) -> Epoch:
+    """Returns a warm epoch by stage, from the runs of loader and model together.
 
     Args:
         runs: warm ones.
         rows: of an epoch.
     """
     samples = sum(sum(run.samples[run.first : run.last]) for run in runs)
-    parts: dict[Stage, float] = {}
+    parts: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     for run in runs:
         for stage, seconds in stage_seconds(run, "decode").items():
-            parts[stage] = parts.get(stage, 0.0) + seconds * rows / samples
-    return Split("warm", 0.0, parts["decode"], parts["transform"], parts["copy"], parts["compute"])
+            parts[stage] += seconds * rows / samples
+    return Epoch("warm", sum(parts.values()), parts)
 
 
 def _timeline(measured: Measured, warm: list[Run], cold: list[Run]) -> tuple[Span, ...]:

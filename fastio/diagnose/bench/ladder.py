@@ -21,8 +21,8 @@ from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import check_image_model, model_device
 from fastio.diagnose.bench.runs import Progress
 from fastio.diagnose.bench.training import check_classes
+from fastio.diagnose.measured import Rung
 from fastio.diagnose.options import BenchError, Options
-from fastio.diagnose.report import Rung
 from fastio.pack import pack
 from fastio.runtime.cores import available_cores
 from fastio.train import Options as TrainOptions

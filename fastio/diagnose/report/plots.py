@@ -11,7 +11,7 @@ from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 from fastio.diagnose import words
-from fastio.diagnose.measured import STAGES, Measured, Span, Stage, ThreadRate
+from fastio.diagnose.measured import STAGES, Epoch, Measured, Rung, Span, Stage, ThreadRate
 from fastio.diagnose.report.canvas import (
     ROOMY,
     SMALL,
@@ -23,8 +23,8 @@ from fastio.diagnose.report.canvas import (
     ticks,
     width_of,
 )
-from fastio.diagnose.report.epochs import Epoch, Rung, epochs, speed_ups
-from fastio.diagnose.report.summary import is_now, noun, threads
+from fastio.diagnose.report.summary import noun, threads
+from fastio.diagnose.report.tables import speed_ups
 
 _LABEL_GAP = 10
 _BAR_STEP, _BAR_THICK, _SPLIT_STEP, _SPLIT_THICK = 46, 13, 78, 30  # pixels
@@ -364,7 +364,7 @@ class Figure:
 def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
     """Returns the plots for which there is data, in reading order."""
     found: list[Figure] = []
-    shown = list(epochs(measured))
+    shown = measured.all_epochs()
     if len(shown) + len(measured.predictions) > 1:
         found.append(_epoch_times(measured, shown))
     if shown:
@@ -403,7 +403,7 @@ def _epoch_times(measured: Measured, shown: Sequence[Epoch]) -> Figure:
         for epoch in slowest_first
     ]
     for one in measured.predictions:
-        if not is_now(one):
+        if not one.is_now:
             text = words.seconds(one.epoch_s)
             if one.measured_s is not None:
                 text += f", measured {words.seconds(one.measured_s)}"

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from fastio.diagnose import words
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding, by_gain
-from fastio.diagnose.measured import Measured, PhaseName
+from fastio.diagnose.measured import Epoch, Measured, PhaseName, Rung
 from fastio.diagnose.options import Use
-from fastio.diagnose.report.epochs import Epoch, Rung, epochs
 from fastio.diagnose.report.plots import Figure, figures, ladder_figure
 from fastio.diagnose.report.summary import (
     Headline,
@@ -77,7 +76,7 @@ def bench_report(
         ceiling_line(measured),
         headlines(measured),
         by_gain(findings),
-        tuple(epochs(measured)),
+        tuple(measured.all_epochs()),
         tuple(figures(measured, rungs)),
         tuple(all_tables(measured, rungs)),
         (_METHOD, *_runs(measured)),

@@ -9,9 +9,8 @@ from typing import Any
 from fastio.diagnose import words
 from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
-from fastio.diagnose.measured import Measured, Phase, Prediction, Settings, Split, Stage
+from fastio.diagnose.measured import Measured, Phase, Rung, Settings, Stage
 from fastio.diagnose.options import Use
-from fastio.diagnose.report.epochs import Rung
 from fastio.diagnose.rules.rule import Texts
 
 HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
@@ -30,19 +29,20 @@ class Headline:
 
 def verdict(measured: Measured) -> str:
     """Returns one sentence: how long an epoch takes, and what it waits for."""
-    split = main_split(measured)
-    if split is None or split.epoch_s <= 0:
+    epoch = measured.epoch("warm") or measured.epoch("cold")
+    if epoch is None or epoch.epoch_s <= 0:
         return _verdict_of_the_loader(measured)
-    waiting = wait_share(split)
+    waiting = epoch.wait_share
     if waiting < HARDLY_WAITING:
         state = f"the model is the limit: it computes {words.percent(1 - waiting)} of the time"
     else:
-        stage = longest_wait(split)
-        mostly = "" if split.parts()[stage] >= _ALL_BUT_ALL * wait_s(split) else "mostly "
+        waits = {stage: spent for stage, spent in epoch.stages.items() if stage != "compute"}
+        stage = max(waits, key=lambda stage: waits[stage])
+        mostly = "" if waits[stage] >= _ALL_BUT_ALL * (epoch.wait_s or 0.0) else "mostly "
         cause = waited_for(measured.dataset, stage)
         state = f"the model waits {words.percent(waiting)} of it, {mostly}for {cause}"
-    beside = _against_baseline(measured) if split.name == "warm" else " cold"
-    return f"An epoch takes {words.seconds(split.epoch_s)}{beside}; {state}."
+    beside = _against_baseline(measured) if epoch.name == "warm" else " cold"
+    return f"An epoch takes {words.seconds(epoch.epoch_s)}{beside}; {state}."
 
 
 def ceiling_line(measured: Measured) -> str:
@@ -66,9 +66,9 @@ def ceiling_line(measured: Measured) -> str:
 def headlines(measured: Measured) -> tuple[Headline, ...]:
     """Returns the main numbers of the run; those that were not measured are left out."""
     found = []
-    for split in measured.splits:
-        note = f"{words.percent(wait_share(split))} of it waiting for data"
-        found.append(Headline(f"epoch, {split.name}", words.seconds(split.epoch_s), note))
+    for epoch in measured.epochs:
+        note = f"{words.percent(epoch.wait_share)} of it waiting for data"
+        found.append(Headline(f"epoch, {epoch.name}", words.seconds(epoch.epoch_s), note))
     factor, slow = epoch_factor(measured), measured.phase("baseline_together")
     if factor is not None and slow is not None:
         note = f"its epoch: {words.seconds(measured.epoch_s(slow))}"
@@ -108,32 +108,6 @@ def remarks(measured: Measured) -> tuple[str, ...]:
         )
         found.append(f"Peak resident memory: {peak}; {free} were available at the start.")
     return (*found, *(words.sentence(note) for note in measured.notes))
-
-
-def is_now(prediction: Prediction) -> bool:
-    """Returns whether a prediction is the epoch as it is now."""
-    return prediction.name.split(",")[0] == "now"
-
-
-def main_split(measured: Measured) -> Split | None:
-    """Returns the split to report: the warm one if it was measured."""
-    return measured.split("warm") or measured.split("cold")
-
-
-def wait_s(split: Split) -> float:
-    """Returns the seconds of an epoch in which the model did not compute."""
-    return split.epoch_s - split.compute_s
-
-
-def wait_share(split: Split) -> float:
-    """Returns the share of an epoch in which the model did not compute, 0.0 to 1.0."""
-    return wait_s(split) / split.epoch_s if split.epoch_s > 0 else 0.0
-
-
-def longest_wait(split: Split) -> Stage:
-    """Returns the stage, other than the model, that takes most of an epoch."""
-    waits = {stage: spent for stage, spent in split.parts().items() if stage != "compute"}
-    return max(waits, key=lambda stage: waits[stage])
 
 
 def epoch_factor(measured: Measured) -> float | None:

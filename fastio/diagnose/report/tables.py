@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
+from typing import Any
 
 from fastio.diagnose import words
-from fastio.diagnose.measured import Measured, Phase, PhaseName, Prediction, Stage
-from fastio.diagnose.report.epochs import Epoch, Rung, epochs, speed_ups
-from fastio.diagnose.report.summary import is_now, noun
+from fastio.diagnose.measured import (
+    TOGETHER,
+    Epoch,
+    Measured,
+    Phase,
+    PhaseName,
+    Prediction,
+    Rung,
+    Stage,
+)
+from fastio.diagnose.report.summary import noun
 
 RUN_NAMES: dict[PhaseName, str] = {
     "compute": "model alone",
@@ -51,6 +62,15 @@ class Table:
     detailed: bool = False
 
 
+Columns = Mapping[str, Callable[[Any], str]]  # of each heading: a row -> its text
+
+
+def _filled(title: str, shown: Iterable[Any], columns: Columns, note: str = "") -> Table:
+    """Returns a table with a row for each of what is shown."""
+    rows = tuple(tuple(text(one) for text in columns.values()) for one in shown)
+    return Table(title, tuple(columns), rows, note)
+
+
 def all_tables(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Table]:
     """Returns every table that has rows, in reading order."""
     tables = (
@@ -67,166 +87,162 @@ def all_tables(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Table]:
 
 def epoch_table(measured: Measured) -> Table:
     """Returns the seconds of an epoch by stage, warm, cold and with DataLoader."""
-    shown = list(epochs(measured))
-    stages = [
-        (name, [_cells(epoch.stages.get(stage), epoch) for epoch in shown])
-        for stage, name in STAGE_NAMES.items()
-    ]
-    sums = [
-        ("waiting in all", [_cells(epoch.wait_s, epoch) for epoch in shown]),
-        ("epoch", [(words.seconds_like(epoch.epoch_s, epoch.epoch_s), "") for epoch in shown]),
-        (f"{noun(measured.dataset)}/s", [(words.rate(one.samples_per_s), "") for one in shown]),
-    ]
-    if any(epoch.au is not None for epoch in shown):
-        sums.append(("AU", [(words.percent(epoch.au), "") for epoch in shown]))
-    rows = tuple(
-        (name, *(text for pair in pairs for text in pair)) for name, pairs in (*stages, *sums)
-    )
+    shown, rows = measured.all_epochs(), measured.dataset.rows
+
+    def cells(spent: float | None, epoch: Epoch) -> tuple[str, str]:
+        share = "" if spent is None else words.percent(spent / epoch.epoch_s)
+        return words.seconds_like(spent, epoch.epoch_s), share
+
+    def of_stage(stage: Stage) -> Callable[[Epoch], tuple[str, str]]:
+        return lambda epoch: cells(epoch.stages.get(stage), epoch)
+
+    runs = {epoch.name: measured.phase(epoch.run) for epoch in shown}
+    utilisation = {name: None if run is None else run.au for name, run in runs.items()}
+    lines: dict[str, Callable[[Epoch], tuple[str, str]]] = {
+        **{name: of_stage(stage) for stage, name in STAGE_NAMES.items()},
+        "waiting in all": lambda epoch: cells(epoch.wait_s, epoch),
+        "epoch": lambda epoch: (words.seconds_like(epoch.epoch_s, epoch.epoch_s), ""),
+        f"{noun(measured.dataset)}/s": lambda epoch: (words.rate(rows / epoch.epoch_s), ""),
+    }
+    if any(au is not None for au in utilisation.values()):
+        lines["AU"] = lambda epoch: (words.percent(utilisation[epoch.name]), "")
     return Table(
         "One epoch",
         ("", *(text for epoch in shown for text in (epoch.name, ""))),
-        rows if shown else (),
+        tuple((name, *chain(*map(line, shown))) for name, line in lines.items()) if shown else (),
         "Seconds that the loop waited for each stage; work that overlaps another stage is not "
         "counted. AU: accelerator utilisation, compute time / run time.",
-        sums=len(sums),
+        sums=len(lines) - len(STAGE_NAMES),
     )
-
-
-def _cells(spent: float | None, epoch: Epoch) -> tuple[str, str]:
-    share = None if spent is None else spent / epoch.epoch_s
-    return words.seconds_like(spent, epoch.epoch_s), "" if share is None else words.percent(share)
 
 
 def predictions_table(measured: Measured) -> Table:
     """Returns the predicted epochs, with measured times where there are some."""
     largest = max((one.epoch_s for one in measured.predictions), default=0.0)
-    rows = tuple((words.clean(one.name), *_predicted(one, largest)) for one in measured.predictions)
-    columns = ("epoch", "predicted", "measured", "off by")
-    return Table("Predictions", columns, rows)
 
+    def off(one: Prediction) -> str:
+        if one.is_now or not one.measured_s:
+            return words.NOTHING
+        return f"{(one.epoch_s / one.measured_s - 1) * 100:+.1f}%"
 
-def _predicted(one: Prediction, largest: float) -> tuple[str, str, str]:
-    if is_now(one):
-        return words.NOTHING, words.seconds_like(one.epoch_s, largest), words.NOTHING
-    off = f"{(one.epoch_s / one.measured_s - 1) * 100:+.1f}%" if one.measured_s else words.NOTHING
-    predicted, later = (words.seconds_like(s, largest) for s in (one.epoch_s, one.measured_s))
-    return predicted, later, off
+    columns: Columns = {
+        "epoch": lambda one: words.clean(one.name),
+        "predicted": lambda one: words.seconds_like(None if one.is_now else one.epoch_s, largest),
+        "measured": lambda one: words.seconds_like(
+            one.epoch_s if one.is_now else one.measured_s, largest
+        ),
+        "off by": off,
+    }
+    return _filled("Predictions", measured.predictions, columns)
 
 
 def trainings_table(measured: Measured) -> Table:
     """Returns accuracy and time of the trainings."""
     longest = max((one.seconds for one in measured.trainings), default=0.0)
-    rows = tuple(
-        (
-            words.clean(one.name),
-            f"{one.epochs:,}",
-            words.seconds_like(one.seconds, longest),
-            words.accuracy(one.accuracy),
-            "not finite" if one.loss is None else f"{one.loss:.3f}",
-        )
-        for one in measured.trainings
-    )
-    columns = ("training", "epochs", "in all", "top-1", "last loss")
-    return Table("Accuracy", columns, rows)
+    columns: Columns = {
+        "training": lambda one: words.clean(one.name),
+        "epochs": lambda one: f"{one.epochs:,}",
+        "in all": lambda one: words.seconds_like(one.seconds, longest),
+        "top-1": lambda one: words.accuracy(one.accuracy),
+        "last loss": lambda one: "not finite" if one.loss is None else f"{one.loss:.3f}",
+    }
+    return _filled("Accuracy", measured.trainings, columns)
+
+
+def speed_ups(rungs: Sequence[Rung]) -> list[tuple[float | None, float | None]]:
+    """Returns each rung's speed-up over the first rung that was shown, and over the previous one.
+
+    None for rungs that were not shown, and for the first.
+    """
+    shown: list[float] = []
+    found: list[tuple[float | None, float | None]] = []
+    for rung in rungs:
+        now = rung.time_s
+        known = now is not None and shown
+        found.append((shown[0] / now, shown[-1] / now) if now and known else (None, None))
+        shown += [now] if now is not None else []
+    return found
 
 
 def ladder_table(rungs: Sequence[Rung]) -> Table:
     """Returns a ladder with one change per row; rungs that were not shown say why."""
     longest = max((rung.time_s or 0.0 for rung in rungs), default=0.0)
-    rows = tuple(
-        (
-            words.clean(rung.name),
-            words.seconds_like(rung.time_s, longest),
-            words.times(first),
-            words.times(before),
-            words.accuracy(rung.accuracy if rung.time_s else None),
-            "" if rung.time_s else words.clean(rung.why_not) or "not measured",
-        )
-        for rung, (first, before) in zip(rungs, speed_ups(rungs), strict=True)
-    )
-    columns = ("rung", "epoch", "in all", "by it", "top-1", "")
+    columns: Columns = {
+        "rung": lambda row: words.clean(row[0].name),
+        "epoch": lambda row: words.seconds_like(row[0].time_s, longest),
+        "in all": lambda row: words.times(row[1][0]),
+        "by it": lambda row: words.times(row[1][1]),
+        "top-1": lambda row: words.accuracy(row[0].accuracy if row[0].time_s else None),
+        "": lambda row: "" if row[0].time_s else words.clean(row[0].why_not) or "not measured",
+    }
     note = "In all: speed-up over the first rung; by it: over the previous rung."
-    return Table("Ladder", columns, rows, note, long_last=True)
+    shown = zip(rungs, speed_ups(rungs), strict=True)
+    return replace(_filled("Ladder", shown, columns, note), long_last=True)
 
 
 def runs_table(measured: Measured) -> Table:
     """Returns the runs of the bench."""
-    rows = tuple(
-        (
-            RUN_NAMES[run.name],
-            f"{run.steps:,}",
-            words.rate(run.samples_per_s),
-            words.percent(_reached(measured, run)),
-            words.percent(run.wait_share),
-            words.NOTHING if run.cores_busy is None else f"{run.cores_busy:.2f}",
-            words.percent(run.au),
-        )
-        for run in measured.phases
-    )
-    what = noun(measured.dataset)
-    columns = ("run", "steps", f"{what}/s", "ceiling", "waited", "cores", "AU")
-    reached = any(_reached(measured, run) is not None for run in measured.phases)
-    ceiling = "Ceiling: throughput relative to the model alone. " if reached else ""
+    reached = {name: measured.reach(name) for name in TOGETHER}
+    columns: Columns = {
+        "run": lambda run: RUN_NAMES[run.name],
+        "steps": lambda run: f"{run.steps:,}",
+        f"{noun(measured.dataset)}/s": lambda run: words.rate(run.samples_per_s),
+        "ceiling": lambda run: words.percent(reached.get(run.name)),
+        "waited": lambda run: words.percent(run.wait_share),
+        "cores": lambda run: words.NOTHING if run.cores_busy is None else f"{run.cores_busy:.2f}",
+        "AU": lambda run: words.percent(run.au),
+    }
+    ceiling = "Ceiling: throughput relative to the model alone. " if any(reached.values()) else ""
     beside = ", though a GPU may have computed meanwhile" if measured.settings.asynchronous else ""
     note = (
         f"{ceiling}Waited: share of the time that the loop waited for a batch{beside}. Cores: "
         "cores that the process and its workers kept busy."
     )
-    return _without_empty_columns(Table("Runs", columns, rows, note))
-
-
-def _reached(measured: Measured, run: Phase) -> float | None:
-    """Returns a run's rate relative to the ceiling, for runs with a loader and the model."""
-    together = ("together_warm", "together_cold", "baseline_together")
-    return measured.reach(run.name) if run.name in together else None
+    return _without_empty_columns(_filled("Runs", measured.phases, columns, note))
 
 
 def busy_table(measured: Measured) -> Table:
     """Returns the busy seconds of each stage in each run, summed over threads."""
-    rows = tuple((RUN_NAMES[run.name], *_busy(run)) for run in measured.phases)
-    columns = ("run", "read", "decode", "resample", "Python", "copy", "compute", "bytes", "fetched")
+
+    def seconds(stage: str) -> Callable[[Phase], str]:
+        spent = attrgetter(f"busy.{stage}_s")
+        return lambda run: words.seconds(spent(run) or None)
+
+    def size(nbytes: int) -> str:
+        return words.size(nbytes) if nbytes else words.NOTHING
+
+    columns: Columns = {
+        "run": lambda run: RUN_NAMES[run.name],
+        **{stage: seconds(stage) for stage in ("read", "decode", "resample")},
+        "Python": seconds("transform"),
+        **{stage: seconds(stage) for stage in ("copy", "compute")},
+        "bytes": lambda run: size(run.bytes_read),
+        "fetched": lambda run: size(run.bytes_fetched),
+    }
     note = (
         "Seconds of each stage, summed over threads, overlapping or not. Bytes: read from files or "
         "mapped memory; fetched: over the network. DataLoader's workers are not profiled."
     )
-    return _without_empty_columns(Table("Busy time", columns, rows, note, detailed=True))
+    table = _without_empty_columns(_filled("Busy time", measured.phases, columns, note))
+    return replace(table, detailed=True)
 
 
 def _without_empty_columns(table: Table) -> Table:
     """Returns the table without columns that have no values; without rows if no column is left."""
-    kept = [
-        number
-        for number in range(len(table.columns))
-        if number == 0 or any(row[number] != words.NOTHING for row in table.rows)
-    ]
-    columns = tuple(table.columns[number] for number in kept)
-    rows = tuple(tuple(row[number] for number in kept) for row in table.rows)
-    return replace(table, columns=columns, rows=rows if len(kept) > 1 else ())
-
-
-def _busy(run: Phase) -> Iterator[str]:
-    busy = run.busy
-    threads = (busy.read_s, busy.decode_s, busy.resample_s)
-    for spent in (*threads, busy.transform_s, busy.copy_s, busy.compute_s):
-        yield words.seconds(spent) if spent else words.NOTHING
-    for nbytes in (run.bytes_read, run.bytes_fetched):
-        yield words.size(nbytes) if nbytes else words.NOTHING
+    columns = list(zip(*table.rows, strict=True))
+    kept = [n for n, column in enumerate(columns) if n == 0 or {*column} != {words.NOTHING}]
+    rows = tuple(tuple(row[n] for n in kept) for row in table.rows) if len(kept) > 1 else ()
+    return replace(table, columns=tuple(table.columns[n] for n in kept), rows=rows)
 
 
 def threads_table(measured: Measured) -> Table:
     """Returns the loader's rates over threads."""
-    first = measured.threads[0] if measured.threads else None
-    rows = tuple(
-        (
-            f"{point.threads:,}",
-            words.rate(point.samples_per_s),
-            words.times(_ratio(point.samples_per_s, first.samples_per_s if first else 0.0)),
-        )
-        for point in measured.threads
-    )
-    columns = ("threads", f"{noun(measured.dataset)}/s", "against the first")
-    return Table("Loader alone over threads, warm", columns, rows)
-
-
-def _ratio(value: float, of: float) -> float | None:
-    return value / of if of else None
+    first = measured.threads[0].samples_per_s if measured.threads else 0.0
+    columns: Columns = {
+        "threads": lambda point: f"{point.threads:,}",
+        f"{noun(measured.dataset)}/s": lambda point: words.rate(point.samples_per_s),
+        "against the first": lambda point: words.times(
+            point.samples_per_s / first if first else None
+        ),
+    }
+    return _filled("Loader alone over threads, warm", measured.threads, columns)

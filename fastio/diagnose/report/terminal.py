@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fastio.diagnose import words
 from fastio.diagnose.findings import Finding
-from fastio.diagnose.report.epochs import Epoch, Part
+from fastio.diagnose.measured import Epoch, Part
 from fastio.diagnose.report.report import Report
 from fastio.diagnose.report.tables import Table
 

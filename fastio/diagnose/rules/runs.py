@@ -22,7 +22,7 @@ from fastio.diagnose.findings import (
     faster_model,
     packing,
 )
-from fastio.diagnose.measured import Measured, Prediction, Split, Stage
+from fastio.diagnose.measured import Epoch, Measured, Prediction, Stage
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -118,27 +118,21 @@ def predictions(measured: Measured) -> tuple[Prediction, ...]:
     return (*now, *sorted(after, key=lambda one: one.epoch_s))
 
 
-def cold_split(warm: Split, epoch_s: float, wait_s: float) -> Split:
-    """Returns the split of a cold epoch; what it takes longer than the warm one is fetching.
+def cold_epoch(warm: Epoch, epoch_s: float, wait_s: float) -> Epoch:
+    """Returns a cold epoch by stage; what it takes longer than the warm one is fetching.
 
     As far as it was waited for: where a busy machine makes the model slower in the cold epoch, that
     is none of the disk's doing, and all of the warm epoch's parts take longer.
 
     Args:
-        warm: the split of the warm epoch.
+        warm: the warm epoch.
         epoch_s: seconds of the cold one.
         wait_s: those of them in which the loop waited for a batch.
     """
     fetch_s = min(max(0.0, epoch_s - warm.epoch_s), wait_s)
     rest = (epoch_s - fetch_s) / warm.epoch_s if warm.epoch_s else 0.0
-    return Split(
-        "cold",
-        fetch_s,
-        warm.decode_s * rest,
-        warm.transform_s * rest,
-        warm.copy_s * rest,
-        warm.compute_s * rest,
-    )
+    stages = {stage: spent * rest for stage, spent in warm.stages.items()}
+    return Epoch("cold", epoch_s, stages | {"fetch": fetch_s})
 
 
 # --- Changes --------------------------------------------------------------------------------------
@@ -238,12 +232,12 @@ _WHAT: dict[str, tuple[Stage, str]] = {
 
 
 def _waits(measured: Measured, change: Change) -> str:
-    """Returns what is waited for, with its share of the epoch if there is a split."""
-    split, (stage, what) = measured.split("cold" if change.cold else "warm"), _WHAT[change.culprit]
-    if split is None or not split.epoch_s:
+    """Returns what is waited for, with its share of the epoch if it is known."""
+    epoch, (stage, what) = measured.epoch("cold" if change.cold else "warm"), _WHAT[change.culprit]
+    if epoch is None or not epoch.epoch_s:
         return f"an epoch waits for {what}"
     verb = "is" if stage == "compute" else "waits for"
-    share = split.parts()[stage] / split.epoch_s
+    share = epoch.stages[stage] / epoch.epoch_s
     return f"{share:.0%} of {'a cold' if change.cold else 'an'} epoch {verb} {what}"
 
 

@@ -400,7 +400,8 @@ class Loader(DataLoader[_Batch]):
     def __repr__(self) -> str:
         given = self._feed.sampling.batch_sampler
         batches = f"batch_size={self.batch_size}" if given is None else "batch_sampler"
-        return f"Loader({self.dataset!r}, {batches}, {self.path} path)"
+        order = self._feed.shuffling.what()
+        return f"Loader({self.dataset!r}, {batches}, {self.path} path, {order})"
 
     def __len__(self) -> int:
         """Returns the number of batches of a whole epoch, which is the same on every rank.

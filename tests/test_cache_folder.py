@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fastio import CacheError
-from fastio.cache import CacheFolder, Run, Source
+from fastio.cache import CacheFolder, Consumer, Source
 
 MIB = 1 << 20
 PIECE = 64 << 10
@@ -113,9 +113,9 @@ def test_without_a_forecast_the_longest_unused_goes_first(folder: CacheFolder) -
 
 
 def test_what_is_needed_furthest_in_the_future_goes_first(tmp_path: Path) -> None:
-    asked: list[Sequence[Run]] = []
+    asked: list[Sequence[Consumer]] = []
 
-    def next_use(runs: Sequence[Run], numbers: Any) -> Any:
+    def next_use(runs: Sequence[Consumer], numbers: Any) -> Any:
         asked.append(runs)
         return np.where(numbers == 3, 1e6, numbers).astype(np.float64)
 
@@ -124,12 +124,12 @@ def test_what_is_needed_furthest_in_the_future_goes_first(tmp_path: Path) -> Non
     count = folder.room // PIECE
     for number in range(count):
         put(folder, source, number)
-    folder.tell(1, Run(source.number, "{}", 5, 6))
+    folder.tell(1, Consumer(source.number, "{}", 5, 6))
     put(folder, source, count)
     assert not folder.has(source, 3, PIECE)
     put(folder, source, count + 1)
     assert not folder.has(source, count, PIECE)
-    assert asked[-1] == [Run(source.number, "{}", 5, 6)]
+    assert asked[-1] == [Consumer(source.number, "{}", 5, 6)]
     folder.close()
 
 
@@ -139,7 +139,7 @@ def test_what_is_in_use_stays_and_the_caller_learns_that_there_is_no_room(tmp_pa
     count = folder.room // PIECE
     for number in range(count):
         put(folder, source, number)
-    folder.tell(1, Run(source.number, "{}", 0, 0))
+    folder.tell(1, Consumer(source.number, "{}", 0, 0))
     assert folder.claim(source, {count: PIECE}) == {count: "no room"}
     folder.end_run(1)
     assert folder.claim(source, {count: PIECE}) == {count: "mine"}
@@ -203,7 +203,7 @@ def test_foreign_files_in_a_cache_outlive_everything(folder: CacheFolder) -> Non
 def claim_and_wait(path: Path, pipe: Any, stage: str) -> None:
     folder = CacheFolder(path, 4 * MIB)
     source = make_source(folder)
-    folder.tell(1, Run(source.number, "{}", 0, 0))
+    folder.tell(1, Consumer(source.number, "{}", 0, 0))
     folder.claim(source, {1: PIECE, 2: PIECE})
     if stage == "written":
         (folder.path / "tmp" / f"{folder._member.token}.1-1").write_bytes(b"half")

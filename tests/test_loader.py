@@ -51,7 +51,14 @@ def test_batches_are_tuples_of_contiguous_bytes_and_labels(folder: Path) -> None
 
 def test_it_says_what_it_loads(folder: Path) -> None:
     with loader(folder) as loading:
-        assert repr(loading) == f"Loader({loading.dataset!r}, batch_size=5, native path)"
+        text = repr(loading)
+    expected = f"Loader({loading.dataset!r}, batch_size=5, native path, rows are not shuffled)"
+    assert text == expected
+
+
+def test_it_says_how_rows_are_shuffled(folder: Path) -> None:
+    with loader(folder, shuffle=True, seed=0) as loading:
+        assert repr(loading).endswith("rows are shuffled over the whole dataset)")
 
 
 def test_images_are_in_channels_last_memory_when_asked(folder: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
-from fastio.cache import Run
+from fastio.cache import Consumer
 from fastio.order.order import Orders
 from fastio.order.sampling import Sampling
 from fastio.packed import Dataset
@@ -98,19 +98,19 @@ def test_what_is_being_fetched_is_in_use_also_beyond_the_epochs_end() -> None:
 
 def test_the_nearest_of_several_runs_counts() -> None:
     forecast = Forecast(Orders(100, 0, "sequential", 10, 1), 0, 10).to_json()
-    runs = [Run(1, forecast, 0, 0), Run(1, forecast, 45, 45)]
+    runs = [Consumer(1, forecast, 0, 0), Consumer(1, forecast, 45, 45)]
     assert next_use(runs, np.array([0, 4, 5, 9])).tolist() == [-1, -1, 5, 45]
 
 
 def test_heads_of_shards_are_in_use_and_samplers_are_unknown() -> None:
     heads, sampler = Forecast(None, 0, 0).to_json(), Forecast(None, 0, 10).to_json()
-    assert next_use([Run(1, heads, 0, 0)], np.array([3])).tolist() == [-1]
-    assert next_use([Run(1, sampler, 0, 0)], np.array([3])).tolist() == [np.inf]
+    assert next_use([Consumer(1, heads, 0, 0)], np.array([3])).tolist() == [-1]
+    assert next_use([Consumer(1, sampler, 0, 0)], np.array([3])).tolist() == [np.inf]
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"orders": 3}', '{"orders": {"rows": -1}}'])
 def test_another_versions_forecast_says_nothing(text: str) -> None:
-    assert next_use([Run(1, text, 0, 0)], np.array([3])).tolist() == [np.inf]
+    assert next_use([Consumer(1, text, 0, 0)], np.array([3])).tolist() == [np.inf]
 
 
 def test_the_epoch_in_which_data_comes_in_is_shuffled_by_windows_and_later_ones_wholly() -> None:

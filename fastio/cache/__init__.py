@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastio.cache.claims import Outcome
 from fastio.cache.direct import Aligned, Buffers, aligned_size
-from fastio.cache.eviction import NextUse, Run
+from fastio.cache.eviction import Consumer, NextUse
 from fastio.cache.files import Written
 from fastio.cache.folder import CacheFolder, Source, State
 from fastio.cache.memory import MemoryFile, memory_file
@@ -26,12 +26,12 @@ __all__ = [
     "CacheFolder",
     "CacheStatus",
     "CachedDataset",
+    "Consumer",
     "DamagedPiece",
     "MemoryFile",
     "NextUse",
     "Outcome",
     "Removed",
-    "Run",
     "Source",
     "State",
     "Written",

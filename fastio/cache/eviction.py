@@ -25,8 +25,8 @@ _RANKED = 256  # above, one ranking serves this many evictions
 
 
 @dataclass(frozen=True)
-class Run:
-    """The progress of one process through a source, as the process last recorded it.
+class Consumer:
+    """A process that reads a source, and how far it was when it last recorded that.
 
     Attributes:
         source: The id of the source.
@@ -41,9 +41,9 @@ class Run:
     ahead: int
 
 
-# Given the runs of a source and the numbers of some of its pieces, returns how many samples are
-# left until each piece is needed. Negative: in use now. Infinite: unknown, or never needed again.
-NextUse = Callable[[Sequence[Run], Numbers], npt.NDArray[np.float64]]
+# Given the consumers of a source and the numbers of some of its pieces, returns how many samples
+# are left until each piece is needed. Negative: in use now. Infinite: unknown, or never needed.
+NextUse = Callable[[Sequence[Consumer], Numbers], npt.NDArray[np.float64]]
 
 
 class Evictor:
@@ -119,7 +119,7 @@ class Evictor:
         found = db.execute(
             "SELECT forecast, position, ahead FROM runs WHERE source = ?", (source,)
         ).fetchall()
-        runs = [Run(source, *row) for row in found]
+        runs = [Consumer(source, *row) for row in found]
         if not runs or self.next_use is None:
             return np.full(len(numbers), np.inf)
         return self.next_use(runs, numbers)

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from fastio.cache.claims import Claims, Outcome, piece_name
 from fastio.cache.direct import Aligned
-from fastio.cache.eviction import Evictor, NextUse, Run
+from fastio.cache.eviction import Consumer, Evictor, NextUse
 from fastio.cache.files import Files, Stamp, Written, on_disk, take_folder
 from fastio.cache.held import Access
 from fastio.cache.index import READY, Index, count, pieces_known, total_bytes
@@ -210,7 +210,7 @@ class CacheFolder:
         source: Source,
         sizes: Mapping[int, int],
         keep: Collection[int] = (),
-        told: Mapping[int, Run] | None = None,
+        told: Mapping[int, Consumer] | None = None,
         if_stopped: Outcome = "no room",
     ) -> dict[int, Outcome]:
         """Claims pieces that this process needs.
@@ -382,12 +382,12 @@ class CacheFolder:
             )
             count(db, hits=len(numbers) if hits is None else hits)
 
-    def tell(self, run: int, at: Run) -> None:
+    def tell(self, run: int, at: Consumer) -> None:
         """Records the position of one of this process's runs, which other processes can read."""
         with self.index.transaction() as db:
             self._tell(db, run, at)
 
-    def _tell(self, db: Connection, run: int, at: Run) -> None:
+    def _tell(self, db: Connection, run: int, at: Consumer) -> None:
         db.execute(
             "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)",
             (self.token, run, at.source, at.forecast, at.position, at.ahead),

@@ -9,14 +9,13 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fastio.device import HostBatch
 from fastio.engine import BatchStream
 from fastio.engine.batch import Batch
 from fastio.engine.ragged import Forms, is_ragged
 from fastio.errors import FastioError, LoaderTimeout, SampleError, StoreError
-from fastio.feed.base import BatchInfo
+from fastio.feed.base import BatchInfo, Numbers
 from fastio.feed.delivery import Delivery
 from fastio.feed.native import NativeFeed
 from fastio.order.plan import PlannedBatch
@@ -25,8 +24,6 @@ from fastio.order.state import Cursor
 from fastio.tensors.ragged import ragged_of_lists
 from fastio.tensors.trees import merged, pin, rows_of
 from fastio.views.mixing import MixedBatch, Part
-
-Places = npt.NDArray[np.int64]
 
 
 class Leaf(NamedTuple):
@@ -41,7 +38,7 @@ class Leaf(NamedTuple):
 
     feed: NativeFeed
     cursor: Cursor
-    places: Callable[[Places, Places | None], Places]
+    places: Callable[[Numbers, Numbers | None], Numbers]
 
 
 class JoinedBatches:
@@ -163,8 +160,8 @@ class JoinedBatches:
         self,
         mixed: MixedBatch,
         found: Sequence[tuple[Part, Batch]],
-        turns: Sequence[Places],
-        left: Places,
+        turns: Sequence[Numbers],
+        left: Numbers,
     ) -> BatchInfo:
         rows, occurrences = np.empty(len(left), np.int64), np.zeros(len(left), np.int64)
         errors = list[SampleError]()
@@ -183,7 +180,7 @@ class JoinedBatches:
             occurrences if any(batch.occurrences is not None for _, batch in found) else None,
         )
 
-    def _merged(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
+    def _merged(self, found: Sequence[tuple[Part, Batch, Numbers]]) -> Any:
         """Joins parts into one batch of tensors; each part comes with the places of its rows."""
         trees = [self._of(part).tensors(batch.fields) for part, batch, _ in found]
         trees = self._delivery.of_one_length(trees, [batch.fields for _, batch, _ in found])
@@ -194,7 +191,7 @@ class JoinedBatches:
         # The sources give lists of views of their slots, which are copied here.
         return ragged_of_lists(data, self._forms, self._kinds) if self._forms else data
 
-    def _collated(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
+    def _collated(self, found: Sequence[tuple[Part, Batch, Numbers]]) -> Any:
         """Returns the batch that collate_fn makes from the samples of all parts."""
         began_s = time.perf_counter()
         steps, whole = self._delivery.steps, None
@@ -373,7 +370,7 @@ class _Source:
         return stream
 
 
-def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
+def _places(part: Part, batch: Batch) -> Numbers:
     """Returns the places of a batch's rows, of which some of the part's may be skipped."""
     if len(batch.rows) == len(part.rows):
         return part.places

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -131,11 +132,13 @@ class TorchFeed(Feed):
         return super().steps(ranks)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
+        drawn, batched = deque[BatchInfo](), self.sampling.batched
         if self._iterable:
-            return _IteratedBatches(self.reader(), cursor, self.sampling.batched)
+            counted = partial(_counted_info, count(cursor.position), cursor.epoch, batched)
+            return _WorkerBatches(self.reader().read(skip=cursor.position), counted, drawn)
         if self.sampling.ours:
-            drawn = self._settings.generator is None and not cursor.begun
-            follows_torch = self.follows_torch if drawn else None
+            undrawn = self._settings.generator is None and not cursor.begun
+            follows_torch = self.follows_torch if undrawn else None
             batches = partial(
                 _planned, self.sampling, len(self.dataset), cursor, ranks, follows_torch
             )
@@ -144,9 +147,8 @@ class TorchFeed(Feed):
         ours = self.sampling.ours and self._settings.generator is None
         # DataLoader draws a base seed, which an epoch that goes on in the middle did before.
         with unchanged(None) if ours and cursor.begun else nullcontext():
-            return _IndexedBatches(
-                self.reader(), batches, self.sampling.batched, self._settings.in_order
-            )
+            read = self.reader().read(partial(_tracked, batches, drawn, batched))
+        return _WorkerBatches(read, partial(_drawn_info, drawn, self._settings.in_order), drawn)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -275,22 +277,39 @@ def _tracked(
         yield keys if batched else keys[0]
 
 
-class _IndexedBatches:
-    """One run over a map-style dataset. Batches have the order in which their keys were drawn."""
+def _drawn_info(drawn: deque[BatchInfo], in_order: bool, data: Any) -> BatchInfo:
+    """Returns the information about a batch whose keys were drawn first of those in work."""
+    info = drawn.popleft()
+    return info if in_order else info._replace(rows=None)
+
+
+def _counted_info(steps: Iterator[int], epoch: int, batched: bool, data: Any) -> BatchInfo:
+    """Returns the information about a batch of an iterable dataset, whose position is a step."""
+    step, valid = next(steps), 1
+    if batched and (tensor := first_tensor(data)) is not None and tensor.ndim:
+        valid = len(tensor)
+    return BatchInfo(None, valid, epoch, step, step + 1)
+
+
+class _WorkerBatches:
+    """The batches of one run, as DataLoader returns them.
+
+    Args:
+        batches: what collate_fn returned for each batch.
+        info: returns the information about a batch, given what collate_fn returned.
+        drawn: information about batches whose keys were drawn. A batch that has an error is removed
+            from it. Empty for iterable datasets.
+    """
 
     def __init__(
-        self,
-        reader: TorchReader,
-        batches: Callable[[], Iterator[tuple[Sequence[Any], BatchInfo]]],
-        batched: bool,
-        in_order: bool,
+        self, batches: Iterator[Any], info: Callable[[Any], BatchInfo], drawn: deque[BatchInfo]
     ) -> None:
-        self._drawn: deque[BatchInfo] = deque()
-        self._in_order = in_order
+        self._batches = batches
+        self._info = info
+        self._drawn = drawn
         self._closed = False
-        self._batches = reader.read(partial(_tracked, batches, self._drawn, batched))
 
-    def __iter__(self) -> _IndexedBatches:
+    def __iter__(self) -> _WorkerBatches:
         return self
 
     def __next__(self) -> HostBatch:
@@ -304,8 +323,7 @@ class _IndexedBatches:
             if self._drawn:
                 self._drawn.popleft()
             raise
-        info = self._drawn.popleft()
-        return HostBatch(data, info if self._in_order else info._replace(rows=None))
+        return HostBatch(data, self._info(data))
 
     def ready(self) -> bool:
         return True  # DataLoader does not tell
@@ -313,40 +331,3 @@ class _IndexedBatches:
     def close(self) -> None:
         self._closed = True
         self._batches = iter(())  # its workers end with it
-
-
-class _IteratedBatches:
-    """One run over an iterable dataset. Its position counts batches."""
-
-    def __init__(self, reader: TorchReader, cursor: Cursor, batched: bool) -> None:
-        self._batched = batched
-        self._epoch = cursor.epoch
-        self._position = cursor.position
-        self._closed = False
-        self._batches = reader.read(skip=cursor.position)
-
-    def __iter__(self) -> _IteratedBatches:
-        return self
-
-    def __next__(self) -> HostBatch:
-        try:
-            data = next(self._batches)
-        except StopIteration:
-            raise
-        except Exception as error:
-            if self._closed:
-                raise LoaderClosed("closed while waiting for a batch") from error
-            raise
-        step = self._position
-        self._position += 1
-        valid = 1
-        if self._batched and (tensor := first_tensor(data)) is not None and tensor.ndim:
-            valid = len(tensor)
-        return HostBatch(data, BatchInfo(None, valid, self._epoch, step, self._position))
-
-    def ready(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._closed = True
-        self._batches = iter(())

@@ -73,9 +73,12 @@ class Shuffling:
 
     def sentence(self) -> str:
         """Returns what users are told: how the rows are shuffled, and why."""
+        return f"{self.what()}: {_WHY[self.reason]}"
+
+    def what(self) -> str:
+        """Returns how the rows are shuffled, as a clause; `repr(loader)` has it."""
         of_rows = f" of {self.block:,} rows" if self.block and self.bounds is None else ""
         number = "" if self.window is None else f"{self.window:,} "
-        what = _WHAT[self.kind].format(
+        return _WHAT[self.kind].format(
             units=f"{number}{self.unit}s{of_rows}", mib=self.window_bytes / 2**20
         )
-        return f"{what}: {_WHY[self.reason]}"

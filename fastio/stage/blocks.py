@@ -48,7 +48,7 @@ class Range(NamedTuple):
     expect: Stamp | None = None
 
 
-class Places(NamedTuple):
+class Extents(NamedTuple):
     """The positions of rows' images in their blocks: (n,) each.
 
     Attributes:
@@ -187,7 +187,7 @@ class Blocks:
             staged_path: Returns the path of a block that is on this machine, else None.
         """
 
-    def places(self, field: str, rows: Numbers) -> Places:
+    def places(self, field: str, rows: Numbers) -> Extents:
         """Returns the positions of the images of global rows in their blocks."""
         block = rows // self.block_rows
         shards, local = self.dataset.locate(rows)
@@ -198,7 +198,7 @@ class Blocks:
         for shard, places, _ in self.dataset.by_shard(rows):
             found[:, places] = self.dataset.shard(shard).offsets(field)[wanted[:, places]]
         starts = self._part_starts(shards, field, block, begins < 0)
-        return Places(block, found[0] - found[2] + starts, found[1] - found[0])
+        return Extents(block, found[0] - found[2] + starts, found[1] - found[0])
 
     def _part_starts(
         self, shards: Numbers, field: str, blocks: Numbers, across: npt.NDArray[np.bool_]
@@ -302,7 +302,7 @@ class ShardBlocks(Blocks):
     def check(self, block: int, parts: Sequence[Any]) -> None:
         """Does nothing, because shards are verified when they arrive."""
 
-    def places(self, field: str, rows: Numbers) -> Places:
+    def places(self, field: str, rows: Numbers) -> Extents:
         """Raises NotImplementedError, because there are no images."""
         raise NotImplementedError
 
@@ -349,12 +349,12 @@ class TarBlocks(Blocks):
     def check_source(self) -> None:
         """Does nothing, because every request asks for the version that was indexed."""
 
-    def places(self, field: str, rows: Numbers) -> Places:
+    def places(self, field: str, rows: Numbers) -> Extents:
         """Returns the positions of a field's files in the blocks of global rows."""
         block = rows // self.block_rows
         found = self._tars.extents(field, rows)
         offset = found.offset - self._starts_of(block, found.tar)
-        return Places(block, offset, np.ascontiguousarray(found.length))
+        return Extents(block, offset, np.ascontiguousarray(found.length))
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:
         """Lets the dataset read files from staged blocks; see `Blocks.read_through`."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fastio.cache import Cache, CacheFolder, MemoryFile, Outcome, Run, Source, memory_file
+from fastio.cache import Cache, CacheFolder, Consumer, MemoryFile, Outcome, Source, memory_file
 from fastio.errors import CacheError
 from fastio.packed import HEADS
 from fastio.sources import Remote
@@ -68,7 +68,7 @@ class CachedBlocks:
         self._resident = Resident()
         self._hits: Counter[int] = Counter()
         self._source: tuple[CacheFolder, Source] | None = None
-        self._told: dict[int, Run] = {}
+        self._told: dict[int, Consumer] = {}
         self._position: tuple[Forecast, int, int] | None = None
         self._told_s = self._hits_told_s = 0.0
         self._without_until_s = 0.0
@@ -251,11 +251,11 @@ class CachedBlocks:
                 self._told = {self._run + 1: heads}
         return self._source
 
-    def _runs(self) -> dict[int, Run]:
+    def _runs(self) -> dict[int, Consumer]:
         if self._position is None or self._source is None:
             return dict(self._told)
         forecast, position, ahead = self._position
-        run = Run(self._source[1].number, forecast.to_json(), position, ahead)
+        run = Consumer(self._source[1].number, forecast.to_json(), position, ahead)
         return {**self._told, self._run: run}
 
     def _give_up(self, error: Exception) -> None:
@@ -271,10 +271,10 @@ def source_of(folder: CacheFolder, blocks: Blocks) -> Source:
     return folder.source(dataset.store.url, dataset.fingerprint, rows, blocks.block_rows, size)
 
 
-def heads_run(dataset: Remote) -> Run | None:
+def heads_run(dataset: Remote) -> Consumer | None:
     """Returns the run that records that a dataset's heads are in use; None if it has none."""
     heads = dataset.head_source()
-    return heads and Run(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0)
+    return heads and Consumer(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0)
 
 
 def claimed(

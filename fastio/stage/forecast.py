@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastio.cache import Run
+from fastio.cache import Consumer
 from fastio.order.order import Order, Orders, ShardOrder
 
 Numbers = npt.NDArray[np.int64]
@@ -131,7 +131,7 @@ def _first_after(order: Order, rows: Numbers, position: int) -> Distances:
     return least
 
 
-def next_use(runs: Sequence[Run], numbers: Numbers) -> Distances:
+def next_use(runs: Sequence[Consumer], numbers: Numbers) -> Distances:
     """Returns the number of samples until any run needs each piece; see `Forecast`."""
     least = np.full(len(numbers), np.inf)
     for run in runs:

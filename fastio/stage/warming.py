@@ -20,7 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Outcome, Run, Written, aligned_size
+from fastio.cache import (
+    Aligned,
+    Buffers,
+    Cache,
+    CacheFolder,
+    Consumer,
+    Outcome,
+    Written,
+    aligned_size,
+)
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
@@ -127,7 +136,7 @@ def _parallel() -> int:
     return max(16, min(64, 2 * available_cores()))
 
 
-def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:
+def _needed_by_none(runs: Sequence[Consumer], numbers: Numbers) -> Distances:
     """Ranks pieces for eviction: those that any run will need count as in use."""
     until = forecast_next_use(runs, numbers)
     return np.where(np.isfinite(until), -1.0, until)

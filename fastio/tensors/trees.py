@@ -15,7 +15,7 @@ from fastio.errors import TransformError
 from fastio.tensors.ragged import is_jagged, map_jagged
 from fastio.transforms import Normalize, ToDtype
 
-Places = np.ndarray[Any, np.dtype[np.int64]]
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any other values
 
 
@@ -101,7 +101,7 @@ def _pinned_as_one(leaf: Tensor) -> Tensor:
     return torch.empty_like(leaf, pin_memory=True).copy_(leaf)
 
 
-def merged(trees: list[tuple[Any, Places]], count: int, pinned: bool) -> Any:
+def merged(trees: list[tuple[Any, Int64s]], count: int, pinned: bool) -> Any:
     """Batches of the same structure as one.
 
     Args:
@@ -130,7 +130,7 @@ def merged(trees: list[tuple[Any, Places]], count: int, pinned: bool) -> Any:
     return values
 
 
-def _merged_tensors(trees: list[tuple[Tensor, Places]], count: int, pinned: bool) -> Tensor:
+def _merged_tensors(trees: list[tuple[Tensor, Int64s]], count: int, pinned: bool) -> Tensor:
     first = trees[0][0]
     channels_last = first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)
     out = torch.empty(
@@ -144,7 +144,7 @@ def _merged_tensors(trees: list[tuple[Tensor, Places]], count: int, pinned: bool
     return out
 
 
-def rows_of(tree: Tree, places: Places) -> Tree:
+def rows_of(tree: Tree, places: Int64s) -> Tree:
     """Some rows of a batch, int64 (n,): of tensors, and of lists of values."""
     if isinstance(tree, dict):
         return {key: rows_of(value, places) for key, value in tree.items()}

@@ -92,7 +92,7 @@ _JPEG_BEGINS = b"\xff\xd8"
 _LOOKED_AT = 16  # rows that are sampled to find out the type of the images
 
 
-class Places(NamedTuple):
+class ImageExtents(NamedTuple):
     """The positions of images, one entry for each row.
 
     Attributes:
@@ -157,7 +157,7 @@ class ImageColumn:
         """The paths of the files. More are added as rows are asked for."""
         return tuple(self._files)
 
-    def places(self, rows: NDArray[np.int64]) -> Places:
+    def places(self, rows: NDArray[np.int64]) -> ImageExtents:
         """Returns the positions of the images of rows, int64 (n,).
 
         Raises:
@@ -165,7 +165,9 @@ class ImageColumn:
             ValueError: After `close`.
         """
         n = len(rows)
-        found = Places(np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {})
+        found = ImageExtents(
+            np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {}
+        )
         for batch, places, local in self._rows.by_batch(rows):
             try:
                 part = self._part(batch)
@@ -222,7 +224,7 @@ class ImageColumn:
             self._end()
 
     def _place_missing(
-        self, found: Places, part: _Part, places: NDArray[np.int64], local: NDArray[np.int64]
+        self, found: ImageExtents, part: _Part, places: NDArray[np.int64], local: NDArray[np.int64]
     ) -> None:
         assert part.missing is not None
         for here in np.flatnonzero(part.missing[local]).tolist():

@@ -347,11 +347,10 @@ def fixed_shape(kind: Field) -> tuple[int, ...] | None:
 
 def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
     """Returns the shape and dtype name of one row of a field for which `is_fixed_width` holds."""
-    if isinstance(kind, Scalar):
-        return (), kind.dtype
-    assert isinstance(kind, Array)
-    assert kind.fixed_shape is not None
-    return kind.fixed_shape, kind.dtype
+    shape = fixed_shape(kind)
+    assert is_fixed_width(kind)
+    assert shape is not None
+    return shape, kind.dtype
 
 
 def tokens_hint(fields: Mapping[str, Field]) -> str:
@@ -404,10 +403,10 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
     return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
 
 
-def row_bytes(field: Field) -> int:
+def row_bytes(name: str, field: Field) -> int:
     """Returns the bytes of a row of a field in a shard, without data of variable width."""
     total = 0
-    for _, kind in field_columns("", field):
+    for _, kind in field_columns(name, field):
         if pa.types.is_fixed_size_list(kind):
             total += kind.list_size * kind.value_type.bit_width // 8
         elif pa.types.is_primitive(kind):

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 import fastio
 from fastio import Loader, LoaderClosed, PackError, SampleError, TarDataset
 from fastio.cli import main
-from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import upright_pixels
+from fastio.packed.rows import of_sample
 from fastio.runtime.memory import Room
 from tests.children import run_code
 from tests.pictures import picture, save

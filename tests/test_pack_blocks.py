@@ -16,8 +16,13 @@ import fastio
 from fastio import _native
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
-from fastio.pack.codebooks import choose_codebook, codebook_hash, open_codebook
-from fastio.pack.images import ImageOptions, encode_file
+from fastio.pack.images import (
+    ImageOptions,
+    choose_codebook,
+    codebook_hash,
+    encode_file,
+    open_codebook,
+)
 from fastio.packed import Dataset as open_dataset
 from fastio.packed import decode_image
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, Image, Schema

@@ -13,13 +13,14 @@ from PIL import Image as Pillow
 
 from fastio.errors import ImageError
 from fastio.pack import Writer
-from fastio.pack.codebooks import choose_codebook, open_codebook
 from fastio.pack.images import (
     ImageOptions,
+    choose_codebook,
     encode_file,
     encode_pillow,
     encode_pixels,
     is_image_file,
+    open_codebook,
 )
 from fastio.packed import Dataset as open_dataset
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image, Schema

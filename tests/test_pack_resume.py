@@ -21,7 +21,7 @@ from fastio import (
     pack,
 )
 from fastio.pack import packer, samples
-from fastio.pack.codebooks import choose_codebook
+from fastio.pack.images import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from fastio.packed import Dataset as open_dataset

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fastio.errors import SchemaError
 from fastio.pack import Writer, pack
-from fastio.pack.infer import infer_schema
+from fastio.pack.cells import infer_schema
 from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Field, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, picture, pixels, png

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.cli import main
-from fastio.pack.tokens import open_encoder
+from fastio.pack.tokens.encoders import open_encoder
 from tests.children import run_code
 
 WORDS = ["the", "loader", "reads", "shards", "über", "naïve", "日本", "and", "so", "on", "\n", "#"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places
 from fastio.errors import SchemaError
 from fastio.feed.row_groups.ragged import RaggedRows
-from fastio.packed.ragged import same_axes
+from fastio.packed.layout import same_axes
 from fastio.schema import Array, Scalar, Schema, Tokens
 from fastio.sources.table.values import Ragged
 from fastio.tensors.ragged import dense, is_jagged, map_jagged, ragged_parts

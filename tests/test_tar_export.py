@@ -12,7 +12,7 @@ import pytest
 
 import fastio
 from fastio.errors import ImageError, PackError
-from fastio.pack.tar_export import extensions
+from fastio.pack.exporters import extensions
 from fastio.schema import Array, Bytes, Field, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, png, write_folder
 from tests.tars import webdataset_samples, write_tars

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.pack.codebooks import choose_codebook
+from fastio.pack.images import choose_codebook
 
 Jpeg = NDArray[np.uint8]
 

@@ -148,7 +148,7 @@ def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Outp
         SchemaError: The dataset has no tokens.
         FastioError: There is no such tokenizer.
     """
-    from fastio.pack.tokens import open_encoder
+    from fastio.pack.tokens.encoders import open_encoder
 
     if dataset.schema.image_fields:
         raise BadParameter(

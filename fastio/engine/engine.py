@@ -117,15 +117,15 @@ class Engine:
         """
         if self._threads.closed:
             raise LoaderClosed("the engine was closed")
-        packed = self.dataset.packed
-        if packed is not None:
-            packed.check_unchanged()
+        shards = None if self.dataset.packed is None else self.dataset.packed.shards
+        if shards is not None:
+            shards.check_unchanged()
         self._start()
         batches = iter(plan)
         if self._stager is not None and staging is not None:
             self._stager.reopen()
             batches = Lookahead(batches, self._stager, staging)
-        stream = BatchStream(self, batches, seed & _WORD, epoch, max(1, ahead), timeout_s, packed)
+        stream = BatchStream(self, batches, seed & _WORD, epoch, max(1, ahead), timeout_s, shards)
         self._streams.add(stream)
         return stream
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import SchemaError
-from fastio.packed.ragged import same_axes
+from fastio.packed.layout import same_axes
 from fastio.schema import Array, Field, Schema, Tokens, is_open_array
 
 Form = Literal["list", "padded", "nested", "flat"]

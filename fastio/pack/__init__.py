@@ -4,15 +4,14 @@
 
 Everything takes this way, through the one `packer`. A source gives parts, and an encoder turns
 them into the columns of shards. The kind of the data in the registry says what is packed: the rows
-of a dataset, or tables. `sources` opens these, and iterables; `lists` and `arrays` open what only
-packing reads, lists of images and folders of NumPy's files. Rows are encoded one by one by
-`samples`, with `cells` and `images`; `infer` determines their schema, and `codebooks` has what the
-block codec needs. Tables and text, of which `tokens` makes tables, are encoded by the thousand
+of a dataset, or tables. `sources` opens these, and iterables; `files` opens what only packing
+reads, lists of images and folders of NumPy's files. Rows are encoded one by one by `samples`, with
+`cells` and `images`. Tables and text, of which `tokens` makes tables, are encoded by the thousand
 rows by `tables`; `statistics` describes their columns.
 
-`pipeline` keeps the order of the parts and bounds the memory, `journal` records which
-shards are finished, `destination` knows which files are ours, in a folder or in a store. `export`
-converts stored images back to files.
+`pipeline` keeps the order of the parts and bounds the memory, `journal` records which shards are
+finished, `destination` knows which files are ours, in a folder or in a store. `export` and
+`exporters` convert packed rows back to files.
 """
 
 from __future__ import annotations

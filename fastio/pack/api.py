@@ -10,14 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastio.errors import PackError
-from fastio.pack.codebooks import DEFAULT, choose_codebook
 from fastio.pack.destination import open_destination
-from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec, ImageOptions
+from fastio.pack.images import (
+    DEFAULT,
+    DEFAULT_CODEC,
+    IMAGE_CODECS,
+    ImageCodec,
+    ImageOptions,
+    choose_codebook,
+)
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder, SampleOptions
-from fastio.pack.sources import Wanted, open_source
+from fastio.pack.sources import open_source
 from fastio.pack.tables import RowSource, TableEncoder
-from fastio.pack.tokens import AUTO, TOKENS, DocumentUnit, TokenOptions
+from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.runtime.sizes import size_in_bytes
@@ -245,8 +251,7 @@ def pack(
         max_unzipped_bytes=max_unzipped_bytes,
     )
     how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
-    wanted = Wanted(schema, how, data, on_error == "skip")
-    source = open_source(src, wanted)
+    source = open_source(src, schema, how, data, on_error == "skip")
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
         refused = {"codec": codec, "codebook": codebook, "max_side": max_side, "quality": quality}

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from fastio.errors import PackError
 from fastio.pack.api import parse_size
-from fastio.pack.export_rows import CLASS_FIELDS, digits_of, image_file, made_in_order
+from fastio.pack.exporters import FolderExporter, TarExporter, export_rows
 from fastio.pack.journal import writing_to
-from fastio.pack.tar_export import TarExporter, export_tars
 from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
-from fastio.runtime.files import new_file, remove_leftovers, whole_file
-from fastio.schema import Array, Bytes, Image, Scalar, Schema
+from fastio.runtime.files import remove_leftovers
 from fastio.sources import open as open_data
 
-LIST_NAME = "samples.jsonl"
-_PATH_KEY = "path"
 DEFAULT_TAR_SIZE = "256MiB"
 
 
@@ -70,8 +60,8 @@ def export(
 
     If samples have more than an image and a class, `dst/samples.jsonl` has one line per sample:
     the image's `path` and the other fields. `fastio pack` reads this list. Classes are given by
-    name. Values of Array and Bytes fields are files, `CLASS/ROW.FIELD.npy` and
-    `CLASS/ROW.FIELD.bin`, whose paths are in the list.
+    name. Values of Array and Tokens fields are files `CLASS/ROW.FIELD.npy`, those of Bytes fields
+    `CLASS/ROW.FIELD.bin`; their paths are in the list.
 
     With "webdataset", samples become members of `dst/000000.tar`, `dst/000001.tar`, ... with all
     fields. A sample's key is its field `__key__` if that can be a name in a tar, or else ROW. The
@@ -107,7 +97,6 @@ def export(
             stays.
     """
     start = time.monotonic()
-    index: Path | None = None
     if workers is not None and workers < 1:
         raise PackError(f"workers must be at least 1, got {workers}")
     if to not in ("folder", "webdataset"):
@@ -123,113 +112,23 @@ def export(
                 f"rows {_written_slice(rows)} select nothing; {opened.path} has rows 0 to "
                 f"{len(opened) - 1}"
             )
-        pool = workers or available_cores()
+        exporter: TarExporter | FolderExporter
+        if to == "webdataset":
+            images = () if field is None else (_image_field(opened, field),)
+            exporter = TarExporter(opened, images, Path(dst), tar_bytes)
+        else:
+            exporter = FolderExporter(opened, Path(dst), _image_field(opened, field))
         with writing_to(Path(dst)):
-            if to == "webdataset":
-                tars = TarExporter(opened, () if field is None else (_image_field(opened, field),))
-                _prepare(Path(dst), opened, overwrite)
-                done = export_tars(tars, Path(dst), numbers, tar_bytes, pool, progress)
-                images, nbytes, count = done
-            else:
-                exporter = _Exporter(opened, Path(dst), field)
-                index = Path(dst, LIST_NAME) if exporter.listed else None
-                _prepare(Path(dst), opened, overwrite)
-                images, count = len(numbers), 0
-                nbytes = _export(exporter, index, numbers, pool, progress)
+            _prepare(Path(dst), opened, overwrite)
+            pool = workers or available_cores()
+            count, nbytes = export_rows(exporter, numbers, pool, progress)
     finally:
         if opened is not dataset:
             opened.close()
-    listed = None if index is None else str(index)
-    return ExportReport(images, nbytes, listed, time.monotonic() - start, count)
-
-
-@dataclass(frozen=True)
-class _Written:
-    line: dict[str, Any]
-    nbytes: int
-
-
-class _Exporter:
-    """Writes the files of single rows. Thread-safe."""
-
-    def __init__(self, dataset: Dataset, folder: Path, field: str | None) -> None:
-        self._dataset = dataset
-        self._folder = folder
-        self._field = _image_field(dataset, field)
-        self._class_field, self._class_folders = _classes(dataset.schema)
-        self._digits = digits_of(len(dataset))
-        self._others = {
-            name: kind
-            for name, kind in dataset.schema.fields.items()
-            if not isinstance(kind, Image)
-        }
-        self.listed = set(self._others) != {self._class_field} - {None}
-        if self.listed and _PATH_KEY in self._others:
-            raise PackError(
-                f"{dataset.path} has a field {_PATH_KEY!r}, which is also the name of the "
-                f"column of image paths in {LIST_NAME}: it cannot be exported"
-            )
-
-    def write(self, row: int, hold: Callable[[int], None]) -> _Written:
-        """Writes the files of a row; `hold` is called with the bytes that will be in memory."""
-        data, suffix = image_file(self._dataset, self._field, row, hold)
-        values = self._dataset.gather_all(list(self._others), np.array([row]))
-        stem = f"{row:0{self._digits}}"
-        line: dict[str, Any] = {}
-        if self._class_field is not None:
-            label = int(values[self._class_field][0])
-            stem = f"{self._class_folders.get(label, label)}/{stem}"
-            self._make_class_folder((self._folder / stem).parent)
-        line[_PATH_KEY] = stem + suffix
-        self._new(stem + suffix, data)
-        for name, kind in self._others.items():
-            line[name] = self._value(name, kind, values[name][0], stem)
-        return _Written(line, len(data))
-
-    def _value(self, name: str, kind: Any, value: Any, stem: str) -> Any:
-        """Returns a field as it is in the list of samples."""
-        if isinstance(kind, Array):
-            path = f"{stem}.{_file_name(name)}.npy"
-            file = io.BytesIO()
-            np.save(file, value, allow_pickle=False)
-            self._new(path, file.getbuffer())
-            return path
-        if isinstance(kind, Bytes):
-            path = f"{stem}.{_file_name(name)}.bin"
-            self._new(path, value)
-            return path
-        if name == self._class_field:
-            classes = dict(enumerate(self._dataset.classes or ()))
-            return classes.get(int(value), int(value))
-        return value.item() if isinstance(kind, Scalar) else value
-
-    def _new(self, path: str, data: bytes | memoryview) -> None:
-        """Writes a file, and replaces one that is there."""
-        with open(self._folder / path, "wb", opener=new_file) as file:
-            file.write(data)
-
-    def _make_class_folder(self, path: Path) -> None:
-        """Creates a folder if there is none; refuses a link to another folder."""
-        path.mkdir(exist_ok=True)
-        if path.is_symlink():
-            raise PackError(f"{path} is a link: delete it, or choose another folder")
-
-
-def _export(
-    exporter: _Exporter, index: Path | None, rows: Sequence[int], workers: int, progress: bool
-) -> int:
-    """Writes the rows' files and their list, in order; returns the bytes of the images."""
-    nbytes = 0
-    units = "images" if progress else None
-    with (
-        made_in_order(exporter.write, lambda _: 0, rows, workers, units) as results,
-        nullcontext() if index is None else whole_file(index) as file,
-    ):
-        for written in results:
-            if file is not None:
-                file.write(json.dumps(written.line).encode() + b"\n")
-            nbytes += written.nbytes
-    return nbytes
+    seconds = time.monotonic() - start
+    if isinstance(exporter, TarExporter):
+        return ExportReport(count, nbytes, None, seconds, exporter.count)
+    return ExportReport(count, nbytes, exporter.index, seconds)
 
 
 def _written_slice(rows: slice | None) -> str:
@@ -267,35 +166,3 @@ def _image_field(dataset: Dataset, name: str | None) -> str:
     if name is not None and name not in fields:
         raise PackError(f"{dataset.path} has no image field {name!r}; it has {', '.join(fields)}")
     return name or fields[0]
-
-
-def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
-    """Returns the field of class numbers and the folder of each class, if there are classes."""
-    for name in CLASS_FIELDS:
-        kind = schema.fields.get(name)
-        if schema.classes and isinstance(kind, Scalar) and "int" in kind.dtype:
-            return name, _folders(schema.classes)
-    return None, {}
-
-
-def _folders(classes: Sequence[str]) -> dict[int, str]:
-    """Returns a folder name for each class: unique, and not the list's."""
-    folders: dict[int, str] = {}
-    taken = {LIST_NAME}
-    for number, name in enumerate(classes):
-        folder = _file_name(name)
-        while folder in taken:
-            folder += "_"
-        taken.add(folder)
-        folders[number] = folder
-    return folders
-
-
-def _file_name(text: str) -> str:
-    """Returns text as the name of one file that lies in its folder."""
-    name = text.replace("/", "_").replace("\0", "_")
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:  # halves of surrogate pairs
-        name = name.encode("utf-8", "replace").decode()
-    return f"_{name}" if name in ("", ".", "..") else name

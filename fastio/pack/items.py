@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastio.errors import FastioError, PackError, SampleError
-from fastio.packed.reads import WHOLE_FILE
+from fastio.packed.layout import WHOLE_FILE
 from fastio.packed.rows import Rows
 from fastio.runtime.files import read_file
 from fastio.schema import Schema

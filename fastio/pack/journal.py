@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fastio.errors import FastioError, PackError
-from fastio.pack.codebooks import open_codebook
+from fastio.pack.images import open_codebook
 from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.runtime.files import flush_folder
 

@@ -11,8 +11,7 @@ import xxhash
 
 from fastio.errors import FastioError, PackError
 from fastio.pack.cells import Row, codec_counts, columns, encode_row, memory_bytes
-from fastio.pack.codebooks import CodebookChoice, open_codebook, train_codebook
-from fastio.pack.images import ImageOptions
+from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import UNREAD, Item, Source
 from fastio.pack.journal import Journal, ShardEnd
 from fastio.pack.packer import About, Filled
@@ -69,7 +68,7 @@ class SampleEncoder:
         self.depth = self.workers * _DEPTH_PER_WORKER
         self._source = source
         self._options = options
-        self._fixed_bytes = sum(map(row_bytes, source.schema.fields.values()))
+        self._fixed_bytes = sum(row_bytes(*each) for each in source.schema.fields.items())
         self._rows: list[Row] = []
         self._row_bytes = 0
         self._skipped_before = 0

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.pack.arrays import open_array_folder
-from fastio.pack.infer import field_values, infer_schema
+from fastio.pack.cells import field_values, infer_schema
+from fastio.pack.files import LIST_SUFFIXES, is_image_list, list_source, open_array_folder
 from fastio.pack.items import (
     Item,
     RowImage,
@@ -21,11 +20,10 @@ from fastio.pack.items import (
     source_of_rows,
     unreadable,
 )
-from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
 from fastio.pack.tables import RowSource, open_memory, table_source
-from fastio.pack.tokens import TokenOptions, open_documents
-from fastio.packed.of_sample import NOT_OF_SAMPLES
-from fastio.packed.rows import Rows
+from fastio.pack.tokens.encoders import TokenOptions
+from fastio.pack.tokens.source import open_documents
+from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
@@ -36,27 +34,22 @@ from fastio.sources.table.opening import Opened
 from fastio.store import is_remote
 
 _ROWS_AT_ONCE = 256
+_NO_SCHEMA = (
+    "schema cannot be used with {} determine the fields: use columns, groups, dtypes and nulls"
+)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is wanted of a source, and how it is reached; see the arguments of `pack`.
+def open_source(
+    src: Any, schema: Schema | None, tokens: TokenOptions, data: Options, skip_damaged: bool
+) -> Source | RowSource:
+    """Returns the source for what `fastio.pack` was given.
 
-    Attributes:
+    Args:
+        src: What to pack.
         schema: The schema to use instead of the source's own, or None.
         tokens: How text becomes tokens, if there is a tokenizer.
         data: The options of the source, as `fastio.open` has them.
-        skip_damaged: Whether `on_error` is "skip".
-    """
-
-    schema: Schema | None
-    tokens: TokenOptions
-    data: Options
-    skip_damaged: bool = False
-
-
-def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
-    """Returns the source for what `fastio.pack` was given.
+        skip_damaged: Whether tables that are empty or cannot be opened are left out.
 
     Raises:
         SourceNotFound: A path does not exist, or has no images.
@@ -64,12 +57,28 @@ def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
         ShardCorrupt: A table is damaged.
         SchemaError: The samples cannot be stored, or do not fit the schema.
     """
-    if wanted.tokens.tokenizer is not None:
-        return _open_text(src, wanted)
-    schema, data = wanted.schema, wanted.data
-    opened = open_memory(src, data.filters)
-    if opened is not None:
-        return _columns(src, opened, "tables, whose columns determine", wanted)
+    if tokens.tokenizer is not None:
+        if data.filters is not None:
+            raise PackError("filters can be used with tables, but not with a tokenizer")
+        if schema is not None:
+            raise SchemaError(
+                "schema cannot be used with text: choose columns with columns, and their types "
+                "with dtypes"
+            )
+        return open_documents(src, tokens, data.tables)
+    opened = open_memory(src, data.filters) or _open_kind(src, schema, data, skip_damaged)
+    if isinstance(opened, Source):
+        return opened
+    if schema is not None:
+        raise SchemaError(_NO_SCHEMA.format("tables, whose columns"))
+    first = opened.files[0].name if opened.files else ""
+    return table_source(opened, data.tables, _name_of(src, first))
+
+
+def _open_kind(
+    src: Any, schema: Schema | None, data: Options, skip_damaged: bool
+) -> Source | Opened:
+    """Returns the samples or tables of data that the registry knows, or that only packing reads."""
     of_columns = bool(data.tables) or data.filters is not None
     if not of_columns and _is_list(src, schema):
         return list_source(os.fspath(src), schema, data.roots)
@@ -84,38 +93,13 @@ def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
     if found is None:
         return _open_samples(src, schema)
     if found.kind is HUGGING_FACE and schema is not None and kind is None:
-        _refuse_schema("a Hugging Face dataset, whose features determine")
-    packed = found.kind.pack(found, wanted.skip_damaged)
+        raise SchemaError(_NO_SCHEMA.format("a Hugging Face dataset, whose features"))
+    packed = found.kind.pack(found, skip_damaged)
     if isinstance(packed, Opened):
-        return _columns(src, packed, "tables, whose columns determine", wanted)
+        return packed
     if packed.row_key(0) is None:
         return indexed_source(packed, schema)
     return rows_source(packed, _name_of(src, packed.path), schema)
-
-
-def _open_text(src: Any, wanted: Wanted) -> RowSource:
-    if wanted.data.filters is not None:
-        raise PackError("filters can be used with tables, but not with a tokenizer")
-    if wanted.schema is not None:
-        raise SchemaError(
-            "schema cannot be used with text: choose columns with columns, and their types "
-            "with dtypes"
-        )
-    return open_documents(src, wanted.tokens, wanted.data.tables)
-
-
-def _columns(src: Any, opened: Opened, what: str, wanted: Wanted) -> RowSource:
-    """Returns tables as a source."""
-    if wanted.schema is not None:
-        _refuse_schema(what)
-    first = opened.files[0].name if opened.files else ""
-    return table_source(opened, wanted.data.tables, _name_of(src, first))
-
-
-def _refuse_schema(what: str) -> NoReturn:
-    raise SchemaError(
-        f"schema cannot be used with {what} the fields: use columns, groups, dtypes and nulls"
-    )
 
 
 def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Options) -> None:

@@ -286,7 +286,7 @@ class TableEncoder:
         ends: Any = fixed * np.arange(1, count + 1, dtype=np.int64)
         for name, ragged in rows.ragged.items():
             item, field = ragged.values.itemsize, self.schema.fields[name]
-            extra = row_bytes(field) + (8 if isinstance(field, Array) else 0)  # its only axis
+            extra = row_bytes(name, field) + (8 if isinstance(field, Array) else 0)  # its only axis
             ends += (ragged.offsets[begin + 1 :] - ragged.offsets[begin]) * item
             ends += extra * np.arange(1, count + 1, dtype=np.int64)
         place = int(np.searchsorted(ends, self._shard_bytes - self._held_bytes))

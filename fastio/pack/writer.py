@@ -15,9 +15,8 @@ from fastio.pack.api import (
     report_of,
     sample_options,
 )
-from fastio.pack.codebooks import TRAIN
 from fastio.pack.destination import open_destination
-from fastio.pack.images import ImageCodec
+from fastio.pack.images import TRAIN, ImageCodec
 from fastio.pack.items import Item, Source
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder

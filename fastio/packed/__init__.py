@@ -5,8 +5,7 @@
 - `manifest`: its format, reading and writing it; `shard`, `shard_writer`: those of shards
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
 - `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
-- `rows`, `of_sample`: what all datasets have in common; `layout`, `ragged`, `reads`: where the
-  engine finds fields
+- `rows`: what all datasets have in common; `layout`: where the engine finds fields
 """
 
 from __future__ import annotations

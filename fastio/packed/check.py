@@ -122,14 +122,6 @@ def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[i
     if stored.codec == CODEC_JPEG:
         height, width = _native.jpeg_probe(stored.data, dataset.max_pixels)[:2]
         return height, width
-    pixels = decode_image(
-        stored.data,
-        stored.codec,
-        stored.height,
-        stored.width,
-        1,
-        kind.mode,
-        codebook,
-        max_pixels=dataset.max_pixels,
-    )
+    limit = dataset.max_pixels
+    pixels = decode_image(*stored[:4], 1, kind.mode, codebook, max_pixels=limit)
     return pixels.shape[0], pixels.shape[1]

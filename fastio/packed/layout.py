@@ -1,25 +1,53 @@
-"""Where columns of fixed width lie in a shard, as the native engine needs to know it."""
+"""Where the fields of rows lie, as the native engine needs to know it: images, columns, spans."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
+from fastio import _native
 from fastio._native import FieldKind as FieldKind
-from fastio.schema import RECORD_COLUMN, row_bytes, row_shape
+from fastio.errors import ShardCorrupt
+from fastio.schema import (
+    CODEC_ENCODED,
+    CODEC_JPEG,
+    RECORD_COLUMN,
+    Array,
+    Tokens,
+    row_bytes,
+    row_shape,
+)
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
     from fastio.packed.shard import ShardReader
 
+WHOLE_FILE = -1  # a length
+LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
+AS_STORED = 1  # an orientation: not to be turned, whatever the header says
+_JPEG_NAMES = (".jpg", ".jpeg")
+# What a shard has of each image beside its bytes, as `ImageReads` has it.
+_OF_IMAGES: dict[str, Any] = {
+    "codec": np.uint8,
+    "orientation": np.uint8,
+    "height": np.int32,
+    "width": np.int32,
+    "crc32c": np.uint32,
+}
+
 Ranges = list[tuple[int, int]]  # offset in the file, bytes
 # int64 (rows + 1,), where each row's segments begin; int64 and int32, each segment's first token in
 # its shard, and how many it has.
-Segments = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]
+Segments = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+
+
+Int64s = NDArray[np.int64]
+Shapes = Int64s | list[tuple[int, ...]]  # (n, axes); a list where rows differ in axes
 
 
 @dataclass(frozen=True)
@@ -73,7 +101,7 @@ class Layout(Protocol):
     """
 
     dataset: Dataset
-    first_row: npt.NDArray[np.int64]
+    first_row: NDArray[np.int64]
 
     @property
     def fields(self) -> Sequence[TableField]: ...
@@ -101,7 +129,7 @@ class FixedWidth:
         manifest, kinds = dataset.manifest, dataset.schema.fields
         layout = dataset.schema.record_layout
         offsets: Mapping[str, int] = {} if layout is None else layout.offsets
-        columns = {name: row_bytes(kinds[name]) for name in names if name not in offsets}
+        columns = {name: row_bytes(name, kinds[name]) for name in names if name not in offsets}
         if layout is not None and len(columns) < len(names):
             columns[RECORD_COLUMN] = layout.nbytes
         self._columns = list(columns)
@@ -113,7 +141,7 @@ class FixedWidth:
                 *row_shape(kinds[name]),
                 self._columns.index(homes[name]),
                 offsets.get(name, 0),
-                row_bytes(kinds[name]),
+                row_bytes(name, kinds[name]),
             )
             for name in names
         ]
@@ -134,3 +162,245 @@ class FixedWidth:
             offset = reader.extent(column)[0]
             found.append((offset + first * stride, (last - first) * stride))
         return found
+
+
+# --- Rows that differ in size ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RaggedPlaces:
+    """Where rows of different sizes lie.
+
+    Attributes:
+        readers: The readers of the shards.
+        reader: int32 (n,), the index in `readers` of each row.
+        begin: int64 (n,), the offset of each row's first byte in its shard's file.
+        shapes: The shape of each row.
+    """
+
+    readers: list[ShardReader]
+    reader: NDArray[np.int32]
+    begin: Int64s
+    shapes: Shapes
+
+
+class RaggedRows:
+    """A field whose rows differ in size, in local shards. Thread-safe.
+
+    Attributes:
+        name, kind: The field: an Array with open axes, or Tokens.
+        dtype: The dtype of its numbers.
+    """
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        kind = dataset.schema.fields[name]
+        assert isinstance(kind, (Array, Tokens))
+        self.name = name
+        self.kind: Array | Tokens = kind
+        self.dtype = np.dtype(kind.dtype)
+        self._dataset = dataset
+
+    def locate(self, rows: Int64s) -> RaggedPlaces:
+        """Returns where rows lie, int64 (n,) in any order."""
+        groups = self._dataset.by_shard(rows)
+        reader = np.empty(len(rows), np.int32)
+        begin = np.empty(len(rows), np.int64)
+        shapes: list[Any] = [None] * len(groups)
+        readers = [self._dataset.shard(group.shard) for group in groups]
+        for number, (_, at, local) in enumerate(groups):
+            reader[at] = number
+            begin[at], shapes[number] = self._in_shard(readers[number], local)
+        together = _in_order([at for _, at, _ in groups], shapes, len(rows))
+        return RaggedPlaces(readers, reader, begin, together)
+
+    def forget(self, rows: Int64s) -> None:
+        """Opens the damaged shards of rows again on the next read."""
+        self._dataset.shards.readers.forget(group.shard for group in self._dataset.by_shard(rows))
+
+    def _in_shard(self, reader: ShardReader, local: Int64s) -> tuple[Int64s, Shapes]:
+        """Returns the offsets of rows in a shard's file, and their shapes."""
+        item = self.dtype.itemsize
+        if isinstance(self.kind, Tokens):
+            starts, _ = reader.tokens(self.name)
+            first = reader.extent(self.name)[0]
+            return first + starts[local] * item, (starts[local + 1] - starts[local])[:, None]
+        offsets = reader.offsets(self.name)
+        shapes = reader.shapes(self.name, local)
+        if isinstance(shapes, list):
+            numbers = np.array([math.prod(shape) for shape in shapes], np.int64)
+        else:
+            numbers = np.prod(shapes, axis=1, dtype=np.int64)
+        wrong = numbers * item != offsets[local + 1] - offsets[local]
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            row, shape = int(local[place]), tuple(map(int, shapes[place]))
+            raise ShardCorrupt(
+                f"{reader.path}: row {row} of the field {self.name!r} has the shape {shape} "
+                f"and {int(offsets[row + 1] - offsets[row])} bytes, which do not fit {self.dtype}; "
+                "run `fastio verify` on the dataset"
+            )
+        return reader.extent(self.name)[0] + offsets[local], shapes
+
+
+def _in_order(at: Sequence[Int64s], shapes: Sequence[Any], count: int) -> Shapes:
+    """Returns the shapes of rows in groups as those of one batch."""
+    axes = {part.shape[1] if isinstance(part, np.ndarray) else None for part in shapes}
+    if len(axes) == 1 and None not in axes:
+        out = np.empty((count, shapes[0].shape[1]), np.int64)
+        for places, part in zip(at, shapes, strict=True):
+            out[places] = part
+        return out
+    found: list[Any] = [None] * count
+    for places, part in zip(at, shapes, strict=True):
+        rows = part if isinstance(part, list) else [tuple(row) for row in part.tolist()]
+        for place, shape in zip(places.tolist(), rows, strict=True):
+            found[place] = shape
+    return same_axes(found)
+
+
+def same_axes(shapes: Sequence[tuple[int, ...]]) -> Shapes:
+    """Returns shapes as an array if all have as many axes as the first, else as a list."""
+    axes = len(shapes[0]) if len(shapes) else 1
+    if any(len(shape) != axes for shape in shapes):
+        return list(shapes)
+    return np.array(shapes, np.int64).reshape(len(shapes), axes)
+
+
+# --- Images ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageReads:
+    """Where the images of some rows lie and how they are stored, one entry per row.
+
+    Attributes:
+        path: returns the path of a file, given its number in `file`.
+        file: int32 (n,), number of the file.
+        offset: int64 (n,), position of the first byte in the file.
+        length: int64 (n,), number of bytes; WHOLE_FILE reads the file to its end.
+        codec: uint8 (n,), storage format (`schema.CODEC_...`).
+        orientation: uint8 (n,), EXIF orientation; LOOK_INTO_FILE takes the JPEG's own, AS_STORED
+            does not turn the pixels.
+        height, width: int32 (n,), size of the stored pixels; LOOK_INTO_FILE if unknown.
+        crc32c: uint32 (n,), checksums of the bytes; None if there are none.
+        codebook: codebook of the images of the block codec; None if there are none.
+        same_files: whether a number stands for the same file in the reads of every batch, so that
+            the file may stay open.
+    """
+
+    path: Callable[[int], str]
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    codec: NDArray[np.uint8]
+    orientation: NDArray[np.uint8]
+    height: NDArray[np.int32]
+    width: NDArray[np.int32]
+    crc32c: NDArray[np.uint32] | None = None
+    codebook: _native.Codebook | None = None
+    same_files: bool = True
+
+
+def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:
+    """Returns the reads of an image field of a packed dataset; a file's number is its shard's."""
+    columns: dict[str, Any] = {
+        name: np.empty(len(rows), dtype) for name, dtype in _OF_IMAGES.items()
+    }
+    file, offset = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
+    length = np.empty_like(offset)
+    for shard, places, local in dataset.by_shard(rows):
+        reader = dataset.shard(shard)
+        offsets = reader.offsets(field)
+        begin = offsets[local]
+        file[places] = shard
+        offset[places] = begin + reader.extent(field)[0]
+        length[places] = offsets[local + 1] - begin
+        for name, values in columns.items():
+            values[places] = reader.fixed(f"{field}.{name}")[local]
+    codebook = dataset.codebook
+    return ImageReads(dataset.shard_path, file, offset, length, **columns, codebook=codebook)
+
+
+def encoded_reads(
+    path: Callable[[int], str],
+    file: NDArray[Any],
+    offset: NDArray[np.int64],
+    length: NDArray[np.int64],
+    is_jpeg: NDArray[np.bool_],
+    *,
+    upright: bool = True,
+    same_files: bool = True,
+) -> ImageReads:
+    """Returns reads of image files, whose sizes and orientations only their own headers tell.
+
+    Args:
+        path, file, offset, length, same_files: as in `ImageReads`.
+        is_jpeg: bool (n,), whether the native decoder tries an image; others are for Pillow.
+        upright: whether images are turned as their headers say.
+    """
+    n = len(file)
+    return ImageReads(
+        path,
+        file.astype(np.int32),
+        np.ascontiguousarray(offset),
+        np.ascontiguousarray(length),
+        np.where(is_jpeg, CODEC_JPEG, CODEC_ENCODED).astype(np.uint8),
+        np.full(n, LOOK_INTO_FILE if upright else AS_STORED, np.uint8),
+        np.full(n, LOOK_INTO_FILE, np.int32),
+        np.full(n, LOOK_INTO_FILE, np.int32),
+        same_files=same_files,
+    )
+
+
+def is_jpeg_name(path: str) -> bool:
+    """Returns whether a file's name has the ending of a JPEG."""
+    return path.lower().endswith(_JPEG_NAMES)
+
+
+def extents(dataset: Dataset, first: int, last: int) -> list[tuple[int, int, int]]:
+    """Returns where the images of rows [first, last) lie: (shard, offset, length).
+
+    This opens the shards. The ranges are ordered by shard and then by field, and each covers a
+    field's rows in order.
+    """
+    found = []
+    for shard, begin, end in spans(dataset, first, last):
+        reader = dataset.shard(shard)
+        for field in dataset.schema.image_fields:
+            offset, stop = reader.offsets(field)[[begin, end]].tolist()
+            found.append((shard, reader.extent(field)[0] + offset, stop - offset))
+    return found
+
+
+def spans(dataset: Dataset, first: int, last: int) -> list[tuple[int, int, int]]:
+    """Splits rows [first, last) by shard: returns (shard, local begin, local end)."""
+    first_row, rows = dataset.manifest.first_row, dataset.manifest.shard_rows
+    shard = int(np.searchsorted(first_row, first, side="right")) - 1
+    found = []
+    while first < last:
+        begin = first - int(first_row[shard])
+        end = min(int(rows[shard]), last - int(first_row[shard]))
+        found.append((shard, begin, end))
+        first += end - begin
+        shard += 1
+    return found
+
+
+def check_rows(dataset: Dataset, first: int, last: int, parts: Sequence[Any]) -> str | None:
+    """Compares images with their checksums, given the bytes of `extents(first, last)`.
+
+    Returns:
+        A description of the first problem, which names the row; None if all bytes are right.
+    """
+    supply = iter(parts)
+    for shard, begin, end in spans(dataset, first, last):
+        reader = dataset.shard(shard)
+        for field in dataset.schema.image_fields:
+            data = np.frombuffer(next(supply), np.uint8)
+            starts = reader.offsets(field)[begin : end + 1]
+            starts = starts - starts[0]
+            expected = reader.fixed(f"{field}.crc32c")[begin:end]
+            bad = _native.crc32c_mismatch(data, starts, expected)
+            if bad >= 0:
+                return f"{reader.path} row {begin + bad}: wrong CRC-32C"
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import ImageError, ManifestInvalid, SchemaError, ShardCorrupt, SourceChanged
-from fastio.packed.layout import FixedWidth, Layout
-from fastio.packed.of_sample import of_sample
+from fastio.packed.layout import FixedWidth, ImageReads, Layout, RaggedRows, shard_reads
 from fastio.packed.pixels import decode_image
-from fastio.packed.ragged import RaggedRows
-from fastio.packed.reads import ImageReads, shard_reads
-from fastio.packed.rows import Rows, grouped
+from fastio.packed.rows import Rows, grouped, of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
@@ -81,6 +78,7 @@ class Dataset(Rows):
         manifest: The manifest, which describes the shards.
         schema: The fields of the samples.
         cache: As given.
+        shards: The shards, which are opened, verified and watched for changes.
         whole: Whether `shard` opens shards with all of their bytes. If False, the bytes of images
             read as zeros there, and are fetched by ranges. In a store, shards without images are
             whole.
@@ -100,27 +98,23 @@ class Dataset(Rows):
     ) -> None:
         self._given = os.fspath(path), storage_options, cache
         self.cache = cache
-        self._shards = (
+        self.shards = (
             StoredShards(open_store(os.fspath(path), storage_options), cache)
             if is_remote(path)
             else Shards(os.fspath(path))
         )
-        self.path = self._shards.path
-        self.whole = self._shards.whole
-        self.manifest = self._shards.manifest
+        self.path = self.shards.path
+        self.whole = self.shards.whole
+        self.manifest = self.shards.manifest
         self.schema: Schema = self.manifest.schema
         self._codebook: _native.Codebook | None = None
 
     @property
     def store(self) -> Store:
         """The store of the shards; ValueError if the dataset is in a local folder."""
-        return self._stored.store
-
-    @property
-    def _stored(self) -> StoredShards:
-        if not isinstance(self._shards, StoredShards):
+        if self.shards.store is None:
             raise ValueError(f"{self.path} is a local folder, not in a store")
-        return self._shards
+        return self.shards.store
 
     @property
     def nbytes(self) -> int:
@@ -130,11 +124,11 @@ class Dataset(Rows):
     @property
     def head_bytes_fetched(self) -> int:
         """See `Remote`."""
-        return self._stored.bytes_fetched
+        return self.shards.bytes_fetched
 
     def head_source(self) -> tuple[CacheFolder, Source] | None:
         """Returns the cache folder and source of heads, a piece per shard; None without a cache."""
-        return self._stored.source()
+        return self.shards.source()
 
     @property
     def fingerprint(self) -> str:
@@ -172,6 +166,11 @@ class Dataset(Rows):
         shards = np.searchsorted(first_row, rows, side="right").astype(np.int64) - 1
         return shards, rows - first_row[shards]
 
+    def _at(self, row: int) -> tuple[int, int]:
+        """Returns the shard of a global row, and its number there."""
+        shards, local = self.locate(np.array([row], np.int64))
+        return int(shards[0]), int(local[0])
+
     def by_shard(self, rows: NDArray[np.int64]) -> list[ShardRows]:
         """Groups global rows, int64 (n,), by shard."""
         shards, local = self.locate(rows)
@@ -190,7 +189,7 @@ class Dataset(Rows):
             ShardCorrupt: If the shard is damaged, or not the one that the manifest describes.
             StoreError: If the store does not answer.
         """
-        return self._shards.readers.get(shard)
+        return self.shards.readers.get(shard)
 
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
@@ -201,7 +200,7 @@ class Dataset(Rows):
             try:
                 return self._gathered(kinds, rows)
             except ShardCorrupt:  # a shard may have been truncated in the cache
-                if not self.renew_shards(group.shard for group in self.by_shard(rows)):
+                if not self.shards.renew(group.shard for group in self.by_shard(rows)):
                     raise
         return self._gathered(kinds, rows)
 
@@ -213,49 +212,13 @@ class Dataset(Rows):
         values = {
             name: _values_of(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
-        self._shards.check_read(readers)
+        self.shards.check_read(readers)
         return values
-
-    def check_unchanged(self) -> None:
-        """Checks that the manifest and all open shards are those that were opened.
-
-        Does nothing for a dataset in a store, because all data that is fetched is compared with
-        the manifest.
-
-        Raises:
-            SourceChanged: If one of them was replaced or written to.
-            ShardCorrupt: If columns that were verified in the background are damaged.
-        """
-        self._shards.check_unchanged()
-
-    def look(self) -> None:
-        """Does what `check_unchanged` does for a few shards at a time, at most 4 times a second."""
-        self._shards.look()
-
-    def finish_epoch(self) -> None:
-        """Waits for verifications in the background, and checks all open files.
-
-        Raises:
-            SourceChanged, ShardCorrupt, ManifestInvalid: If rows that were read may be wrong.
-        """
-        self._shards.finish_epoch()
-
-    def check_manifest(self) -> None:
-        """Raises SourceChanged if another manifest is in place of the one that was opened."""
-        self._shards.check_manifest()
-
-    def renew_shards(self, shards: Iterable[int]) -> bool:
-        """Forgets those of the shards that are damaged.
-
-        Returns:
-            Whether opening them again may help: they are in a store, and are fetched again.
-        """
-        return self._shards.renew(shards)
 
     @property
     def remote_part(self) -> Dataset | None:
         """The dataset itself if it is in a store, else None."""
-        return self if isinstance(self._shards, StoredShards) else None
+        return None if self.shards.store is None else self
 
     @property
     def packed(self) -> Dataset:
@@ -289,16 +252,8 @@ class Dataset(Rows):
         """See `Rows`. The bytes are a view of the shard."""
         if self.remote_part is not None:
             return super().sound_file(field, row)
-        shards, local = self.locate(np.array([row], np.int64))
-        return self.shard(int(shards[0])).view(field, int(local[0]))
-
-    def forget(self, shards: Iterable[int]) -> None:
-        """Makes the next call of `shard` open these shards again."""
-        self._shards.readers.forget(shards)
-
-    def is_kept(self, shard: int) -> bool:
-        """Returns whether `shard` would return at once."""
-        return self._shards.readers.has(shard)
+        shard, local = self._at(row)
+        return self.shard(shard).view(field, local)
 
     def image(
         self,
@@ -331,7 +286,7 @@ class Dataset(Rows):
             if at_least is None or stored.codec != CODEC_BLOCKS:
                 stored.check()  # else the parts that are read have checksums of their own
             pixels = decode_image(*stored[:5], mode, codebook, at_least, self.max_pixels)
-        self._shards.check_read([self.shard(int(self.locate(np.array([row]))[0][0]))])
+        self.shards.check_read([self.shard(self._at(row)[0])])
         return pixels
 
     def stored_image(
@@ -340,32 +295,32 @@ class Dataset(Rows):
         """Returns one image as it is stored, neither decoded nor verified; see `image`."""
         if not isinstance(self._field(field), Image):
             raise SchemaError(f"field {field!r} is not an image field: use gather")
-        shards, rows = self.locate(np.array([row], dtype=np.int64))
-        reader, local = self.shard(int(shards[0])), int(rows[0])
+        shard, local = self._at(row)
+        reader = self.shard(shard)
         parts = (
             int(reader.fixed(f"{field}.{part}")[local])
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
         if data is None:
-            data = self._shards.image_bytes(reader, field, int(shards[0]), local)
+            data = self.shards.image_bytes(reader, field, shard, local)
         return StoredImage(data, *parts)
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages: its shard's file name and its row there."""
-        shards, local = self.locate(np.array([row], dtype=np.int64))
-        return f"{self.manifest.name(int(shards[0]))} row {int(local[0])}"
+        shard, local = self._at(row)
+        return f"{self.manifest.name(shard)} row {local}"
 
     def verify(self) -> Iterator[ShardCheck]:
         """Yields the result of comparing each shard with the manifest, which is verified first."""
         self.manifest.check()
         for shard in range(self.num_shards):
-            problem = self._shards.check(shard)
+            problem = self.shards.check(shard)
             nbytes = int(self.manifest.shard_bytes[shard])
             yield ShardCheck(self.manifest.name(shard), nbytes, problem)
 
     def close(self) -> None:
         """Drops the shards and closes connections. Views that were taken stay valid."""
-        self._shards.close()
+        self.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._given, self.fingerprint)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -31,12 +32,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import ImageError, SchemaError
-from fastio.packed.layout import Layout
-from fastio.packed.of_sample import of_sample
+from fastio.errors import (
+    ImageError,
+    LoaderClosed,
+    ManifestInvalid,
+    SampleError,
+    SchemaError,
+    ShardCorrupt,
+    SourceChanged,
+    SourceNotFound,
+    StoreError,
+)
+from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
-from fastio.packed.ragged import RaggedRows
-from fastio.packed.reads import ImageReads
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Image, Scalar, Schema
 from fastio.store import Store
@@ -47,6 +55,17 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
+
+# Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
+# whole shard, tar or store, whose thousands of rows are not bad samples to be left out.
+NOT_OF_SAMPLES = (
+    LoaderClosed,
+    ManifestInvalid,
+    ShardCorrupt,
+    SourceChanged,
+    SourceNotFound,
+    StoreError,
+)
 
 
 class Remote(Protocol):
@@ -390,3 +409,24 @@ def grouped(numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
     ordered = numbers[order]
     bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
     return [(int(ordered[begin]), order[begin:end]) for begin, end in pairwise(bounds)]
+
+
+@contextmanager
+def of_sample(rows: Rows, row: int, kind: type[SampleError] = SampleError) -> Iterator[None]:
+    """Raises any error within as the error of one sample, which `on_error` is about.
+
+    What decoders, parsers and allocations raise is not known beforehand: MemoryError and
+    RecursionError are as much a sample's own as ValueError. KeyboardInterrupt, SystemExit and
+    `NOT_OF_SAMPLES` pass.
+
+    Raises:
+        SampleError: Of this kind, with the original error as its cause.
+    """
+    try:
+        yield
+    except (*NOT_OF_SAMPLES, kind):
+        raise
+    except SampleError as error:
+        raise kind(rows.path, row, rows.sample_name(row), error.cause) from error
+    except Exception as error:
+        raise kind(rows.path, row, rows.sample_name(row), error) from error

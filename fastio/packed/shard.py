@@ -21,10 +21,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound
+from fastio.errors import ShardCorrupt, SourceChanged
 from fastio.packed.ipc import FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardEntry
-from fastio.runtime.files import only_files
 from fastio.schema import RECORD_COLUMN, Schema
 
 _READ_BYTES = 1 << 20  # hashed at a time
@@ -415,18 +414,6 @@ def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
 
 
 # --- Files in pieces, to hash them ----------------------------------------------------------------
-
-
-def checksum(path: str | os.PathLike[str]) -> str:
-    """Returns the xxh3_64 of a file as 16 hexadecimal digits; SourceNotFound if it is missing."""
-    digest = xxhash.xxh3_64()
-    try:
-        with open(path, "rb", buffering=0, opener=only_files) as file:
-            while piece := file.read(_READ_BYTES):
-                digest.update(piece)
-    except FileNotFoundError as error:
-        raise SourceNotFound(f"{os.fspath(path)} does not exist") from error
-    return digest.hexdigest()
 
 
 def mapped_pieces(data: memoryview, ranges: Ranges) -> Iterator[memoryview]:

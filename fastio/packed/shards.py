@@ -13,18 +13,22 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from fastio.cache import CacheFolder, Source
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.packed.manifest import Manifest
-from fastio.packed.shard import ShardReader, checksum
+from fastio.packed.shard import ShardReader, file_pieces
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.memory import available_memory, local_ranks
+from fastio.store import Store
 
 # Columns up to this size are verified when their shard is opened, larger ones in the background.
 _CHECKED_BYTES = 16 << 20
@@ -167,14 +171,16 @@ class Shards:
         path, manifest: The folder, and its manifest.
         readers: The open shards.
         whole: Whether an open shard has all of its bytes, or all except the images.
-        watched: Whether open files are checked for changes.
+        store: The store of the shards; None for a folder.
+        bytes_fetched: The number of bytes of heads that were fetched from the store.
 
     Raises:
         DatasetNotFound, ManifestInvalid, FormatVersionUnsupported: As for `Manifest`.
     """
 
     whole = True
-    watched = True
+    store: Store | None = None
+    bytes_fetched = 0
 
     def __init__(self, path: str, manifest: Manifest | None = None) -> None:
         self.path = path
@@ -185,19 +191,22 @@ class Shards:
         self._manifest_asked = self.manifest.checked
 
     def _open(self, shard: int) -> ShardReader:
+        try:
+            return self._opened(shard)
+        except (ShardCorrupt, SourceNotFound):
+            self.check_manifest()  # gives a better message if the dataset was replaced
+            raise
+
+    def _opened(self, shard: int) -> ShardReader:
         self.manifest.check_unchanged()
         if not self._manifest_asked:
             self._manifest_asked = True
             self._comparisons.add(self.manifest.check)
-        try:
-            reader = open_shard(self.manifest, self._file(shard), shard)
-            if reader.column_bytes <= _CHECKED_BYTES:
-                compare(reader)
-            else:
-                self._comparisons.add_shard(reader)
-        except (ShardCorrupt, SourceNotFound):
-            self.manifest.check_unchanged()  # gives a better message if the dataset was replaced
-            raise
+        reader = open_shard(self.manifest, self._file(shard), shard)
+        if reader.column_bytes <= _CHECKED_BYTES:
+            compare(reader)
+        else:
+            self._comparisons.add_shard(reader)
         return reader
 
     def _file(self, shard: int) -> str:
@@ -210,23 +219,46 @@ class Shards:
         return reader.view(field, local_row)
 
     def renew(self, shards: Iterable[int]) -> bool:
-        """Forgets shards. Returns False: opening a damaged local file again does not help."""
+        """Forgets those of the shards that are damaged.
+
+        Returns:
+            Whether opening them again may help: not here, but in a store they are fetched again.
+        """
         self.readers.forget(shards)
         return False
 
+    def source(self) -> tuple[CacheFolder, Source] | None:
+        """Returns the cache folder and source of heads, a piece per shard; None without a cache."""
+        return None
+
     def check(self, shard: int) -> str | None:
         """Reads a shard and compares it with the manifest. Returns what is wrong, or None."""
+        entry, digest = self.manifest.entry(shard), xxhash.xxh3_64()
         try:
-            path = self._file(shard)
-            problem = wrong_size(os.path.getsize(path), int(self.manifest.shard_bytes[shard]))
-            problem = problem or wrong_hash(checksum(path), self.manifest.entry(shard).xxh3)
-            if problem is None:
-                self._open(shard)
+            found = self._size(shard)
+            if found != entry.bytes:
+                state = "truncated" if found < entry.bytes else "too long"
+                return f"{state}: {found:,} of {entry.bytes:,} bytes"
+            for piece in self._pieces(shard, found):
+                digest.update(piece)
+            if digest.hexdigest() != entry.xxh3:
+                return f"its xxh3 is {digest.hexdigest()}, expected {entry.xxh3}"
+            self._check_opened(shard)
         except FileNotFoundError:
             return "missing"
         except (FastioError, OSError) as error:
             return str(error)
-        return problem
+        return None
+
+    def _size(self, shard: int) -> int:
+        return os.path.getsize(self._file(shard))
+
+    def _pieces(self, shard: int, size: int) -> Iterator[Any]:
+        """Yields the bytes of a shard."""
+        return file_pieces(self._file(shard), [(0, size)], past_cache=False)
+
+    def _check_opened(self, shard: int) -> None:
+        self._open(shard)
 
     def check_manifest(self) -> None:
         """Raises SourceChanged if another manifest is in its place now."""
@@ -237,23 +269,30 @@ class Shards:
         self._comparisons.raise_problem()
         for reader in readers:
             check_undamaged(reader)
-            if self.watched:
+            if self.store is None:
                 reader.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """Checks all that is open; see `Dataset.check_unchanged`."""
+        """Checks that the manifest and all open shards are those that were opened.
+
+        Does nothing in a store, because all data that is fetched is compared with the manifest.
+
+        Raises:
+            SourceChanged: If one of them was replaced or written to.
+            ShardCorrupt: If columns that were verified in the background are damaged.
+        """
         self._comparisons.raise_problem()
-        if not self.watched:
+        if self.store is not None:
             return
         self.manifest.check_unchanged()
         for reader in self.readers.all():
             reader.check_unchanged()
 
     def look(self) -> None:
-        """Checks some of what is open; see `Dataset.look`."""
+        """Does what `check_unchanged` does for a few shards at a time, at most 4 times a second."""
         self._comparisons.raise_problem()
         now_s = time.monotonic()
-        if now_s < self._look_s or not self.watched:
+        if now_s < self._look_s or self.store is not None:
             return
         self._look_s = now_s + _LOOK_S
         self.manifest.check_unchanged()
@@ -263,7 +302,11 @@ class Shards:
         self._looks += _LOOKS
 
     def finish_epoch(self) -> None:
-        """Waits for verifications in the background, and checks all that is open."""
+        """Waits for verifications in the background, and checks all open files.
+
+        Raises:
+            SourceChanged, ShardCorrupt, ManifestInvalid: If rows that were read may be wrong.
+        """
         self._comparisons.finish()
         self.check_unchanged()
 
@@ -300,19 +343,6 @@ def check_undamaged(reader: ShardReader) -> None:
             f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes when it "
             "was opened"
         )
-
-
-def wrong_size(found: int, expected: int) -> str | None:
-    """Returns what is wrong with the size of a shard, or None."""
-    if found == expected:
-        return None
-    state = "truncated" if found < expected else "too long"
-    return f"{state}: {found:,} of {expected:,} bytes"
-
-
-def wrong_hash(found: str, expected: str) -> str | None:
-    """Returns what is wrong with the hash of a shard, or None."""
-    return None if found == expected else f"its xxh3 is {found}, expected {expected}"
 
 
 _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals

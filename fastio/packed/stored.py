@@ -11,12 +11,11 @@ is all head, and is mapped from the cache.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
@@ -37,8 +36,6 @@ from fastio.packed.shards import (
     Shards,
     compare,
     open_shard,
-    wrong_hash,
-    wrong_size,
 )
 from fastio.store import Store, join
 
@@ -61,17 +58,13 @@ class StoredShards(Shards):
         store: The store of the dataset's folder.
         cache: The cache for heads. If None, they are kept in memory while they are needed.
 
-    Attributes:
-        store, cache: As given.
-        bytes_fetched: The number of bytes of heads that were fetched from the store.
-
     Raises:
         DatasetNotFound: If there is no manifest.
         ManifestInvalid, FormatVersionUnsupported: If it is damaged, or a newer fastio wrote it.
         StoreError: If the store does not answer.
     """
 
-    watched = False
+    store: Store
 
     def __init__(self, store: Store, cache: Cache | None) -> None:
         super().__init__(store.url, _fetch_manifest(store))
@@ -81,7 +74,6 @@ class StoredShards(Shards):
         if self.whole:
             memory = self.manifest.shard_bytes, _KEPT_WHOLE_BYTES
             self.readers = OpenShards(self.path, self._open, memory)
-        self.bytes_fetched = 0
         self._source: tuple[CacheFolder, Source] | None = None
 
     def name(self, shard: int) -> str:
@@ -123,21 +115,16 @@ class StoredShards(Shards):
         readers.forget(damaged)
         return bool(damaged)
 
-    def check(self, shard: int) -> str | None:
-        """See `Shards`. Reads the shard in parts."""
-        name, size = self.manifest.name(shard), int(self.manifest.shard_bytes[shard])
-        digest = xxhash.xxh3_64()
-        try:
-            problem = wrong_size(self.store.size(name), size)
-            if problem is not None:
-                return problem
-            for offset in range(0, size, _VERIFY_BYTES):
-                digest.update(self.store.read(name, offset, min(_VERIFY_BYTES, size - offset)))
-        except SourceNotFound:
-            return "missing"
-        except OSError as error:
-            return str(error)
-        return wrong_hash(digest.hexdigest(), self.manifest.entry(shard).xxh3)
+    def _size(self, shard: int) -> int:
+        return self.store.size(self.manifest.name(shard))
+
+    def _pieces(self, shard: int, size: int) -> Iterator[Any]:
+        name = self.manifest.name(shard)
+        for offset in range(0, size, _VERIFY_BYTES):
+            yield self.store.read(name, offset, min(_VERIFY_BYTES, size - offset))
+
+    def _check_opened(self, shard: int) -> None:
+        """Does nothing: the bytes that were compared are all that there is."""
 
     def check_manifest(self) -> None:
         """See `Shards`."""
@@ -168,13 +155,6 @@ class StoredShards(Shards):
             kept = self._source = folder, folder.source(self.path, *key)
         return kept
 
-    def _open(self, shard: int) -> ShardReader:
-        try:
-            return self._opened(shard)
-        except (ShardCorrupt, SourceNotFound):
-            self.check_manifest()  # gives a better message if the dataset was replaced
-            raise
-
     def _opened(self, shard: int) -> ShardReader:
         """Opens a shard's head from the cache or from the store."""
         try:
@@ -182,12 +162,9 @@ class StoredShards(Shards):
             if kept is not None:
                 return self._open_kept(*kept, shard)
         except CacheError as error:
-            self._give_up_cache(error)
+            assert self.cache is not None
+            self.cache.give_up(error)
         return self._fetch(shard)[1]
-
-    def _give_up_cache(self, error: CacheError | OSError) -> None:
-        assert self.cache is not None
-        self.cache.give_up(error)
 
     def _open_kept(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader:
         """Opens a head from the cache. If it is missing, one of all processes fetches it."""
@@ -238,7 +215,8 @@ class StoredShards(Shards):
             try:
                 stored = folder.store(source, shard, [data for _, data in parts], misses=False)
             except (CacheError, OSError) as error:
-                self._give_up_cache(error)
+                assert self.cache is not None
+                self.cache.give_up(error)
         finally:
             if not stored:
                 with suppress(CacheError):

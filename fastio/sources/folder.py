@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from fastio.errors import SourceNotFound
 from fastio.packed import BadImage, ImagesCheck, ShardCheck
 from fastio.packed import check_file as check_image
-from fastio.packed.of_sample import of_sample
-from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
-from fastio.packed.rows import Rows
+from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
+from fastio.packed.rows import Rows, of_sample
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.files import check_file, read_file, walk

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from fastio.errors import StoreError
 from fastio.packed import Dataset
-from fastio.packed.reads import check_rows, spans
-from fastio.packed.reads import extents as extents_of
+from fastio.packed.layout import check_rows, spans
+from fastio.packed.layout import extents as extents_of
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
 from fastio.sources import Remote
@@ -100,7 +100,7 @@ class Blocks:
             StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
         extents = extents_of(self.dataset, *self.rows(block))
-        return sum(extent.length for extent in extents) if self.images else 0
+        return sum(length for _, _, length in extents) if self.images else 0
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """Yields each block and its size, in order. Heads are fetched some shards ahead.
@@ -121,7 +121,7 @@ class Blocks:
     def describes(self, rows: Numbers) -> bool:
         """Returns whether the heads of the rows' shards are in memory."""
         shards = np.unique(self.dataset.locate(rows)[0])
-        return all(self.dataset.is_kept(shard) for shard in shards.tolist())
+        return all(self.dataset.shards.readers.has(shard) for shard in shards.tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
         """Returns the shards of a block that are fetched whole: none in this class.
@@ -139,7 +139,7 @@ class Blocks:
         """
         name = self.dataset.manifest.name
         extents = extents_of(self.dataset, *self.rows(block))
-        return [Range(name(extent.shard), extent.offset, extent.length) for extent in extents]
+        return [Range(name(shard), offset, length) for shard, offset, length in extents]
 
     def check(self, block: int, parts: Sequence[Any]) -> str | None:
         """Returns what is wrong with the parts of a block's bytes; None if nothing is."""
@@ -178,7 +178,7 @@ class Blocks:
         Raises:
             SourceChanged: If it was replaced.
         """
-        self.dataset.check_manifest()
+        self.dataset.shards.check_manifest()
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:
         """Lets the dataset read values from staged blocks. Does nothing: heads have the values.
@@ -285,7 +285,7 @@ class ShardBlocks(Blocks):
 
     def describes(self, rows: Numbers) -> bool:
         """Returns whether all shards of the rows are in memory."""
-        return all(self._remote.is_kept(shard) for shard in self.of(rows).tolist())
+        return all(self._remote.shards.readers.has(shard) for shard in self.of(rows).tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
         """Returns the shard, which stays in memory while it is referenced.

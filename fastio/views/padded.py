@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError, TransformError
 from fastio.order.plan import Buckets
 from fastio.packed import Dataset
-from fastio.packed.layout import FieldKind, FixedWidth, Ranges, ShardPlace, TableField
-from fastio.packed.ragged import RaggedRows
+from fastio.packed.layout import FieldKind, FixedWidth, RaggedRows, Ranges, ShardPlace, TableField
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Field, Schema, is_fixed_width

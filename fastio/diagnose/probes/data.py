@@ -23,7 +23,7 @@ from fastio.diagnose.probes.files import Piece, local_files, storage_of
 from fastio.diagnose.probes.rates import Attempts, within
 from fastio.errors import SourceNotFound
 from fastio.packed import Dataset
-from fastio.packed.reads import WHOLE_FILE, ImageReads
+from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.packed.rows import Rows
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.sources import Options, find, find_data, open_found

@@ -116,7 +116,7 @@ class Columns:
         """Unmaps shards that a remote dataset no longer keeps, and the oldest beyond the limit."""
         remote = self._dataset.remote_part is not None
         for number in list(self._set):
-            gone = remote and not self._dataset.is_kept(self.layout.shard(number))
+            gone = remote and not self._dataset.shards.readers.has(self.layout.shard(number))
             if gone or len(self._set) > _MOST_MAPPED:
                 del self._set[number]
                 self.table.unset(number)
@@ -129,7 +129,7 @@ class Columns:
             for number in numbers:
                 self._set.pop(number, None)
                 self.table.unset(number)
-        return self._dataset.renew_shards([self.layout.shard(number) for number in numbers])
+        return self._dataset.shards.renew([self.layout.shard(number) for number in numbers])
 
     def close(self) -> None:
         """Stops the copying of resident shards."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.errors import ImageError
-from fastio.packed.reads import WHOLE_FILE, ImageReads
+from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.packed.rows import Remote, Rows
 from fastio.stage import Stager
 

@@ -16,7 +16,7 @@ from fastio.engine.fields.reader import WAIT_S, Reader, Work, result_of, sample_
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ImageError, LoaderClosed
-from fastio.packed.reads import ImageReads
+from fastio.packed.layout import ImageReads
 from fastio.packed.rows import Rows
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.stage import Stager
@@ -109,7 +109,7 @@ class ImageReader(Reader):
                 broken = self._read_again(batch, broken, images, out, self._stager, in_memory)
         packed = self._dataset.packed
         if broken and packed is not None:
-            packed.check_unchanged()  # a shard that was cut off is no row's own error
+            packed.shards.check_unchanged()  # a shard that was cut off is no row's own error
         for place, message in broken.items():
             error = sample_error(self._dataset, batch, place, message, ImageError)
             batch.failures.setdefault(place, error)

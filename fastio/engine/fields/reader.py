@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastio import _native
 from fastio.engine.batch import AnyArray, Lease, SlotPool
 from fastio.errors import SampleError, ShardCorrupt
-from fastio.packed.of_sample import NOT_OF_SAMPLES
-from fastio.packed.rows import Rows
+from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 
 if TYPE_CHECKING:
     from fastio.engine.pending import Pending

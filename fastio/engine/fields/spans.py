@@ -14,7 +14,7 @@ from fastio.engine.ragged import Int64s, Places, RaggedBatch, open_axis, places
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ShardCorrupt
-from fastio.packed.ragged import RaggedPlaces, RaggedRows
+from fastio.packed.layout import RaggedPlaces, RaggedRows
 from fastio.packed.rows import Rows
 
 if TYPE_CHECKING:

@@ -8,23 +8,3 @@ that of tables: `fastio.pack.tables`.
 """
 
 from __future__ import annotations
-
-from fastio.pack.tokens.encoders import (
-    AUTO,
-    TOKENS,
-    DocumentUnit,
-    Encoder,
-    TokenOptions,
-    open_encoder,
-)
-from fastio.pack.tokens.source import open_documents
-
-__all__ = [
-    "AUTO",
-    "TOKENS",
-    "DocumentUnit",
-    "Encoder",
-    "TokenOptions",
-    "open_documents",
-    "open_encoder",
-]

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -50,127 +50,108 @@ class TokenOptions:
             )
 
 
-class Encoder(Protocol):
+@dataclass(frozen=True)
+class Encoder:
     """Converts text to tokens. Thread-safe.
 
     Attributes:
         identity: JSON values for the manifest: `name` and, if there is something to hash, `xxh3`.
         vocabulary_size: All tokens are below it.
         separator: The token at the end of every document, or None.
+        encode: Returns the tokens of documents, given as UTF-8, with their separators. Raises
+            SchemaError, which quotes the beginning of a document that cannot be encoded.
+        decode: Returns the text of tokens (n,); PackError if this encoder cannot decode.
+
+    Raises:
+        PackError: The separator is not a token.
     """
 
     identity: Mapping[str, Any]
     vocabulary_size: int
     separator: int | None
+    encode: Callable[[Ragged], Ragged]
+    decode: Callable[[NDArray[Any]], str]
 
-    def encode(self, texts: Ragged) -> Ragged:
-        """Returns the tokens of documents, given as UTF-8, with their separators.
-
-        Raises:
-            SchemaError: A document cannot be encoded. The message quotes its beginning.
-        """
-        ...
-
-    def decode(self, tokens: NDArray[Any]) -> str:
-        """Returns the text of tokens (n,); PackError if this encoder cannot decode."""
-        ...
-
-
-class ByteEncoder:
-    """UTF-8 bytes, 0 to 255; the separator AUTO is 256, the end of a document."""
-
-    def __init__(self, separator: int | str | None = AUTO) -> None:
-        number = _BYTES if separator == AUTO else None if separator == NONE else separator
-        if isinstance(number, str) or (number is not None and not 0 <= number <= _BYTES):
+    def __post_init__(self) -> None:
+        if self.separator is not None and not 0 <= self.separator < self.vocabulary_size:
             raise PackError(
-                f"the separator for bytes must be 'auto' ({_BYTES}), 'none' or a number up to "
-                f"{_BYTES}, got {separator!r}"
+                f"{self.identity['name']}: the separator {self.separator} is not a token: the "
+                f"tokens are 0 to {self.vocabulary_size - 1}"
             )
-        self.separator = number
-        self.vocabulary_size = _BYTES + (number == _BYTES)
-        self.identity: Mapping[str, Any] = {"name": "bytes"}
 
-    def encode(self, texts: Ragged) -> Ragged:
-        """See `Encoder`."""
+
+def _byte_encoder(separator: int | str | None) -> Encoder:
+    """Returns an encoder for UTF-8 bytes, 0 to 255; the separator AUTO is 256."""
+    number = _BYTES if separator == AUTO else None if separator == NONE else separator
+    if isinstance(number, str) or (number is not None and not 0 <= number <= _BYTES):
+        raise PackError(
+            f"the separator for bytes must be 'auto' ({_BYTES}), 'none' or a number up to "
+            f"{_BYTES}, got {separator!r}"
+        )
+
+    def encode(texts: Ragged) -> Ragged:
         values = texts.values.astype(np.uint16)
-        if self.separator is None:
+        if number is None:
             return Ragged(values, texts.offsets)
         ends = np.arange(len(texts) + 1, dtype=np.int64)
-        values = np.insert(values, texts.offsets[1:], self.separator)
-        return Ragged(values, texts.offsets + ends)
+        return Ragged(np.insert(values, texts.offsets[1:], number), texts.offsets + ends)
 
-    def decode(self, tokens: NDArray[Any]) -> str:
-        """See `Encoder`; the separator is shown as <256>."""
+    def decode(tokens: NDArray[Any]) -> str:
         parts = np.split(tokens, np.flatnonzero(tokens >= _BYTES))
         texts = [part[part < _BYTES].astype(np.uint8).tobytes() for part in parts]
         return f"<{_BYTES}>".join(text.decode("utf-8", "replace") for text in texts)
 
+    return Encoder({"name": "bytes"}, _BYTES + (number == _BYTES), number, encode, decode)
 
-class CallableEncoder:
-    """Any function from a str to a sequence of integers; several threads call it at once."""
 
-    def __init__(
-        self,
-        function: Callable[[str], Any],
-        vocabulary_size: int | None,
-        separator: int | str | None,
-    ) -> None:
-        name = getattr(function, "__qualname__", type(function).__name__)
-        if vocabulary_size is None:
-            raise PackError(
-                f"{name}: pass vocabulary_size=, which cannot be determined from a function; "
-                "every token must be below it"
-            )
-        number = None if separator == NONE else separator
-        if isinstance(number, str):
-            raise PackError(
-                f"{name}: pass separator=, the number of the token that ends a document, or "
-                f"'none'; {separator!r} cannot be looked up in a function"
-            )
-        check_separator(name, number, vocabulary_size)
-        self.identity: Mapping[str, Any] = {"name": name}
-        self.vocabulary_size = vocabulary_size
-        self.separator = number
-        self._function = function
-        self._end = np.array([] if number is None else [number], np.int64)
+def _function_encoder(
+    function: Callable[[str], Any], size: int | None, separator: int | str | None
+) -> Encoder:
+    """Returns an encoder for a function from a str to integers; several threads call it at once."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if size is None:
+        raise PackError(
+            f"{name}: pass vocabulary_size=, which cannot be determined from a function; "
+            "every token must be below it"
+        )
+    number = None if separator == NONE else separator
+    if isinstance(number, str):
+        raise PackError(
+            f"{name}: pass separator=, the number of the token that ends a document, or "
+            f"'none'; {separator!r} cannot be looked up in a function"
+        )
+    end = np.array([] if number is None else [number], np.int64)
 
-    def encode(self, texts: Ragged) -> Ragged:
-        """See `Encoder`."""
-        rows = [self._tokens(text) for text in strings(texts)]
+    def encode(texts: Ragged) -> Ragged:
+        rows = [np.concatenate([_called(function, text, size), end]) for text in strings(texts)]
         lengths = np.array([len(row) for row in rows], np.int64)
         return Ragged.of_lengths(np.concatenate([np.empty(0, np.int64), *rows]), lengths)
 
-    def decode(self, tokens: NDArray[Any]) -> str:
-        """Raises PackError: a function cannot be inverted."""
-        raise PackError(f"{self.identity['name']} encodes text as tokens, but cannot decode tokens")
+    def decode(tokens: NDArray[Any]) -> str:
+        raise PackError(f"{name} encodes text as tokens, but cannot decode tokens")
 
-    def _tokens(self, text: str) -> NDArray[np.int64]:
-        try:
-            found = np.asarray(self._function(text))
-        except Exception as error:  # the user's own code
-            raise SchemaError(
-                f"the tokenizer failed on {quoted(text)}: {type(error).__name__}: {error}"
-            ) from error
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            raise SchemaError(
-                f"the tokenizer must return a sequence of integers, but returned {found.dtype} "
-                f"{found.shape} for {quoted(text)}"
-            )
-        if found.size and not 0 <= int(found.min()) <= int(found.max()) < self.vocabulary_size:
-            raise SchemaError(
-                f"the tokenizer returned tokens from {int(found.min())} to {int(found.max())} "
-                f"for {quoted(text)}, but the vocabulary has 0 to {self.vocabulary_size - 1}"
-            )
-        return np.concatenate([found.astype(np.int64), self._end])
+    return Encoder({"name": name}, size, number, encode, decode)
 
 
-def check_separator(name: str, separator: int | None, vocabulary_size: int) -> None:
-    """Raises PackError if a separator is not a token."""
-    if separator is not None and not 0 <= separator < vocabulary_size:
-        raise PackError(
-            f"{name}: the separator {separator} is not a token: the tokens are 0 to "
-            f"{vocabulary_size - 1}"
+def _called(function: Callable[[str], Any], text: str, size: int) -> NDArray[np.int64]:
+    """Returns the tokens that a user's function makes of a text, checked."""
+    try:
+        found = np.asarray(function(text))
+    except Exception as error:  # the user's own code
+        raise SchemaError(
+            f"the tokenizer failed on {quoted(text)}: {type(error).__name__}: {error}"
+        ) from error
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise SchemaError(
+            f"the tokenizer must return a sequence of integers, but returned {found.dtype} "
+            f"{found.shape} for {quoted(text)}"
         )
+    if found.size and not 0 <= int(found.min()) <= int(found.max()) < size:
+        raise SchemaError(
+            f"the tokenizer returned tokens from {int(found.min())} to {int(found.max())} "
+            f"for {quoted(text)}, but the vocabulary has 0 to {size - 1}"
+        )
+    return found.astype(np.int64)
 
 
 def strings(texts: Ragged) -> list[str]:
@@ -218,62 +199,46 @@ class _Loaded:
     separator: str | None = None
 
 
-class HuggingFaceEncoder:
-    """A `tokenizers.Tokenizer`, without truncation, padding and dropout; see `open_encoder`.
+def _hugging_face_encoder(
+    loaded: _Loaded, separator: int | str | None, size: int | None, special_tokens: bool
+) -> Encoder:
+    """Returns an encoder for a tokenizer, without truncation, padding and dropout.
 
     Raises:
         PackError: There is no such separator, or the vocabulary is larger than stated.
     """
+    tokenizer = loaded.tokenizer
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    name = str(loaded.identity["name"])
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    # Numbers may have holes: their count would be too few.
+    least = max(vocabulary.values(), default=-1) + 1
+    if size is not None and size < least:
+        raise PackError(f"{name} has {least} tokens, more than vocabulary_size={size}")
+    end = _separator(name, vocabulary, separator, loaded.separator)
+    # Without the places of tokens in the text; older versions do not have it.
+    batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
-    def __init__(
-        self,
-        loaded: _Loaded,
-        separator: int | str | None,
-        vocabulary_size: int | None,
-        special_tokens: bool,
-    ) -> None:
-        tokenizer = loaded.tokenizer
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        if getattr(tokenizer.model, "dropout", None):
-            tokenizer.model.dropout = None
-        name = str(loaded.identity["name"])
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        # Numbers may have holes: their count would be too few.
-        size = max(vocabulary.values(), default=-1) + 1
-        if vocabulary_size is not None and vocabulary_size < size:
-            raise PackError(
-                f"{name} has {size} tokens, more than vocabulary_size={vocabulary_size}"
-            )
-        self.identity = loaded.identity
-        self.vocabulary_size = vocabulary_size or size
-        self.separator = _separator(name, vocabulary, separator, loaded.separator)
-        check_separator(name, self.separator, self.vocabulary_size)
-        self._tokenizer = tokenizer
-        self._special_tokens = special_tokens
-        # Without the places of tokens in the text; older versions do not have it.
-        self._encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
-
-    def encode(self, texts: Ragged) -> Ragged:
-        """See `Encoder`; the package's own threads share the documents."""
+    def encode(texts: Ragged) -> Ragged:
+        """Encodes documents, which the package's own threads share."""
         flat, ends = array("I"), [0]
-        encodings = self._encode(strings(texts), add_special_tokens=self._special_tokens)
-        for encoding in encodings:
+        for encoding in batch(strings(texts), add_special_tokens=special_tokens):
             ids = encoding.ids
             flat.fromlist(ids)
-            if self.separator is not None and not self._is_ended(ids):
-                flat.append(self.separator)
+            # The separator may be among the special tokens of the document.
+            if end is not None and not (special_tokens and ids and ids[-1] == end):
+                flat.append(end)
             ends.append(len(flat))
         values = np.frombuffer(flat, np.uint32) if flat else np.empty(0, np.uint32)
         return Ragged(values, np.array(ends, np.int64))
 
-    def decode(self, tokens: NDArray[Any]) -> str:
-        """See `Encoder`; special tokens are shown."""
-        return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
+    def decode(tokens: NDArray[Any]) -> str:
+        return str(tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
 
-    def _is_ended(self, ids: list[int]) -> bool:
-        """Returns whether the separator is among the special tokens of the document."""
-        return self._special_tokens and bool(ids) and ids[-1] == self.separator
+    return Encoder(loaded.identity, size or least, end, encode, decode)
 
 
 def open_encoder(
@@ -290,11 +255,11 @@ def open_encoder(
     """
     loaded = _load(tokenizer)
     if loaded is not None:
-        return HuggingFaceEncoder(loaded, separator, vocabulary_size, special_tokens)
+        return _hugging_face_encoder(loaded, separator, vocabulary_size, special_tokens)
     if special_tokens:
         raise PackError("special_tokens can only be used with Hugging Face tokenizers")
     if callable(tokenizer):
-        return CallableEncoder(tokenizer, vocabulary_size, separator)
+        return _function_encoder(tokenizer, vocabulary_size, separator)
     if tokenizer != "bytes":
         raise PackError(
             f"{type(tokenizer).__name__!r} is not a tokenizer: give 'bytes', a name, the path "
@@ -302,7 +267,7 @@ def open_encoder(
         )
     if vocabulary_size is not None:
         raise PackError("vocabulary_size cannot be used with the tokenizer 'bytes': leave it out")
-    return ByteEncoder(separator)
+    return _byte_encoder(separator)
 
 
 def _load(tokenizer: Any) -> _Loaded | None:

@@ -33,7 +33,33 @@ _BOM = b"\xef\xbb\xbf"
 _BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
 
 
-class JsonLines:
+class _Streamed:
+    """A table that is read from its beginning to its end; see `Table`."""
+
+    name: str
+    schema: pa.Schema
+    rows: int | None = None
+    is_text = False
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`.
+
+        Raises:
+            ShardCorrupt: A file cannot be read, or a line is not valid.
+            SchemaError: A value has the wrong type.
+            SampleError: An iterable raised an error.
+        """
+        schema = pa.schema([(name, types[name]) for name in columns])
+        yield from skipped_to(self.name, self._batches(schema), start, columns)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields all rows of some columns."""
+        raise NotImplementedError
+
+
+class JsonLines(_Streamed):
     """A file of JSON objects, one per line, compressed or not; see `Table`.
 
     Attributes:
@@ -44,24 +70,19 @@ class JsonLines:
         ShardCorrupt: Its first lines cannot be read.
     """
 
+    is_text = True
+
     def __init__(self, path: str) -> None:
-        self.is_text = True
         self.name = path
-        self.rows: int | None = None
         self.text: str | None = None
         _, block = next(_line_blocks(path), (1, b""))
         head = block.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]
         records = [record for _, record in self._records(1, head)]
         self.is_empty = not records
-        self.schema: pa.Schema = _schema_of(records)
+        self.schema = _schema_of(records)
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`. Raises ShardCorrupt for invalid lines, SchemaError for wrong types."""
-        schema = pa.schema([(name, types[name]) for name in columns])
-        parts = (self._parsed(first, block, schema) for first, block in _line_blocks(self.name))
-        yield from skipped_to(self.name, parts, start, columns)
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return (self._parsed(first, block, schema) for first, block in _line_blocks(self.name))
 
     def _parsed(self, first_line: int, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """Returns the rows of a block; what pyarrow refuses is read line by line."""
@@ -112,7 +133,7 @@ class JsonLines:
         _check_unicode(value, f"{where}: {self.text!r}")
 
 
-class PlainText:
+class PlainText(_Streamed):
     """A file of plain text, UTF-8, compressed or not; see `Table`.
 
     Args:
@@ -122,22 +143,16 @@ class PlainText:
     """
 
     def __init__(self, path: str, document: DocumentUnit, column: str) -> None:
-        self.is_text = False
         self.name = path
-        self.rows: int | None = 1 if document == "file" else None
-        self.schema: pa.Schema = pa.schema([(column, pa.large_utf8())])
+        self.rows = 1 if document == "file" else None
+        self.schema = pa.schema([(column, pa.large_utf8())])
         self._document = document
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`. Raises ShardCorrupt if the file cannot be read, or is not UTF-8."""
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         parts = {"file": self._file, "line": self._lines, "blank-line": self._paragraphs}
-        batches = (
-            pa.RecordBatch.from_arrays([pa.array(texts, pa.large_utf8())], schema=self.schema)
-            for texts in parts[self._document]()
-        )
-        yield from skipped_to(self.name, batches, start, columns)
+        for texts in parts[self._document]():
+            arrays = [pa.array(texts, pa.large_utf8())]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _file(self) -> Iterator[list[str]]:
         with reading(self.name), decompressed(self.name) as file:
@@ -164,7 +179,7 @@ class PlainText:
             raise ShardCorrupt(f"{self.name} line {line} is not UTF-8: {error.reason}") from error
 
 
-class Samples:
+class Samples(_Streamed):
     """Strings or dicts from an iterable, which is iterated over once; see `Table`.
 
     Args:
@@ -178,22 +193,13 @@ class Samples:
     """
 
     def __init__(self, name: str, samples: Iterable[Any], column: str) -> None:
-        self.is_text = False
         self.name = name
-        self.rows: int | None = None
         self._column = column
         each = self._records(samples)
         first = list(islice(each, _LOOKED_AT))
         self.is_empty = not first
-        self.schema: pa.Schema = _schema_of(first)
+        self.schema = _schema_of(first)
         self._rest = chain(first, each)
-
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`; can be called once. Raises SchemaError or SampleError."""
-        schema = pa.schema([(name, types[name]) for name in columns])
-        yield from skipped_to(self.name, self._batches(schema), start, columns)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         first = 0

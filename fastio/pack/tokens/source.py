@@ -18,7 +18,7 @@ from fastio.pack.tables import RowSource, memory_table
 from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions, open_encoder
 from fastio.pack.tokens.readers import JsonLines, PlainText, Samples, find_texts, text_kind
 from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
-from fastio.sources.table.columns import Conversion, Converted
+from fastio.sources.table.columns import Converted
 from fastio.sources.table.leaves import is_text
 from fastio.sources.table.objects import stamp
 from fastio.sources.table.opening import open_table
@@ -34,47 +34,6 @@ TEXT_COLUMNS = ("text", "content", "document")
 _PIECE_ROWS = 256
 _PIECE_BYTES = 512 << 10
 _NO_PLAIN_TEXT = "document can only be used with .txt files, and there are none"
-
-
-class _TokenConversion:
-    """Converts rows of text to tokens, and their other columns to fields; see `Conversion`.
-
-    Args:
-        conversion: The conversion of the text and the other columns.
-        text, keeps_text: The field of the text, and whether it is kept.
-        encoder, field: What makes the tokens, and the field that they become.
-    """
-
-    def __init__(
-        self, conversion: Conversion, text: str, keeps_text: bool, encoder: Encoder, field: Tokens
-    ) -> None:
-        self._conversion = conversion
-        self._text = text
-        self._drops = set() if keeps_text else {text}
-        self._encoder = encoder
-        self._dtype = np.dtype(field.dtype)
-
-    def columns(self) -> list[tuple[str, str]]:
-        """Returns field and name of every column but the text's, as `Converted.columns` has it."""
-        return [pair for pair in self._conversion.columns() if pair[0] not in self._drops]
-
-    def convert(
-        self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> Converted:
-        """Returns rows as fields. Raises SchemaError if a document cannot be encoded."""
-        found = self._conversion.convert(batch, place, out)
-        texts = found.fields[self._text]
-        assert isinstance(texts, Ragged)
-        try:
-            tokens = self._encoder.encode(texts)
-        except SchemaError as error:
-            raise SchemaError(f"{place.file}: {error}") from error
-        fields: dict[str, Any] = {
-            TOKENS: Ragged(tokens.values.astype(self._dtype, copy=False), tokens.offsets)
-        }
-        fields |= {name: rows for name, rows in found.fields.items() if name not in self._drops}
-        columns = [column for column in found.columns if column.field not in self._drops]
-        return Converted(fields, columns)
 
 
 class _Documents:
@@ -200,7 +159,24 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
     of_text = text.replace(".", "_")
     keeps_text = bool({text, of_text}.intersection(options.columns or ()))
     kept = {n: kind for n, kind in tables.schema.fields.items() if keeps_text or n != of_text}
-    conversion = _TokenConversion(tables.conversion, of_text, keeps_text, encoder, field)
+    drops = set() if keeps_text else {of_text}
+
+    def convert(
+        batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Converted:
+        """Returns rows as fields: tokens, and the other columns."""
+        converted = tables.conversion.convert(batch, place, out)
+        texts = converted.fields[of_text]
+        assert isinstance(texts, Ragged)
+        try:
+            tokens = encoder.encode(texts)
+        except SchemaError as error:
+            raise SchemaError(f"{place.file}: {error}") from error
+        values = tokens.values.astype(np.dtype(field.dtype), copy=False)
+        others = {n: rows for n, rows in converted.fields.items() if n not in drops}
+        columns = [column for column in converted.columns if column.field not in drops]
+        return Converted({TOKENS: Ragged(values, tokens.offsets), **others}, columns)
+
     documents = _Documents(tables, name, text, wanted.nulls.get(text), bool(kept))
     identity = {
         "tokenizer": dict(encoder.identity),
@@ -213,8 +189,8 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
         name,
         _schema(field, kept, tables.schema.vocabularies),
         tables.total,
-        conversion.columns(),
-        conversion.convert,
+        [pair for pair in tables.conversion.columns() if pair[0] not in drops],
+        convert,
         documents.pieces,
         stamp(paths) if paths else xxhash.xxh3_64().hexdigest(),
         {"tokens": identity},

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
+from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
 from fastio.schema import Schema
 from fastio.shown import without_secrets

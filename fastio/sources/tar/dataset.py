@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound
-from fastio.packed.reads import ImageReads, encoded_reads
+from fastio.packed.layout import ImageReads, encoded_reads
 from fastio.packed.rows import Rows, grouped
 from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets

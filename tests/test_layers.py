@@ -60,7 +60,7 @@ OWNERS = {
         "packed",
         "sources.table.parquet",
         "sources.table.data",
-        "sources.table.row_groups",
+        "sources.table.reading",
         "views.segments",
         "order",
         "engine",

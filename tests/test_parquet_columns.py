@@ -18,7 +18,7 @@ from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.sources.table import parquet
 from fastio.sources.table.parquet import ColumnReader, ParquetTable, flat_columns
-from fastio.sources.table.row_groups import AtHand, ParquetGroups
+from fastio.sources.table.reading import AtHand
 
 TYPES = [
     pa.int32(),
@@ -271,8 +271,8 @@ def test_local_files_are_read_so(tmp_path: Path) -> None:
     pa_parquet.write_table(table, path, row_group_size=100)
 
     def read(group: int) -> pa.Table:
-        source = ParquetGroups(ParquetTable(str(path)), AtHand(0))
-        return pa.Table.from_batches(source.read(group, ["b", "a"], None, False))
+        table = ParquetTable(str(path))
+        return pa.Table.from_batches(table.read(group, ["b", "a"], None, False, AtHand(0)))
 
     assert read(2).equals(table.slice(200).select(["b", "a"]))
     data = bytearray(path.read_bytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,11 +30,10 @@ from fastio.sources.table.filters import Filter
 from fastio.sources.table.leaves import leaves, nested_field
 from fastio.sources.table.opening import Opened
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.reading import Batches, Place
-from fastio.sources.table.row_groups import Source
+from fastio.sources.table.reading import AtHand, Grouped, Place, sliced
 
 
-class HuggingFaceTable(Source):
+class HuggingFaceTable(Grouped):
     """A dataset as a table (see `Table`) with row groups, of columns that fields are made of.
 
     Thread-safe.
@@ -58,7 +57,7 @@ class HuggingFaceTable(Source):
         SchemaError: a wanted column has a feature that is not known.
     """
 
-    is_text = False
+    has_groups = False
     lends = True
 
     def __init__(
@@ -73,7 +72,7 @@ class HuggingFaceTable(Source):
         self.stored: OpenedDataset = opened
         self.name = opened.name
         self.stamp = opened.stamp
-        self.rows: int | None = len(opened.rows)
+        self.rows = len(opened.rows)
         self._features = _known(opened, options or TableOptions())
         whole = plain_schema(opened.rows.schema, self._features)
         self.schema = whole.remove_metadata()
@@ -95,27 +94,21 @@ class HuggingFaceTable(Source):
     def __reduce__(self) -> Any:
         return HuggingFaceTable, self._given
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`."""
-        for run in self._runs:
-            if run.stop > start:
-                yield from self._placed(range(max(run.start, start), run.stop), columns)
-
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        """See `Source`."""
+        """See `Grouped`."""
         stored = self.stored.rows
         return [(len(run), stored.nbytes(run, varying)) for run in self._runs]
 
     def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
+        self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
     ) -> Iterator[pa.RecordBatch]:
-        """See `Source`."""
-        for _, batch in self._placed(self._runs[number], columns):
-            step = rows or batch.num_rows
-            for begin in range(0, batch.num_rows, step):
-                yield batch.slice(begin, step)
+        """See `Grouped`."""
+        first = self._runs[number].start
+        for batch in self.stored.rows.read(self._runs[number], columns):
+            place = Place(self.name, first)
+            whole = plain_batch(batch, self._features, place, self.named_files)
+            yield from sliced(whole, rows)
+            first += batch.num_rows
 
     def take(self, columns: Sequence[str], rows: np.ndarray[Any, Any]) -> pa.RecordBatch:
         """Returns some columns of some rows, int64 (n,), in that order.
@@ -131,13 +124,6 @@ class HuggingFaceTable(Source):
     @cached_property
     def _runs(self) -> list[range]:
         return self.stored.rows.groups()
-
-    def _placed(self, run: range, columns: Sequence[str]) -> Batches:
-        first = run.start
-        for batch in self.stored.rows.read(run, columns):
-            place = Place(self.name, first)
-            yield place, plain_batch(batch, self._features, place, self.named_files)
-            first += batch.num_rows
 
 
 def _known(opened: OpenedDataset, options: TableOptions) -> dict[str, Feature]:

@@ -3,8 +3,10 @@
     files -> opening -> tables (one after the other) -> columns (Arrow to NumPy) -> fields
 
 `objects` has the files, here or in a store, in one form: readers get `Data` of them (`data`), which
-is a mapping or fetched ranges. `parquet`, `arrow` and `text_files` read them. `leaves` has the
-table of what type becomes what field, `options` what can be asked for, `values` how arrays become
-NumPy's, `filters` which rows are wanted and what folders say of them. `direct` reads row groups
-where they lie, in any order and by many threads, by way of `row_groups`; `indexed` single rows.
+is a mapping or fetched ranges. `reading` says what a table is: a `Table` is read from its beginning
+to its end, a `Grouped` one by its row groups too, in any order and by any thread. `parquet`, `arrow`
+and `text_files` have one class for each format. `leaves` has the table of what type becomes what
+field, `options` what can be asked for, `values` how arrays become NumPy's, `filters` which rows are
+wanted and what folders say of them. `direct` opens the row groups of several files; `indexed` reads
+single rows.
 """

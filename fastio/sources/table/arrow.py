@@ -13,10 +13,9 @@ that is more, and never more than half of the available memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,15 @@ from fastio.runtime.memory import available_memory
 from fastio.sources.table.data import Data, ForwardFile, check_ranges
 from fastio.sources.table.leaves import least_bits, with_types
 from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, each_batch, reading, skipped_to
+from fastio.sources.table.reading import (
+    AtHand,
+    Batches,
+    Grouped,
+    each_batch,
+    reading,
+    skipped_to,
+    sliced,
+)
 
 _MOST_FREELY = 256 << 20
 _MOST_RATIO = 1000
@@ -171,7 +178,7 @@ class InParts:
         """Does nothing; see `check`."""
 
 
-class ArrowTable:
+class ArrowTable(Grouped):
     """An Arrow IPC file or stream. Feather files of version 2 are IPC files.
 
     What is read is in memory that no other program can change, so that it stays as it was checked.
@@ -182,12 +189,10 @@ class ArrowTable:
     """
 
     def __init__(self, file: TableFile | str) -> None:
-        self.is_text = False
         self.file = as_file(file)
         self.name = self.file.name
-        self.rows: int | None = None
+        self.rows = None
         self.batch_rows: list[int] = []
-        self.schema: pa.Schema
         self._footer: Data | None = None  # footer and dictionaries
         self._blocks: Sequence[Block] = ()
         self._heads: Data | None = None  # the metadata of all record batches
@@ -274,26 +279,37 @@ class ArrowTable:
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        check = partial(_check_columns, self.name)
         if self.has_batches:
-            return skipped_to(self.name, self._batches(columns), start, columns)
+            return super().batches(columns, types, start, rows)
+        check = partial(_check_columns, self.name)
         return skipped_to(self.name, self._stream(), start, columns, check)
 
-    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        numbers = range(len(self.batch_rows))
-        fetched: Iterable[Any]
-        if self.has_parts:
-            fetched = repeat(self.in_parts(columns), len(numbers))
-        else:
-            fetched = map(self._with_footer, self.file.each(map(self.ranges, numbers)))
-        for number, data in zip(numbers, fetched, strict=True):
-            one = partial(self._one_batch, number, columns)
-            yield from self.file.intact(data, partial(self.fetch, number), one)
+    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
+        """See `Grouped`."""
+        return [
+            (rows, self.nbytes(number, varying) if varying and rows else 0)
+            for number, rows in enumerate(self.batch_rows)
+        ]
 
-    def _one_batch(
-        self, number: int, columns: Sequence[str], data: Data
+    def read(
+        self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
     ) -> Iterator[pa.RecordBatch]:
-        yield self.batch(data, number, columns)
+        """See `Grouped`."""
+
+        def batches(data: Any) -> Iterator[pa.RecordBatch]:
+            return sliced(self.batch(data, number, columns), rows)
+
+        fetch = partial(self.fetch, number)
+        if self.has_parts:
+            opened = at_hand.opened((self.name, *columns), partial(self.in_parts, columns))
+        else:
+            opened = at_hand.take(self.file, number, fetch)
+        return self.file.intact(opened, fetch, batches)
+
+    def ahead(self, number: int, columns: Sequence[str], at_hand: AtHand) -> bool:
+        """See `Grouped`."""
+        ((_, nbytes),) = self.ranges(number)
+        return at_hand.begin(self.file, number, nbytes, partial(self.fetch, number))
 
     def _with_footer(self, data: Data) -> Data:
         assert self._footer is not None

@@ -6,25 +6,36 @@ have none: they are read into memory once, if they fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
-from fastio.errors import ShardCorrupt
+from fastio.errors import SchemaError, ShardCorrupt
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import fixed_shape
+from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.columns import Part
-from fastio.sources.table.filters import Filter
+from fastio.sources.table.filters import Filter, PartitionedTable, unwrapped
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
 from fastio.sources.table.options import TableOptions, narrowed, selected
-from fastio.sources.table.reading import Batches, Place, reading
-from fastio.sources.table.row_groups import sources
+from fastio.sources.table.parquet import ParquetTable
+from fastio.sources.table.reading import (
+    AtHand,
+    Batches,
+    Grouped,
+    Place,
+    Table,
+    reading,
+    sliced,
+)
 from fastio.sources.table.tables import Tables
 from fastio.sources.table.values import Ragged
 
@@ -120,8 +131,10 @@ class TableDataset:
             tables = Tables(opened.tables, narrowed(options, tables.schema, fields))
         self._conversion = tables.conversion
         self.schema = selected(tables.schema, fields)
+        self._at_hand = AtHand(memory // 2)
+        find = partial(_grouped, tables=tables, wanted=self._filter, room=_Room(memory))
         with DaemonPool(threads, "fastio-table-groups") as pool:
-            self._sources = sources(tables, memory, pool, self._filter)
+            self._tables: list[Grouped] = list(pool.map(find, tables.tables))
             self.groups = self._find_groups(pool, None if like is None else like._counts)
 
     def __len__(self) -> int:
@@ -163,7 +176,7 @@ class TableDataset:
             if batch is None or done + batch.num_rows > group.rows:
                 break
             parts, ragged = self._conversion.parts(batch, at)
-            if self._sources[group.file].lends:  # the file is checked when all was read
+            if self._tables[group.file].lends:  # the file is checked when all was read
                 ragged = {name: each.copied() for name, each in ragged.items()}
             yield Rows(done, batch.num_rows, parts, ragged)
             done += batch.num_rows
@@ -178,18 +191,17 @@ class TableDataset:
 
         The row group must be read later, or it takes memory until `close`.
         """
-        return self._sources[group.file].ahead(group.number, self._columns())
+        return self._tables[group.file].ahead(group.number, self._columns(), self._at_hand)
 
     def close(self) -> None:
         """Closes the files that this thread has open, and releases memory."""
-        for source in self._sources:
-            source.close()
+        self._at_hand.close()
 
     def _batches(self, group: RowGroup, rows: int | None, threads: bool) -> Batches:
         """Yields the matching rows of a row group."""
         place, wanted, first = group.place, self._filter, group.place.first_row
-        source = self._sources[group.file]
-        for batch in source.read(group.number, self._columns(), rows, threads):
+        table = self._tables[group.file]
+        for batch in table.read(group.number, self._columns(), rows, threads, self._at_hand):
             at = Place(place.file, first, place.row_group)
             first += batch.num_rows
             if wanted is not None:
@@ -205,7 +217,7 @@ class TableDataset:
 
     def _find_groups(self, pool: DaemonPool, kept: list[int] | None) -> list[RowGroup]:
         varying = self._conversion.varying()
-        counted = list(pool.map(lambda source: source.groups(varying), self._sources))
+        counted = list(pool.map(lambda table: table.groups(varying), self._tables))
         self._counts: list[int] = list(self._count(counted, pool)) if kept is None else kept
         matches = iter(self._counts)
         found: list[RowGroup] = []
@@ -214,7 +226,7 @@ class TableDataset:
             in_file = 0
             for number, (rows, nbytes) in enumerate(groups):
                 match = next(matches)
-                has_groups = self._sources[file].has_groups
+                has_groups = self._tables[file].has_groups
                 place = Place(self._names[file], in_file, number if has_groups else None)
                 if match:
                     share = nbytes * match // rows
@@ -228,11 +240,16 @@ class TableDataset:
         wanted = self._filter
         if wanted is None:
             return (rows for groups in counted for rows, _ in groups)
-        every = pool.map(lambda source: source.possible(wanted), self._sources)
+
+        def possible(file: int) -> Collection[int]:
+            inner, _ = unwrapped(self._tables[file])
+            is_parquet = isinstance(inner, ParquetTable)
+            return wanted.possible(self._tables[file]) if is_parquet else range(len(counted[file]))
+
         jobs = [
-            (file, number, possible is None or number in possible)
-            for file, (groups, possible) in enumerate(zip(counted, every, strict=True))
-            for number in range(len(groups))
+            (file, number, number in found)
+            for file, found in enumerate(pool.map(possible, range(len(counted))))
+            for number in range(len(counted[file]))
         ]
         return pool.map(lambda job: self._matching(wanted, *job), jobs)
 
@@ -241,5 +258,85 @@ class TableDataset:
         if not possible:
             return 0
         with reading(f"{self._names[file]}, row group {number}"):
-            batches = self._sources[file].read(number, list(wanted.columns), None, False)
+            columns, at_hand = list(wanted.columns), self._at_hand
+            batches = self._tables[file].read(number, columns, None, False, at_hand)
             return sum(wanted.of_batch(batch).num_rows for batch in batches)
+
+
+class _InMemory(Grouped):
+    """A file that was read into memory."""
+
+    has_groups = False
+
+    def __init__(self, name: str, batches: list[pa.RecordBatch]) -> None:
+        self.name = name
+        self.rows = sum(batch.num_rows for batch in batches)
+        self.schema = batches[0].schema if batches else pa.schema([])
+        self._batches = batches
+
+    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
+        """See `Grouped`."""
+        return [
+            (batch.num_rows, batch.select(list(varying)).nbytes if varying else 0)
+            for batch in self._batches
+        ]
+
+    def read(
+        self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Grouped`."""
+        return sliced(self._batches[number].select(list(columns)), rows)
+
+
+def _grouped(table: Table, tables: Tables, wanted: Filter | None, room: _Room) -> Grouped:
+    """Returns a table with row groups. Files without them go into memory.
+
+    Args:
+        table: The table.
+        tables: All tables.
+        wanted: The filter on rows; None for all rows.
+        room: The memory for files without row groups.
+
+    Raises:
+        SchemaError: If files without row groups need more memory.
+        ShardCorrupt: If a file is damaged.
+    """
+    file, constants = unwrapped(table)
+    if constants is not None and wanted is not None and not wanted.among([constants], table.schema):
+        return _InMemory(table.name, [])  # no row can match
+    if (isinstance(file, ArrowTable) and not file.has_batches) or not isinstance(file, Grouped):
+        columns = [*tables.conversion.reads, *(() if wanted is None else wanted.columns)]
+        file = _InMemory(file.name, room.read(file, tables, _own(columns, file)))
+    assert isinstance(file, Grouped)
+    return file if constants is None else PartitionedTable(file, constants)
+
+
+def _own(columns: Sequence[str], table: Table) -> list[str]:
+    """Returns those columns that the file has; at least one, because it counts the rows."""
+    return [n for n in dict.fromkeys(columns) if n in table.schema.names] or table.schema.names[:1]
+
+
+class _Room:
+    """The memory that files without row groups may still take. Thread-safe."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._lock = threading.Lock()
+        self._left = nbytes
+
+    def read(self, table: Table, tables: Tables, columns: list[str]) -> list[pa.RecordBatch]:
+        """Reads all rows of a table into memory, or raises SchemaError if there is too little."""
+        types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
+        found = []
+        for _, batch in table.batches(columns, types, 0, 1 << 16):
+            with self._lock:
+                self._left -= batch.nbytes
+                full = self._left < 0
+            if full:
+                raise SchemaError(
+                    f"{table.name} needs more than {self._nbytes / 2**20:,.0f} MiB, half of "
+                    "memory=: files of this kind cannot be read in parts. Increase memory=, "
+                    "or pack the file (fastio pack)"
+                )
+            found.append(batch)
+        return found

@@ -10,7 +10,7 @@ nearly twice as long.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -25,7 +25,7 @@ from pyarrow.fs import LocalFileSystem
 from fastio.errors import SchemaError
 from fastio.sources.table.objects import TableFile, Values
 from fastio.sources.table.parquet import ParquetTable
-from fastio.sources.table.reading import Batches, Table, reading
+from fastio.sources.table.reading import AtHand, Batches, Grouped, Table, reading
 
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -190,25 +190,22 @@ class Filter:
         kept = self.of_batch(named)
         return kept.select(batch.schema.names), kept.column(_NUMBER).to_numpy()
 
-    def possible(
-        self,
-        metadata: pa_parquet.FileMetaData,
-        schema: pa.Schema,
-        constants: Constants | None = None,
-    ) -> set[int]:
-        """Returns the row groups of a file that may have matching rows, by their statistics.
+    def possible(self, table: Table) -> set[int]:
+        """Returns the row groups of a Parquet file that may have matching rows, by statistics.
 
-        `schema` and `constants` have the partition columns, if there are any.
+        The file is `table`, or in it beside the partition columns.
         """
         import pyarrow.dataset as pa_dataset
 
+        file, constants = unwrapped(table)
+        assert isinstance(file, ParquetTable)
         footer = pa.BufferOutputStream()
-        metadata.write_metadata_file(footer)
+        file.metadata.write_metadata_file(footer)
         known = None if constants is None else constants.expression()
         fragment = pa_dataset.ParquetFileFormat().make_fragment(
             pa.BufferReader(footer.getvalue()), partition_expression=known
         )
-        found = fragment.subset(filter=self.condition, schema=schema)
+        found = fragment.subset(filter=self.condition, schema=table.schema)
         return {group.id for group in found.row_groups}
 
     def among(self, files: Sequence[Constants | None], schema: pa.Schema) -> list[int]:
@@ -234,8 +231,8 @@ def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:
     )
 
 
-class PartitionedTable:
-    """A table with the partition columns of its path added; see `Table`."""
+class PartitionedTable(Grouped):
+    """A table with the partition columns of its path added. It has row groups if that has any."""
 
     def __init__(self, inner: Table, constants: Constants) -> None:
         self.inner = inner
@@ -243,16 +240,40 @@ class PartitionedTable:
         self.name = inner.name
         self.rows = inner.rows
         self.is_text = inner.is_text
-        self.schema: pa.Schema = constants.schema(inner.schema)
+        self.has_groups = isinstance(inner, Grouped) and inner.has_groups
+        self.schema = constants.schema(inner.schema)
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        reads = self.constants.to_read(columns, self.inner.schema)
+        reads = self._reads(columns)
         known = {**types, **{n: self.inner.schema.field(n).type for n in reads if n not in types}}
         for place, batch in self.inner.batches(reads, known, start, rows):
             yield place, self.constants.add(batch, columns)
+
+    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
+        """See `Grouped`."""
+        return self._grouped.groups([n for n in varying if n not in self.constants.fields])
+
+    def read(
+        self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Grouped`."""
+        found = self._grouped.read(number, self._reads(columns), rows, threads, at_hand)
+        return (self.constants.add(batch, columns) for batch in found)
+
+    def ahead(self, number: int, columns: Sequence[str], at_hand: AtHand) -> bool:
+        """See `Grouped`."""
+        return self._grouped.ahead(number, self._reads(columns), at_hand)
+
+    @property
+    def _grouped(self) -> Grouped:
+        assert isinstance(self.inner, Grouped)
+        return self.inner
+
+    def _reads(self, columns: Sequence[str]) -> list[str]:
+        return self.constants.to_read(columns, self.inner.schema)
 
 
 class FilteredTable:
@@ -270,11 +291,9 @@ class FilteredTable:
         self.rows: int | None = None
         self.is_text = inner.is_text
         self.schema: pa.Schema = inner.schema
-        file, constants = unwrapped(inner)
+        file, _ = unwrapped(inner)
         if isinstance(file, ParquetTable):
-            every = range(file.metadata.num_row_groups)
-            possible = wanted.possible(file.metadata, self.schema, constants)
-            file.skip = frozenset(every) - possible
+            file.skip = frozenset(range(file.metadata.num_row_groups)) - wanted.possible(inner)
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int

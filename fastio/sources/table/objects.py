@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 import xxhash
 
 from fastio.errors import FastioError, ShardCorrupt, SourceChanged, SourceNotFound, StoreError
-from fastio.runtime.ahead import in_order
 from fastio.shown import without_secrets
 from fastio.sources.table.data import (
     Data,
@@ -99,10 +98,6 @@ class TableFile(Protocol):
         """
         ...
 
-    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Data]:
-        """Yields what `fetch` returns for each item, and fetches the next item meanwhile."""
-        ...
-
     def stream(self) -> Any:
         """Opens the contents as an Arrow stream. Decompresses them if the name ends so."""
         ...
@@ -183,10 +178,6 @@ class LocalFile:
     def _check_read(self, data: Data) -> None:
         data.check()
         self.check()
-
-    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Fetched]:
-        """See `TableFile`."""
-        return map(self.fetch, ranges)
 
     def stream(self) -> Any:
         """See `TableFile`."""
@@ -310,10 +301,6 @@ class StoreFile:
                     raise
                 self.store.transfers.note_refetch()
                 data = fresh
-
-    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Data]:
-        """See `TableFile`."""
-        return in_order(self.fetch, ranges, threads=1, ahead=1, name="fastio-table-fetch")
 
     def stream(self) -> Any:
         """See `TableFile`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -21,8 +21,8 @@ from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import check_column
 from fastio.sources.table.data import Data, SeekableFile
 from fastio.sources.table.leaves import has_dictionary
-from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, Place, each_batch, reading, without_rows
+from fastio.sources.table.objects import LocalFile, TableFile, as_file
+from fastio.sources.table.reading import AtHand, Grouped, reading
 
 _ANY_BYTES = 1 << 62
 _BUFFER_BYTES = 4096
@@ -271,24 +271,23 @@ def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder, checked: bool) -> pa.
     return pa.Array.from_buffers(column.field.type, rows, buffers, null_count=nulls)
 
 
-class ParquetTable:
-    """A Parquet file, which is read row group by row group; see `Table`.
+class ParquetTable(Grouped):
+    """A Parquet file, which is read row group by row group.
 
     Attributes:
         file: The file.
         metadata: Its footer.
-        skip: The numbers of row groups that are not wanted.
     """
 
     def __init__(self, file: TableFile | str) -> None:
-        self.is_text = False
         self.file = as_file(file)
         self.name = self.file.name
-        self.skip: frozenset[int] = frozenset()
-        self.schema: pa.Schema
         self.metadata: pa_parquet.FileMetaData
-        self.rows: int | None
         self.file.opened(self._open)
+        # The columns of a group are fetched together, and decoded natively where that is possible.
+        self._columns = ColumnReader(
+            self.name, self.metadata, self.schema, checked=self.file.remote
+        )
 
     def _open(self) -> None:
         with (
@@ -326,39 +325,55 @@ class ParquetTable:
             page_checksum_verification=self.file.remote,
         )
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`."""
-        groups: list[tuple[int, int]] = []
-        first = 0
-        for group in range(self.metadata.num_row_groups):
-            count = self.metadata.row_group(group).num_rows
-            if first + count > start and group not in self.skip:
-                groups.append((group, first))
-            first += count
+    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
+        """See `Grouped`."""
+        found: list[tuple[int, int]] = []
         with reading(self.name):
-            fetched = self.file.each(self.ranges(group, columns) for group, _ in groups)
-        for (group, first), data in zip(groups, fetched, strict=True):
-            fetch = partial(self._fetch, group, columns)
-            read = partial(self._group, group, first, columns, start, rows)
-            yield from self.file.intact(data, fetch, read)
+            for number in range(self.metadata.num_row_groups):
+                group = self.metadata.row_group(number)
+                if not found:
+                    every = range(group.num_columns if varying else 0)
+                    paths = {n: group.column(n).path_in_schema for n in every}
+                    wide = [n for n, path in paths.items() if path.split(".")[0] in varying]
+                nbytes = sum(group.column(column).total_uncompressed_size for column in wide)
+                found.append((group.num_rows, nbytes))
+        return found
 
-    def _fetch(self, group: int, columns: Sequence[str]) -> Data:
-        return self.file.fetch(self.ranges(group, columns))
+    def read(
+        self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Grouped`."""
+        names, ranges = list(columns), self.ranges(number, columns)
 
-    def _group(
-        self, group: int, first: int, columns: Sequence[str], start: int, rows: int, data: Data
-    ) -> Batches:
-        where = f"{self.name}, row group {group}"
-        with reading(where):
-            file = self.reader(data)
-            batches = file.iter_batches(rows, row_groups=[group], columns=list(columns))
-        for batch in with_checked_dictionaries(each_batch(batches, where), where):
-            kept, skipped = without_rows(batch, start - first)
-            if kept.num_rows:
-                yield Place(self.name, first + skipped, group), kept
-            first += batch.num_rows
+        def batches(data: Data) -> Iterator[pa.RecordBatch]:
+            reader = self.reader(data)
+            if rows is None:
+
+                def others(left: list[str]) -> pa.Table:
+                    return reader.read_row_group(number, columns=left, use_threads=threads)
+
+                whole = self._columns.read(
+                    number, names, data.data, others, at_hand.decoder, threads
+                )
+                found = whole.to_batches()
+            else:
+                found = reader.iter_batches(
+                    rows, row_groups=[number], columns=names, use_threads=threads
+                )
+            return with_checked_dictionaries(found, f"{self.name}, row group {number}")
+
+        fetch = partial(self.file.fetch, ranges)
+        if isinstance(self.file, LocalFile):
+            data: Data = at_hand.opened(self.name, self.file.mapped).more(ranges)
+        else:
+            data = at_hand.take(self.file, tuple(ranges), fetch)
+        return self.file.intact(data, fetch, batches)
+
+    def ahead(self, number: int, columns: Sequence[str], at_hand: AtHand) -> bool:
+        """See `Grouped`."""
+        ranges = self.ranges(number, columns)
+        nbytes = sum(length for _, length in ranges)
+        return at_hand.begin(self.file, tuple(ranges), nbytes, partial(self.file.fetch, ranges))
 
 
 def with_checked_dictionaries(

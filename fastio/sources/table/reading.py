@@ -1,17 +1,28 @@
-"""What all readers of tables share: the protocol, the origin of rows, and errors."""
+"""What all readers of tables share: protocols, row groups, the origin of rows, and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import zip_longest
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fastio import _native
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.runtime.ahead import Ahead
+from fastio.sources.table.data import Data
+from fastio.sources.table.objects import TableFile
+
+_OPEN_FILES = 4  # for each thread
+_ANY_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,122 @@ class Table(Protocol):
         ...
 
 
+class OpenFiles(threading.local):
+    """The files that a thread has open, ordered by last use, and its decoder of columns."""
+
+    def __init__(self) -> None:
+        self.files: OrderedDict[Hashable, Any] = OrderedDict()
+        self.decoder = _native.ColumnDecoder()
+
+    def __reduce__(self) -> Any:
+        return OpenFiles, ()  # open files are not shared between processes
+
+    def get(self, key: Hashable, opener: Callable[[], Any]) -> Any:
+        """Returns an open file, and closes the least recently used one if there are too many."""
+        file = self.files.pop(key, None)
+        if file is None:
+            file = opener()
+        self.files[key] = file
+        if len(self.files) > _OPEN_FILES:
+            self.files.popitem(last=False)
+        return file
+
+
+class AtHand:
+    """The bytes of row groups: local files stay open in each thread, others are fetched ahead.
+
+    Args:
+        nbytes: The memory limit in bytes for fetches that are running or not taken yet.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._ahead: Ahead[Data] = Ahead(nbytes, name="fastio-table-ahead")
+        self._opened = OpenFiles()
+
+    @property
+    def decoder(self) -> _native.ColumnDecoder:
+        return self._opened.decoder
+
+    def opened(self, key: Hashable, opener: Callable[[], Any]) -> Any:
+        """Returns a file that `opener` opens, and that this thread keeps open for a while."""
+        return self._opened.get(key, opener)
+
+    def take(self, file: TableFile, key: Hashable, fetch: Callable[[], Data]) -> Data:
+        """Returns the bytes of a row group in a store, which is identified by file and key."""
+        return self._ahead.take((file.name, key), fetch)
+
+    def begin(self, file: TableFile, key: Hashable, nbytes: int, fetch: Callable[[], Data]) -> bool:
+        """Starts to fetch `nbytes` bytes that `take` will ask for; see `Grouped.ahead`."""
+        return not file.remote or self._ahead.begin((file.name, key), nbytes, fetch)
+
+    def close(self) -> None:
+        """Forgets what was fetched and not taken."""
+        self._ahead.clear()
+
+
+class Grouped(ABC):
+    """A `Table` whose row groups can be read separately, in any order and by any thread.
+
+    Attributes:
+        name, schema, rows, is_text: See `Table`.
+        has_groups: Whether the file has row groups. If False, they are parts of other data.
+        lends: Whether batches are views of a mapped file, which other programs can change.
+        skip: The numbers of row groups that `batches` leaves out.
+    """
+
+    name: str
+    schema: pa.Schema
+    rows: int | None
+    is_text = False
+    has_groups = True
+    lends = False
+    skip: frozenset[int] = frozenset()
+
+    @abstractmethod
+    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
+        """Returns each group's rows, and the approximate bytes of its `varying` columns."""
+
+    @abstractmethod
+    def read(
+        self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the record batches of a row group.
+
+        Args:
+            number: The number of the row group.
+            columns: The names of the columns to read.
+            rows: The most rows of a batch. If None, the fastest size is chosen.
+            threads: Whether several threads may decode.
+            at_hand: Has the files that are open, and what was fetched ahead.
+        """
+
+    def ahead(self, number: int, columns: Sequence[str], at_hand: AtHand) -> bool:
+        """Starts to fetch a row group. Returns False if there is no memory for it now."""
+        return True
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`. The next row group is fetched meanwhile."""
+        firsts = [0, *np.cumsum([count for count, _ in self.groups([])], dtype=np.int64).tolist()]
+        wanted = [n for n, end in enumerate(firsts[1:]) if end > start and n not in self.skip]
+        at_hand = AtHand(_ANY_BYTES)
+        try:
+            for number, following in zip_longest(wanted, wanted[1:]):
+                group = number if self.has_groups else None
+                where = self.name if group is None else f"{self.name}, row group {group}"
+                if following is not None:
+                    self.ahead(following, columns, at_hand)
+                first = firsts[number]
+                for batch in each_batch(self.read(number, columns, rows, True, at_hand), where):
+                    kept, skipped = without_rows(batch, start - first)
+                    if kept.num_rows:
+                        yield Place(self.name, first + skipped, group), kept
+                    first += batch.num_rows
+        finally:
+            at_hand.close()
+
+
 def skipped_to(
     name: str,
     batches: Iterator[pa.RecordBatch],
@@ -110,6 +237,12 @@ def skipped_to(
                 check(batch, number, columns)
             yield Place(name, first + skipped), kept.select(list(columns))
         first += batch.num_rows
+
+
+def sliced(batch: pa.RecordBatch, rows: int | None) -> Iterator[pa.RecordBatch]:
+    """Returns the parts of a batch that have at most `rows` rows; if None, the whole."""
+    step = rows or max(batch.num_rows, 1)
+    return (batch.slice(begin, step) for begin in range(0, batch.num_rows, step))
 
 
 def without_rows(batch: pa.RecordBatch, start: int) -> tuple[pa.RecordBatch, int]:

@@ -63,8 +63,7 @@ def read(dataset: TableDataset, number: int) -> set[int]:
 
 
 def store_of(dataset: TableDataset) -> Any:
-    source = dataset._sources[0]
-    file = source._table.file  # type: ignore[attr-defined]
+    file = dataset._tables[0].file  # type: ignore[attr-defined]
     assert isinstance(file, StoreFile)
     return file.store
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from fastio.cache import Cache
-from fastio.packed import BadImage, ImagesCheck, ShardCheck
+from fastio.errors import FastioError
+from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file
 from fastio.packed.rows import Rows
+from fastio.runtime.ahead import in_order
+from fastio.runtime.cores import available_cores
 from fastio.shown import without_secrets
 from fastio.sources.table.options import TableOptions
 from fastio.store import is_remote
@@ -224,6 +227,23 @@ def row_spans(first: int, end: int) -> Iterator[range]:
     )
 
 
+def check_image_files(dataset: Rows, name_of: Callable[[int], str], progress: Progress) -> Images:
+    """Decodes all images of a dataset of files; `name_of` returns the name of a row's file."""
+
+    def decoded(rows: range) -> ImagesCheck:
+        bad = []
+        for row in rows:
+            for name in dataset.schema.image_fields:
+                try:
+                    check_file(dataset.read(name, row), dataset.max_pixels)
+                except (FastioError, OSError, ValueError) as error:
+                    bad.append(BadImage(row, name_of(row), row, name, str(error)))
+        return ImagesCheck(len(rows), bad)
+
+    checks = in_order(decoded, row_spans(0, len(dataset)), available_cores())
+    return decoded_images(checks, len(dataset), progress)
+
+
 def decoded_images(checks: Iterable[ImagesCheck], rows: int, progress: Progress) -> Images:
     """Returns what decoding all images found, and shows progress meanwhile."""
     damaged: list[BadImage] = []
@@ -234,6 +254,14 @@ def decoded_images(checks: Iterable[ImagesCheck], rows: int, progress: Progress)
             not_decoded += check.not_decoded
             advance(check.rows)
     return Images(damaged, not_decoded)
+
+
+def described(dataset: Rows, nbytes: int | None = None, **more: Any) -> dict[str, Any]:
+    """Returns the description of a dataset, as JSON values; `more` are those of its kind."""
+    rows = len(dataset)
+    sizes = {} if nbytes is None else {"bytes": nbytes, "bytes_per_sample": nbytes / rows}
+    about = {"path": dataset.path, "rows": rows, **more, **sizes, **dataset.schema.to_json()}
+    return {**about, "fingerprint": dataset.fingerprint}
 
 
 def files_findings(path: str, checks: list[ShardCheck], rows: int, **more: Any) -> Findings:

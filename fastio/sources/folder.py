@@ -15,8 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SourceNotFound
-from fastio.packed import BadImage, ImagesCheck, ShardCheck
-from fastio.packed import check_file as check_image
+from fastio.packed import ShardCheck
 from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows, of_sample
 from fastio.runtime.ahead import in_order
@@ -30,10 +29,10 @@ from fastio.sources.base import (
     Kind,
     Options,
     Progress,
+    check_image_files,
     checked_files,
-    decoded_images,
+    described,
     files_findings,
-    row_spans,
 )
 from fastio.store import is_remote
 
@@ -376,13 +375,7 @@ def _pack(found: Found, skip_damaged: bool) -> FolderDataset:
 
 
 def _describe(found: Found) -> dict[str, Any]:
-    dataset = _opened(found)
-    return {
-        "path": dataset.path,
-        "rows": len(dataset),
-        **dataset.schema.to_json(),
-        "fingerprint": dataset.fingerprint,
-    }
+    return described(_opened(found))
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
@@ -392,9 +385,7 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     checks = checked_files(reads, "files", len(dataset), progress)
     findings = files_findings(dataset.path, checks, len(dataset))
     if deep and dataset.schema.image_fields:
-        spans = row_spans(0, len(dataset))
-        images = in_order(partial(_decode, dataset), spans, available_cores())
-        findings.images = decoded_images(images, len(dataset), progress)
+        findings.images = check_image_files(dataset, dataset.paths.relative, progress)
     return findings
 
 
@@ -404,16 +395,6 @@ def _check_file(path: str) -> ShardCheck:
         return ShardCheck(path, len(read_file(path)), None)
     except OSError as error:
         return ShardCheck(path, 0, error.strerror or str(error))
-
-
-def _decode(dataset: FolderDataset, rows: range) -> ImagesCheck:
-    bad = []
-    for row in rows:
-        try:
-            check_image(read_file(dataset.paths[row]), dataset.max_pixels)
-        except (OSError, ValueError) as error:
-            bad.append(BadImage(row, dataset.paths.relative(row), row, "image", str(error)))
-    return ImagesCheck(len(rows), bad)
 
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:

@@ -18,6 +18,7 @@ from fastio.sources.base import (
     Progress,
     checked_files,
     decoded_images,
+    described,
 )
 from fastio.sources.table.files import table_kind
 from fastio.sources.tar.reader import is_tar_url
@@ -55,19 +56,14 @@ def _describe(found: Found) -> dict[str, Any]:
             if field["type"] == "tokens":
                 count = int(dataset.manifest.shard_tokens(field["name"]).sum())
                 field |= {"tokens": count, "tokens_per_document": count / len(dataset)}
-        return {
-            "path": dataset.path,
-            "rows": len(dataset),
+        about = {
             "shards": dataset.num_shards,
-            "bytes": dataset.manifest.nbytes,
-            "bytes_per_sample": dataset.manifest.nbytes / len(dataset),
             "format_version": dataset.manifest.format_version,
             "codebook": _codebook(dataset),
-            **schema,
             "packing": dataset.manifest.packing,
             "statistics": dataset.manifest.statistics,
-            "fingerprint": dataset.fingerprint,
         }
+        return described(dataset, dataset.manifest.nbytes, **about) | schema
 
 
 def _codebook(dataset: Dataset) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from fastio.packed import is_dataset
 from fastio.runtime.files import check_file, unless_gone
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.objects import decompressed
-from fastio.sources.table.reading import Batches, reading, skipped_to
+from fastio.sources.table.reading import Batches, from_beginning, reading
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
@@ -52,7 +52,7 @@ class _Streamed:
             SampleError: An iterable raised an error.
         """
         schema = pa.schema([(name, types[name]) for name in columns])
-        yield from skipped_to(self.name, self._batches(schema), start, columns)
+        yield from from_beginning(self.name, self._batches(schema), columns)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yields all rows of some columns."""

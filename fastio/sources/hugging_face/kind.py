@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fastio.errors import FastioError, PackError, SchemaError
-from fastio.packed import BadImage, ImagesCheck, ShardCheck
+from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources.base import (
@@ -16,12 +16,12 @@ from fastio.sources.base import (
     Kind,
     Options,
     Progress,
+    check_image_files,
     check_values,
     checked_files,
-    decoded_images,
+    described,
     file_check,
     files_findings,
-    row_spans,
 )
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.plain import bare
@@ -76,16 +76,7 @@ def _pack(found: Found, skip_damaged: bool) -> HuggingFaceDataset | Opened:
 def _describe(found: Found) -> dict[str, Any]:
     with HuggingFaceDataset(found.source) as dataset:
         nbytes = sum(os.path.getsize(path) for path in dataset.sources)
-        return {
-            "path": dataset.path,
-            "kind": "hugging_face",
-            "rows": len(dataset),
-            "files": len(dataset.sources),
-            "bytes": nbytes,
-            "bytes_per_sample": nbytes / len(dataset),
-            **dataset.schema.to_json(),
-            "fingerprint": dataset.fingerprint,
-        }
+        return described(dataset, nbytes, kind="hugging_face", files=len(dataset.sources))
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
@@ -95,9 +86,8 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
         checks = checked_files(streams, "files", len(dataset.sources), progress)
         findings = files_findings(str(found.source), checks, len(dataset))
         if deep and not findings.damaged:
-            spans = row_spans(0, len(dataset))
-            images = in_order(partial(_check_rows, dataset), spans, available_cores())
-            findings.images = decoded_images(images, len(dataset), progress)
+            name = os.path.basename(dataset.path.rstrip("/"))
+            findings.images = check_image_files(dataset, lambda row: name, progress)
     return findings
 
 
@@ -114,20 +104,6 @@ def _check_stream(path: str) -> ShardCheck:
     except (FastioError, OSError) as error:
         problems.append(error)
     return file_check(path, nbytes, problems)
-
-
-def _check_rows(dataset: HuggingFaceDataset, rows: range) -> ImagesCheck:
-    """Decodes the images of some rows."""
-    bad = []
-    for row in rows:
-        for field in dataset.schema.image_fields:
-            try:
-                dataset.image(field, row)
-            except FastioError as error:
-                name = os.path.basename(dataset.path.rstrip("/"))
-                problem = str(error.__cause__ or error)
-                bad.append(BadImage(row, name, row, field, problem))
-    return ImagesCheck(len(rows), bad)
 
 
 HUGGING_FACE = Kind(

@@ -38,16 +38,17 @@ from fastio.packed.metadata import (
     message_head,
 )
 from fastio.runtime.memory import available_memory
-from fastio.sources.table.data import Data, ForwardFile, check_ranges
+from fastio.sources.table.data import Fetched, ForwardFile, check_ranges
 from fastio.sources.table.leaves import least_bits, with_types
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import (
     AtHand,
     Batches,
     Grouped,
+    Place,
     each_batch,
+    from_beginning,
     reading,
-    skipped_to,
     sliced,
 )
 
@@ -193,9 +194,9 @@ class ArrowTable(Grouped):
         self.name = self.file.name
         self.rows = None
         self.batch_rows: list[int] = []
-        self._footer: Data | None = None  # footer and dictionaries
+        self._footer: Fetched | None = None  # footer and dictionaries
         self._blocks: Sequence[Block] = ()
-        self._heads: Data | None = None  # the metadata of all record batches
+        self._heads: Fetched | None = None  # the metadata of all record batches
         self._compressed = False
         self.file.opened(self._open)
 
@@ -219,9 +220,10 @@ class ArrowTable(Grouped):
         block = self._blocks[number]
         return [(block.offset, block.metadata + block.body)]
 
-    def fetch(self, number: int) -> Data:
+    def fetch(self, number: int) -> Fetched:
         """Returns data that has a record batch and the file's footer; see `TableFile.fetch`."""
-        return self._with_footer(self.file.fetch(self.ranges(number)))
+        assert self._footer is not None
+        return self.file.fetch(self.ranges(number)).joined(self._footer)
 
     def nbytes(self, number: int, columns: Sequence[str]) -> int:
         """Returns the size of columns of a record batch, or of all if their sizes are unknown."""
@@ -282,7 +284,7 @@ class ArrowTable(Grouped):
         if self.has_batches:
             return super().batches(columns, types, start, rows)
         check = partial(_check_columns, self.name)
-        return skipped_to(self.name, self._stream(), start, columns, check)
+        return from_beginning(self.name, self._stream(), columns, check)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """See `Grouped`."""
@@ -311,10 +313,6 @@ class ArrowTable(Grouped):
         ((_, nbytes),) = self.ranges(number)
         return at_hand.begin(self.file, number, nbytes, partial(self.fetch, number))
 
-    def _with_footer(self, data: Data) -> Data:
-        assert self._footer is not None
-        return data.joined(self._footer)
-
     # --- Opening ----------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -329,7 +327,7 @@ class ArrowTable(Grouped):
                 raise pa.ArrowInvalid(str(error)) from error
             data.check()
 
-    def _open_file(self, data: Data, size: int) -> None:
+    def _open_file(self, data: Fetched, size: int) -> None:
         end = size - END_BYTES
         length = footer_length(_view(data, end, END_BYTES))
         if not 0 <= length <= end:
@@ -376,7 +374,7 @@ def _check_rows(rows: int, bits: int, body: int, compressed: bool) -> None:
         raise ValueError(f"a record batch of {body:,} bytes states {rows:,} rows")
 
 
-def _is_file(data: Data, size: int) -> bool:
+def _is_file(data: Fetched, size: int) -> bool:
     """Returns whether an Arrow file is no stream, by the magic number at its end or beginning."""
     count = len(MAGIC)
     if size >= count and _view(data, size - count, count) == MAGIC:
@@ -384,14 +382,14 @@ def _is_file(data: Data, size: int) -> bool:
     return size >= count and _view(data.more([(0, count)]), 0, count) == MAGIC
 
 
-def _check_block(block: Block, data: Data, where: str) -> None:
+def _check_block(block: Block, data: Fetched, where: str) -> None:
     """Refuses a message of a file whose decompressed size exceeds the limit."""
     metadata = _view(data, block.offset, block.metadata)
     body = _view(data, block.offset + block.metadata, block.body)
     check_decompressed(metadata, body, where)
 
 
-def _view(data: Data, offset: int, length: int) -> memoryview:
+def _view(data: Fetched, offset: int, length: int) -> memoryview:
     return data.data(offset, length).data
 
 
@@ -410,5 +408,10 @@ class MemoryTable:
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        batches = iter(self._data if self.rows is None else self._data.to_batches())
-        return skipped_to(self.name, batches, start, columns, partial(_check_columns, self.name))
+        check = partial(_check_columns, self.name)
+        if self.rows is None:
+            return from_beginning(self.name, iter(self._data), columns, check)
+        found = from_beginning(
+            self.name, iter(self._data.slice(start).to_batches()), columns, check
+        )
+        return ((Place(self.name, start + place.first_row), batch) for place, batch in found)

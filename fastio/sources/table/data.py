@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,39 @@ from fastio.runtime.files import only_files
 from fastio.store import Stamp, Store
 from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
 
+if TYPE_CHECKING:
+    from fastio.sources.table.objects import TableFile
+
 _CUT_OFF = "{} was cut off while it was being read; write it again"
 
 
-class Mapped:
+class Data(ABC):
+    """Bytes of a table file that are on this machine: `Mapped` or `Fetched`."""
+
+    @abstractmethod
+    def data(self, offset: int, length: int) -> np.ndarray:
+        """Returns the bytes of a range: uint8 (length,), or fewer if not all are there."""
+
+    @abstractmethod
+    def source(self) -> Any:
+        """Returns what pyarrow opens for random access."""
+
+    @abstractmethod
+    def more(self, ranges: Sequence[tuple[int, int]]) -> Data:
+        """Returns the data with further ranges (offset, length)."""
+
+    def opened(self, opener: Callable[[Any], Any]) -> Any:
+        """Returns the reader that `opener` creates from `source()`. A mapping keeps it."""
+        return opener(self.source())
+
+    def check(self) -> None:  # noqa: B027 - nobody else can change what was read
+        """Raises ShardCorrupt if bytes that were read were missing, and zeros in their place."""
+
+    def check_size(self) -> None:  # noqa: B027
+        """Raises ShardCorrupt if the file was truncated, even if nothing was read yet."""
+
+
+class Mapped(Data):
     """A memory-mapped file that pyarrow reads without a copy; see `Data`.
 
     If the file at `path` is truncated while it is mapped, the process is not killed by a signal.
@@ -35,7 +65,7 @@ class Mapped:
         self._reader: Any = None
 
     def source(self) -> pa.BufferReader:
-        """Returns what pyarrow opens for random access."""
+        """See `Data`."""
         return pa.BufferReader(pa.py_buffer(self._mapping.data))
 
     def opened(self, opener: Callable[[Any], Any]) -> Any:
@@ -54,10 +84,6 @@ class Mapped:
     def view(self) -> memoryview:
         """The contents of the file."""
         return self._mapping.data.data
-
-    def joined(self, other: Mapped) -> Mapped:
-        """Returns this mapping, which has everything."""
-        return self
 
     def data(self, offset: int, length: int) -> np.ndarray:
         """Returns the bytes of a range: uint8 (length,), or fewer at the end of the file."""
@@ -94,20 +120,6 @@ def _identity(path: str) -> tuple[int, int, int]:
 _WHOLE = 1 << 62
 
 Span = tuple[int, memoryview]
-
-
-class Ranges(Protocol):
-    """A file whose bytes are read in ranges. `name` is for messages."""
-
-    name: str
-
-    def size(self) -> int:
-        """Returns the size in bytes."""
-        ...
-
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
-        """Reads ranges (offset, length)."""
-        ...
 
 
 def read_ranges(path: str, size: int, ranges: Sequence[tuple[int, int]]) -> list[Span]:
@@ -173,10 +185,10 @@ def _receive(store: Store, key: str, offset: int, memory: memoryview, stamp: Sta
     store.read_into(key, offset, [memory], expect=stamp)
 
 
-class Fetched:
+class Fetched(Data):
     """Ranges of a file that were read into memory, as offsets and bytes; see `Data`. Immutable."""
 
-    def __init__(self, source: Ranges, spans: Sequence[Span]) -> None:
+    def __init__(self, source: TableFile, spans: Sequence[Span]) -> None:
         self._source = source
         self.spans = sorted(spans, key=_start)
 
@@ -193,10 +205,6 @@ class Fetched:
         """Returns what pyarrow opens for random access. Other ranges cost a read each."""
         return python_file(SpanFile(self._source, self))
 
-    def opened(self, opener: Callable[[Any], Any]) -> Any:
-        """Returns pyarrow's reader of the object."""
-        return opener(self.source())
-
     def more(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
         """Returns these ranges and others (offset, length), which are fetched if necessary."""
         missing = [each for each in ranges if len(self.data(*each)) < each[1]]
@@ -205,14 +213,8 @@ class Fetched:
         return Fetched(self._source, [*self.spans, *self._source.fetch(missing).spans])
 
     def joined(self, other: Fetched) -> Fetched:
-        """Returns these ranges and those of another object of this class."""
+        """Returns these ranges and others of the same file."""
         return Fetched(self._source, [*self.spans, *other.spans])
-
-    def check(self) -> None:
-        """Does nothing, because nobody else can change the bytes."""
-
-    def check_size(self) -> None:
-        """Does nothing; see `check`."""
 
 
 def _start(span: Span) -> int:
@@ -244,7 +246,7 @@ class SeekableFile(io.RawIOBase):
 class SpanFile(SeekableFile):
     """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack."""
 
-    def __init__(self, source: Ranges, fetched: Fetched) -> None:
+    def __init__(self, source: TableFile, fetched: Fetched) -> None:
         super().__init__(source.size())
         self._source = source
         self._fetched: Fetched | None = fetched
@@ -316,7 +318,7 @@ class StreamFile(ForwardFile):
     `window` bytes are fetched at a time, by parallel requests of 8 MiB.
     """
 
-    def __init__(self, source: Ranges, window: int) -> None:
+    def __init__(self, source: TableFile, window: int) -> None:
         super().__init__()
         self._source = source
         self._size = source.size()
@@ -334,35 +336,3 @@ class StreamFile(ForwardFile):
 def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:
     """Wraps a file for pyarrow."""
     return pa.PythonFile(file, mode="r")
-
-
-class Data(Protocol):
-    """Bytes of a table file that are on this machine: `Mapped` or `Fetched`."""
-
-    def data(self, offset: int, length: int) -> np.ndarray:
-        """Returns the bytes of a range: uint8 (length,), or fewer if not all are there."""
-        ...
-
-    def source(self) -> Any:
-        """Returns what pyarrow opens for random access."""
-        ...
-
-    def opened(self, opener: Callable[[Any], Any]) -> Any:
-        """Returns the reader that `opener` creates from `source()`. A mapping keeps it."""
-        ...
-
-    def more(self, ranges: Sequence[tuple[int, int]]) -> Data:
-        """Returns the data with further ranges (offset, length)."""
-        ...
-
-    def joined(self, other: Any) -> Data:
-        """Returns the data with what another of the same file has."""
-        ...
-
-    def check(self) -> None:
-        """Raises ShardCorrupt if bytes that were read were missing, and zeros in their place."""
-        ...
-
-    def check_size(self) -> None:
-        """Raises ShardCorrupt if the file was truncated, even if nothing was read yet."""
-        ...

@@ -298,19 +298,16 @@ class FilteredTable:
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `Table`. `start` counts matching rows."""
+        """See `Table`."""
         about = [name for name in self._wanted.columns if name in self.schema.names]
         reads = [*dict.fromkeys([*columns, *about])]
         known = {**types, **{n: self.schema.field(n).type for n in reads if n not in types}}
-        before = 0
         for place, batch in self.inner.batches(reads, known, 0, rows):
             with reading(self.name):
                 kept, numbers = self._wanted.numbered(batch)
-            cut = min(max(start - before, 0), kept.num_rows)
-            before += kept.num_rows
-            if cut < kept.num_rows:
+            if kept.num_rows:
                 found = replace(place, numbers=numbers + place.first_row)
-                yield found.after(cut), kept.slice(cut).select(list(columns))
+                yield found, kept.select(list(columns))
 
 
 def unwrapped(table: Table) -> tuple[Table, Constants | None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import xxhash
@@ -36,7 +37,7 @@ _WINDOW_BYTES = 16 << 20  # of a text file, fetched at a time
 Values = Mapping[str, str | None]
 
 
-class TableFile(Protocol):
+class TableFile(ABC):
     """A file that holds a table, on this machine or in a store. Readers need not know which.
 
     Attributes:
@@ -45,42 +46,28 @@ class TableFile(Protocol):
         remote: Whether it is in a store.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def values(self) -> Values: ...
-    @property
-    def remote(self) -> bool: ...
+    name: str
+    values: Values
+    remote: bool
 
+    @abstractmethod
     def size(self) -> int:
         """Returns the size in bytes; SourceNotFound if there is no such file."""
-        ...
 
+    @abstractmethod
     def stamp(self) -> str:
         """Returns a text that changes when the file does."""
-        ...
 
-    def check(self) -> None:
-        """Raises SourceChanged if the file was replaced or written to since it was opened."""
-        ...
-
-    def opened(self, read: Callable[[], None]) -> None:
-        """Calls a function that opens the file and reads its footer."""
-        ...
-
-    def tail(self) -> Data:
-        """Returns data that has at least the last 64 KiB."""
-        ...
-
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Data:
-        """Returns data that has the ranges (offset, length).
+    @abstractmethod
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
+        """Reads ranges (offset, length) into memory.
 
         Raises:
             ShardCorrupt: If the file has changed, or does not have these bytes.
             StoreError: If they cannot be read.
         """
-        ...
 
+    @abstractmethod
     def intact(
         self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]
     ) -> Iterator[T]:
@@ -96,15 +83,27 @@ class TableFile(Protocol):
             ShardCorrupt, pyarrow.ArrowException, OSError: As raised by `read`.
             ShardCorrupt, SourceChanged: If a local file was truncated, replaced or written to.
         """
-        ...
 
+    @abstractmethod
     def stream(self) -> Any:
         """Opens the contents as an Arrow stream. Decompresses them if the name ends so."""
-        ...
+
+    def check(self) -> None:  # noqa: B027 - of a store, every request checks the version
+        """Raises SourceChanged if the file was replaced or written to since it was opened."""
+
+    def opened(self, read: Callable[[], None]) -> None:
+        """Calls a function that opens the file and reads its footer."""
+        read()
+        self.check()
+
+    def tail(self) -> Fetched:
+        """Reads the last 64 KiB."""
+        count = min(TAIL_BYTES, self.size())
+        return self.fetch([(self.size() - count, count)])
 
 
 @dataclass
-class LocalFile:
+class LocalFile(TableFile):
     """A file on this machine. Its version is recorded when it is first used."""
 
     name: str
@@ -140,16 +139,6 @@ class LocalFile:
             except OSError as error:
                 raise SourceNotFound(f"{self.name} cannot be read: {error}") from error
         return self._status
-
-    def opened(self, read: Callable[[], None]) -> None:
-        """See `TableFile`."""
-        read()
-        self.check()
-
-    def tail(self) -> Fetched:
-        """Reads the last 64 KiB."""
-        count = min(TAIL_BYTES, self.size())
-        return self.fetch([(self.size() - count, count)])
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
         """Reads the ranges into memory; see `TableFile`."""
@@ -195,7 +184,7 @@ def decompressed(path: str) -> Any:
     return pa.input_stream(pa.OSFile(os.fsencode(path)), compression=codec)
 
 
-class StoreFile:
+class StoreFile(TableFile):
     """An object of a store, of which ranges are fetched. Thread-safe; can be forked and pickled.
 
     Args:
@@ -230,9 +219,6 @@ class StoreFile:
         """Returns the name, the version, and a hash of the footer if that was read."""
         return f"{self.key.rpartition('/')[2]}\0{self.version().key}\0{self._mark}"
 
-    def check(self) -> None:
-        """Does nothing, because every request checks the version."""
-
     def opened(self, read: Callable[[], None]) -> None:
         """Calls a function that opens the file and reads footers, which have no checksums.
 
@@ -253,9 +239,8 @@ class StoreFile:
             self._twice = False
 
     def tail(self) -> Fetched:
-        """Fetches the last 64 KiB."""
-        count = min(TAIL_BYTES, self.size())
-        tail = self.fetch([(self.size() - count, count)])
+        """Fetches the last 64 KiB, of which `stamp` has a hash."""
+        tail = super().tail()
         self._mark = xxhash.xxh3_64_hexdigest(tail.spans[0][1])
         return tail
 

@@ -92,7 +92,7 @@ class Table(Protocol):
         Args:
             columns: The names of the columns to read.
             types: The types of the columns, for text files.
-            start: The first row.
+            start: The first row; 0 if `rows` is None.
             rows: The approximate number of rows in a batch.
 
         Raises:
@@ -210,32 +210,30 @@ class Grouped(ABC):
                     self.ahead(following, columns, at_hand)
                 first = firsts[number]
                 for batch in each_batch(self.read(number, columns, rows, True, at_hand), where):
-                    kept, skipped = without_rows(batch, start - first)
-                    if kept.num_rows:
-                        yield Place(self.name, first + skipped, group), kept
+                    skipped = min(max(start - first, 0), batch.num_rows)
+                    if skipped < batch.num_rows:
+                        yield Place(self.name, first + skipped, group), batch.slice(skipped)
                     first += batch.num_rows
         finally:
             at_hand.close()
 
 
-def skipped_to(
+def from_beginning(
     name: str,
     batches: Iterator[pa.RecordBatch],
-    start: int,
     columns: Sequence[str],
     check: Callable[[pa.RecordBatch, int, Sequence[str]], None] | None = None,
 ) -> Batches:
-    """Yields batches from row `start` on, for tables that are only readable from the beginning.
+    """Yields all rows of a table that is only readable from its beginning.
 
     `check` validates columns of a batch, by its number; None if Arrow built them itself.
     """
     first = 0
     for number, batch in enumerate(batches):
-        kept, skipped = without_rows(batch, start - first)
-        if kept.num_rows:
+        if batch.num_rows:
             if check is not None:
                 check(batch, number, columns)
-            yield Place(name, first + skipped), kept.select(list(columns))
+            yield Place(name, first), batch.select(list(columns))
         first += batch.num_rows
 
 
@@ -243,12 +241,6 @@ def sliced(batch: pa.RecordBatch, rows: int | None) -> Iterator[pa.RecordBatch]:
     """Returns the parts of a batch that have at most `rows` rows; if None, the whole."""
     step = rows or max(batch.num_rows, 1)
     return (batch.slice(begin, step) for begin in range(0, batch.num_rows, step))
-
-
-def without_rows(batch: pa.RecordBatch, start: int) -> tuple[pa.RecordBatch, int]:
-    """Returns a batch without the rows before `start`, and the number of rows removed."""
-    skipped = min(max(start, 0), batch.num_rows)
-    return (batch.slice(skipped) if skipped else batch), skipped
 
 
 def each_batch(

@@ -12,7 +12,7 @@ import pyarrow.json as pa_json
 
 from fastio.errors import ShardCorrupt
 from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, each_batch, reading, skipped_to
+from fastio.sources.table.reading import Batches, each_batch, from_beginning, reading
 
 # What types of text files are found out from, and what of them is read at a time.
 _TEXT_BLOCK = 8 << 20
@@ -38,9 +38,8 @@ class CsvTable:
         with reading(self.name):
             reader = self._open(types, list(columns))
         with reader:
-            yield from skipped_to(
-                self.name, each_batch(reader, self.name, _TYPE_ADVICE), start, columns
-            )
+            found = each_batch(reader, self.name, _TYPE_ADVICE)
+            yield from from_beginning(self.name, found, columns)
 
     def _open(self, types: Mapping[str, pa.DataType], columns: list[str] | None) -> Any:
         return pa_csv.open_csv(
@@ -70,7 +69,7 @@ class JsonTable:
     ) -> Batches:
         """See `Table`."""
         schema = pa.schema([(name, types[name]) for name in columns])
-        yield from skipped_to(self.name, self._batches(schema), start, columns)
+        return from_beginning(self.name, self._batches(schema), columns)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # Columns that are not wanted may be there, and are left out.

@@ -33,6 +33,7 @@ from fastio.sources.base import (
     Progress,
     checked_files,
     decoded_images,
+    described,
     files_findings,
     row_spans,
 )
@@ -97,15 +98,7 @@ def _pack(found: Found, skip_damaged: bool) -> TarDataset:
 
 def _describe(found: Found) -> dict[str, Any]:
     with _open(found) as dataset:
-        return {
-            "path": dataset.path,
-            "rows": len(dataset),
-            "tars": len(dataset.tars),
-            "bytes": dataset.nbytes,
-            "bytes_per_sample": dataset.nbytes / len(dataset),
-            **dataset.schema.to_json(),
-            "fingerprint": dataset.fingerprint,
-        }
+        return described(dataset, dataset.nbytes, tars=len(dataset.tars))
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:

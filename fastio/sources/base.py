@@ -61,7 +61,12 @@ class Options:
     @property
     def tables(self) -> TableOptions:
         """The options of a table's columns; SchemaError or ValueError if they are not valid."""
-        return TableOptions.of(self.columns, self.groups, self.dtypes, self.nulls)
+        for what, names in {"columns": self.columns, **(self.groups or {})}.items():
+            if isinstance(names, str):
+                raise ValueError(f"{what} must be a list of names: [{names!r}]")
+        columns = None if self.columns is None else tuple(self.columns)
+        groups = {name: tuple(members) for name, members in (self.groups or {}).items()}
+        return TableOptions(columns, groups, self.dtypes or {}, self.nulls or {})
 
 
 _ROWS_AT_ONCE = 64

@@ -352,8 +352,8 @@ class TarBlocks(Blocks):
     def places(self, field: str, rows: Numbers) -> Extents:
         """Returns the positions of a field's files in the blocks of global rows."""
         block = rows // self.block_rows
-        found = self._tars.extents(field, rows)
-        offset = found.offset - self._starts_of(block, found.tar)
+        found = self._tars.image_reads(field, rows)
+        offset = found.offset - self._starts_of(block, found.file.astype(np.int64))
         return Extents(block, offset, np.ascontiguousarray(found.length))
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:

@@ -29,6 +29,7 @@ from fastio.sources.table.features import (
     parse_features,
     pictures,
 )
+from fastio.sources.table.leaves import is_binary, is_list, is_number, is_text
 from fastio.sources.table.objects import stamp
 from fastio.sources.table.reading import reading
 
@@ -343,14 +344,6 @@ def _rows(
 
 
 _FEATURES = ("Value", "ClassLabel", "Sequence", "List", "LargeList")
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-_NUMBERS = (pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_boolean)
-_STRINGS = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-)
 
 
 def unlike_python(dataset: Any, left_out: Collection[str] = ()) -> str | None:
@@ -377,13 +370,12 @@ def unlike_python(dataset: Any, left_out: Collection[str] = ()) -> str | None:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    if any(is_list(kind) for is_list in _LISTS):
-        return any(is_number(kind.value_type) for is_number in _NUMBERS)
-    return any(is_plain(kind) for is_plain in (*_NUMBERS, *_STRINGS))
+    inner = kind.value_type if is_list(kind) else kind
+    number = is_number(inner) and not pa.types.is_float16(inner)
+    return number or (inner is kind and (is_text(kind) or is_binary(kind)))
 
 
 def _has_nulls(column: pa.ChunkedArray) -> bool:
     if column.null_count:
         return True
-    is_list = any(is_list(column.type) for is_list in _LISTS)
-    return is_list and any(chunk.values.null_count for chunk in column.chunks)
+    return is_list(column.type) and any(chunk.values.null_count for chunk in column.chunks)

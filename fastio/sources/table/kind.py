@@ -28,7 +28,6 @@ from fastio.sources.base import (
     file_check,
     files_findings,
 )
-from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import find_tables, table_kind
 from fastio.sources.table.filters import unwrapped
@@ -37,7 +36,7 @@ from fastio.sources.table.leaves import Leaf, field_or_none, leaves
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all, open_table
 from fastio.sources.table.parquet import ParquetTable, check_codecs
-from fastio.sources.table.reading import Table, reading
+from fastio.sources.table.reading import Grouped, Table, reading
 from fastio.store import is_remote
 
 _COUNTED_AT_ONCE = 4
@@ -164,15 +163,11 @@ def _rows(table: Table, file: TableFile) -> int | None:
 
 def _row_groups(tables: Sequence[Table]) -> int | None:
     """Returns the number of row groups or record batches; None for other files."""
-    found = 0
-    for table in tables:
-        if isinstance(table, ParquetTable):
-            found += int(table.metadata.num_row_groups)
-        elif isinstance(table, ArrowTable) and table.has_batches:
-            found += len(table.batch_rows)
-        else:
-            return None
-    return found
+    groups = [
+        len(table.groups([])) if isinstance(table, Grouped) and table.rows is not None else None
+        for table in tables
+    ]
+    return None if None in groups else sum(count or 0 for count in groups)
 
 
 # --- fastio verify --------------------------------------------------------------------------------

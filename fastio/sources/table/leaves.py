@@ -97,11 +97,11 @@ def field_of(leaf: Leaf, where: str) -> Field:
     shape: tuple[int, ...] = ()
     while pa.types.is_fixed_size_list(kind) and kind.list_size > 0:
         shape, kind = (*shape, kind.list_size), kind.value_type
-    dtype = _list_dtype(kind)
+    dtype = _dtype(kind) if is_number(kind) else None
     if shape and dtype is not None:
         return Array(dtype, shape)
     if not shape and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        dtype = _list_dtype(kind.value_type)
+        dtype = _dtype(kind.value_type) if is_number(kind.value_type) else None
         if dtype is not None:
             return Array(dtype, None)
     raise SchemaError(
@@ -120,8 +120,7 @@ def nested_field(kind: pa.DataType) -> Array | Text | None:
     for _ in shape:
         kind = kind.value_type
     field = field_or_none(kind)
-    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return Array(field.dtype, shape) if isinstance(field, Scalar) and plain else None
+    return Array(field.dtype, shape) if isinstance(field, Scalar) and is_number(kind) else None
 
 
 def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
@@ -223,6 +222,12 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Returns whether a type is one of booleans, integers or floats."""
+    types = pa.types
+    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
 def children(kind: pa.DataType) -> list[pa.Field]:
     """Returns the fields of a struct."""
     return [kind.field(number) for number in range(kind.num_fields)]
@@ -287,9 +292,3 @@ def _dtype(kind: pa.DataType) -> str | None:
     if types.is_temporal(kind) and not types.is_interval(kind):
         return "int64"
     return "float64" if types.is_decimal(kind) else None
-
-
-def _list_dtype(kind: pa.DataType) -> str | None:
-    """Returns `_dtype` for the types that lists may hold: numbers and bools."""
-    plain = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return _dtype(kind) if plain else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,23 +62,6 @@ class TableOptions:
                     f"dtype {dtype!r} of {name!r} cannot be stored; supported are "
                     f"{', '.join(DTYPES)}"
                 )
-
-    @classmethod
-    def of(
-        cls,
-        columns: Iterable[str] | None,
-        groups: Mapping[str, Iterable[str]] | None,
-        dtypes: Mapping[str, str] | None,
-        nulls: Mapping[str, Any] | None,
-    ) -> TableOptions:
-        """Creates options from a user's arguments; ValueError for a string in place of a list."""
-        for what, names in {"columns": columns, **(groups or {})}.items():
-            if isinstance(names, str):
-                raise ValueError(f"{what} must be a list of names: [{names!r}]")
-        wanted = None if columns is None else tuple(columns)
-        return cls(
-            wanted, {k: tuple(v) for k, v in (groups or {}).items()}, dtypes or {}, nulls or {}
-        )
 
     def __bool__(self) -> bool:
         """Returns whether any option is set."""

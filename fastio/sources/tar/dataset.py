@@ -19,13 +19,10 @@ from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.tar.fields import (
     Column,
-    Extents,
     choose_columns,
     complete_rows,
-    extents,
     lacks,
     row_name,
-    sample_extents,
 )
 from fastio.sources.tar.headers import KEY_FIELD, STATE_THERE
 from fastio.sources.tar.index import TarIndex, build_index
@@ -185,23 +182,18 @@ class TarDataset(Rows):
         if isinstance(self._reader, LocalTars):
             self._reader.check(self.index.tars[number].name for number in np.unique(tars).tolist())
 
-    def extents(self, field: str, rows: NDArray[np.int64]) -> Extents:
-        """Returns where the files of a field other than `__key__` lie, for rows int64 (n,).
-
-        Raises:
-            SchemaError: there is no such field.
-            IndexError: a row number is out of range.
-        """
-        return extents(self.index, self._column(field), self.locate(rows))
-
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`. A file's number is its tar's.
 
         Raises:
             SourceChanged, SourceNotFound: a local tar was replaced, written to or deleted.
         """
-        tar, offset, length, is_jpeg = self.extents(field, rows)
+        column, at = self._column(field), self.locate(rows)
+        tar = self.index.tar_numbers(at)
         self.check_versions(tar)
+        offset = column.pick(self.index, "offsets", at)
+        length = column.pick(self.index, "lengths", at)
+        is_jpeg = column.is_jpeg(self.index, at)
         return encoded_reads(self._tar_name, tar, offset, length, is_jpeg)
 
     def _tar_name(self, number: int) -> str:
@@ -214,7 +206,17 @@ class TarDataset(Rows):
 
         Only files that are fields count; what the index itself knows (keys and numbers) does not.
         """
-        return sample_extents(self.index, self._columns.values(), self.locate(rows))
+        at = self.locate(rows)
+        begin = np.full(len(at), np.iinfo(np.int64).max)
+        end = np.zeros(len(at), np.int64)
+        for column in self._columns.values():
+            if not all(map(is_integer, column.extensions)):
+                offset = column.pick(self.index, "offsets", at)
+                length = column.pick(self.index, "lengths", at)
+                there = offset >= 0
+                begin[there] = np.minimum(begin, offset)[there]
+                end[there] = np.maximum(end, offset + length)[there]
+        return self.index.tar_numbers(at), np.minimum(begin, end), end
 
     # --- Blocks of tars in a store ----------------------------------------------------------------
 

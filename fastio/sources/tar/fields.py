@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from fastio.errors import SchemaError
 from fastio.schema import Field, Image, Text
 from fastio.sources.tar.headers import KEY_FIELD, STATE_MISSING, STATE_THERE
 from fastio.sources.tar.index import TarIndex
-from fastio.sources.tar.values import JPEG_EXTENSIONS, is_integer
+from fastio.sources.tar.values import JPEG_EXTENSIONS
 
 _EITHER = ";"
 
@@ -164,46 +164,6 @@ def lacks(index: TarIndex, column: Column, row: int) -> str:
     (state,) = column.pick(index, "states", np.array([row]))
     endings = " or ".join(f".{name}" for name in column.extensions)
     return f"it has no {endings}" if state == STATE_MISSING else f"its {endings} holds no int64"
-
-
-Rows = NDArray[np.int64]
-
-
-class Extents(NamedTuple):
-    """The positions of the files of an image field.
-
-    Attributes:
-        tar: int64 (n,), indices of `TarDataset.tars`.
-        offset, length: int64 (n,), in bytes.
-        is_jpeg: bool (n,), whether the extension is one of JPEGs.
-    """
-
-    tar: Rows
-    offset: Rows
-    length: Rows
-    is_jpeg: NDArray[np.bool_]
-
-
-def extents(index: TarIndex, column: Column, at: Rows) -> Extents:
-    """Returns the positions of a field's files, for rows of the index."""
-    offset = column.pick(index, "offsets", at)
-    length = column.pick(index, "lengths", at)
-    return Extents(index.tar_numbers(at), offset, length, column.is_jpeg(index, at))
-
-
-def sample_extents(index: TarIndex, columns: Iterable[Column], at: Rows) -> tuple[Rows, Rows, Rows]:
-    """Returns the parts of tars that hold the rows' files; see `TarDataset.sample_extents`."""
-    begin = np.full(len(at), np.iinfo(np.int64).max)
-    end = np.zeros(len(at), np.int64)
-    for column in columns:
-        if not column.extensions or all(map(is_integer, column.extensions)):
-            continue
-        offset = column.pick(index, "offsets", at)
-        length = column.pick(index, "lengths", at)
-        there = offset >= 0
-        begin[there] = np.minimum(begin, offset)[there]
-        end[there] = np.maximum(end, offset + length)[there]
-    return index.tar_numbers(at), np.minimum(begin, end), end
 
 
 def row_name(index: TarIndex, at: int) -> str:

@@ -156,7 +156,7 @@ class TarReader(Protocol):
 
     def where(self, name: str) -> str:
         """Returns the path or URL of a tar, for messages."""
-        ...
+        return name
 
     def size(self, name: str) -> int:
         """Returns the size of a tar in bytes."""
@@ -171,11 +171,11 @@ class TarReader(Protocol):
         ...
 
     def note_refetch(self) -> None:
-        """Counts data that arrived damaged and is read again."""
-        ...
+        """Counts data that arrived damaged and is read again; of a network only."""
+        return None
 
 
-class LocalTars:
+class LocalTars(TarReader):
     """Reads local tars by their paths; see `TarReader`. The most recently used ones stay open.
 
     Args:
@@ -205,12 +205,8 @@ class LocalTars:
         """The name, stamp and size in bytes of each tar."""
         return [(name, mark, int(mark.partition(" ")[0])) for name, mark in self._stamps.items()]
 
-    def where(self, name: str) -> str:
-        """Returns the path of a tar."""
-        return name
-
     def size(self, name: str) -> int:
-        """Returns the size of a tar in bytes."""
+        """See `TarReader`."""
         return os.fstat(self._descriptor(name).number).st_size
 
     def check(self, names: Iterable[str]) -> None:
@@ -222,9 +218,6 @@ class LocalTars:
                     f"{name} was replaced or written to while it was being read. Open it again, "
                     "and do not write to files that are being read"
                 )
-
-    def note_refetch(self) -> None:
-        """Does nothing, because no network is involved."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Returns the bytes [offset, offset + length), fewer only at the end of the tar."""
@@ -286,7 +279,7 @@ class _Descriptor:
             os.close(self.number)
 
 
-class StoreTars:
+class StoreTars(TarReader):
     """Reads tars in a store by their names; see `TarReader`.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -33,6 +33,21 @@ _CATEGORIES: dict[str, Category] = {
     "npy": "array",
 }
 _INT64 = range(-(2**63), 2**63)
+# The dtypes of JSON numbers, the narrowest first, and which values fit.
+_JSON_NUMBERS: dict[str, Callable[[Any], bool]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "int64": lambda value: type(value) is int and value in _INT64,
+    "float64": lambda value: type(value) in (int, float),
+}
+# The fields that files of a category can become; arrays become others too.
+_FIELDS: dict[Category, tuple[Field, ...]] = {
+    "image": (Image(),),
+    "int": (Scalar("int64"),),
+    "text": (Text(),),
+    "json": (Bytes(), Text(), *map(Scalar, _JSON_NUMBERS)),
+    "array": (Bytes(),),
+    "bytes": (Bytes(),),
+}
 MOST_DIGITS = 64  # longest file with an int64, including whitespace
 
 
@@ -75,40 +90,23 @@ def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) ->
         the examples cannot be read as their extension says.
     """
     kind = category(extension)
-    if kind == "image":
-        return Image()
-    if kind == "int":
-        return Scalar("int64")
-    if kind == "text":
-        return Text()
     if kind not in ("json", "array"):
-        return Bytes()
+        return _FIELDS[kind][0]
     found = list(_readable(extension, examples))
     if len(found) <= len(examples) // 2:
         return Bytes()
     if kind == "json":
-        return _json_field(found)
+        dtypes = (dtype for dtype, fits in _JSON_NUMBERS.items() if all(map(fits, found)))
+        return next(map(Scalar, dtypes), Text())
     return _array_field(found, same_length and len(found) == len(examples))
 
 
 def may_be_field(extension: str, field: Field) -> bool:
     """Returns whether `infer_field` can return a field for the files of an extension."""
     kind = category(extension)
-    if kind == "image":
-        return field == Image()
-    if kind == "int":
-        return field == Scalar("int64")
-    if kind == "text":
-        return field == Text()
-    if field == Bytes():
-        return True
-    if kind == "json":
-        return field in (Scalar("bool"), Scalar("int64"), Scalar("float64"), Text())
-    if kind != "array":
-        return False
-    if isinstance(field, Array):
+    if kind == "array" and isinstance(field, Array):
         return field.shape is None or field.fixed_shape is not None
-    return isinstance(field, Scalar)
+    return field in _FIELDS[kind] or (kind == "array" and isinstance(field, Scalar))
 
 
 def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
@@ -174,25 +172,8 @@ def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED
     return found
 
 
-def _json_field(values: list[Any]) -> Field:
-    if all(isinstance(value, bool) for value in values):
-        return Scalar("bool")
-    if any(isinstance(value, bool) for value in values):
-        return Text()
-    if all(isinstance(value, int) and value in _INT64 for value in values):
-        return Scalar("int64")
-    if all(isinstance(value, (int, float)) for value in values):
-        return Scalar("float64")
-    return Text()
-
-
 def _checked_number(dtype: str, value: Any) -> Any:
-    fits = {
-        "bool": isinstance(value, bool),
-        "int64": isinstance(value, int) and not isinstance(value, bool) and value in _INT64,
-        "float64": isinstance(value, (int, float)) and not isinstance(value, bool),
-    }
-    if not fits[dtype]:
+    if not _JSON_NUMBERS[dtype](value):
         raise ValueError(
             f"it contains {json.dumps(value)[:40]}, but the first ones contain {dtype}"
         )

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastio.diagnose import (
-    Busy,
-    DataFacts,
-    Epoch,
-    MachineFacts,
-    Measured,
-    Phase,
-    PhaseName,
-    Settings,
-)
-from fastio.diagnose.measured import STAGES
+from fastio.diagnose import Measured
+from fastio.diagnose.facts import DataFacts, MachineFacts
+from fastio.diagnose.measured import STAGES, Busy, Epoch, Phase, PhaseName, Settings
 
 ROWS = 10_000
 SAMPLES = 1_000  # of every phase

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from fastio.diagnose import (
+from fastio.diagnose import Finding, Measured
+from fastio.diagnose.facts import DataFacts, MachineFacts
+from fastio.diagnose.measured import (
     Busy,
-    DataFacts,
-    Finding,
-    MachineFacts,
-    Measured,
     Memory,
     Phase,
     PhaseName,
     Prediction,
+    Rung,
     Settings,
     Span,
     Stage,
     ThreadRate,
     Training,
 )
-from fastio.diagnose.measured import Rung
 from tests.measurements import split
 
 MACHINE = MachineFacts(

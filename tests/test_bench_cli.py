@@ -264,8 +264,8 @@ def test_too_few_batches_of_dataloader_are_no_figure(
         (["{folder}", "--preset", "abacus"], 1, "there is no preset"),
         ([], 1, "give the data"),
         (["{folder}", "--model", "convnet", "--bus", 1], 1, "bus is of an emulated accelerator"),
-        (["{folder}", "--model", "abacus", *QUICK], 1, "no image model 'abacus'"),
-        (["{folder}", "--model", "dlrm", *QUICK], 1, "no image model 'dlrm'"),
+        (["{folder}", "--model", "abacus", *QUICK], 1, "no model 'abacus' for images"),
+        (["{folder}", "--model", "dlrm", *QUICK], 1, "no model 'dlrm' for images"),
         (["{folder}", "--ladder", "--compile"], 1, "a ladder has its own steps for amp"),
         (
             ["{folder}", "--ladder", "--val", "nowhere", "--batch-size", 4],

@@ -17,7 +17,7 @@ from fastio import pack
 from fastio.diagnose.bench import BenchError, Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
-from fastio.diagnose.bench.ladder import Packed, Recipe, recipes
+from fastio.diagnose.bench.ladder import Recipe, recipes
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.report import ladder_report, print_report, write_page
 
@@ -33,12 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def packed(folder: Path) -> Packed:
+def packed(folder: Path) -> dict[str, str]:
     found = {}
     for codec in ("jpeg", "blocks"):
         found[codec] = str(folder.parent / codec)
         pack(folder, found[codec], codec=codec)
-    return Packed(found["jpeg"], found["blocks"])
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def options(folder: Path) -> Options:
 
 
 def rungs_of(device: str, cores: int, folder: Path = Path("photos")) -> list[Recipe]:
-    packed = Packed("in-jpeg", "in-blocks")
+    packed = {"jpeg": "in-jpeg", "blocks": "in-blocks"}
     return recipes(options(folder), packed, torch.device(device), cores)
 
 
@@ -82,7 +82,7 @@ def test_what_a_machine_cannot_show_is_in_no_later_rung() -> None:
 
 def test_two_processes_share_a_batch_evenly() -> None:
     odd = replace(options(Path("photos")), batch_size=7)
-    found = recipes(odd, Packed("a", "b"), torch.device("cpu"), 2)
+    found = recipes(odd, {"jpeg": "a", "blocks": "b"}, torch.device("cpu"), 2)
     assert "batches of 7" in found[-1].why_not
 
 
@@ -93,7 +93,7 @@ def test_a_recipe_comes_out_of_its_file_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["DataLoader, 0 workers", "packed as blocks"])
-def test_a_rung_trains(name: str, folder: Path, packed: Packed) -> None:
+def test_a_rung_trains(name: str, folder: Path, packed: dict[str, str]) -> None:
     found = recipes(options(folder), packed, torch.device("cpu"), 1)
     recipe = next(recipe for recipe in found if recipe.name == name)
     training = replace(recipe.training, channels_last=True)
@@ -167,7 +167,7 @@ def test_an_interrupted_rung_leaves_no_process(
 def test_a_model_that_is_not_there_is_known_before_anything_is_packed(
     folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BenchError, match=r"no image model 'abacus'\. Known models: alexnet"):
+    with pytest.raises(BenchError, match=r"no model 'abacus' for images\. Known models: alexnet"):
         climb(replace(options(folder), model="abacus", work=str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
 
@@ -190,9 +190,9 @@ def test_what_is_packed_must_not_become_a_class(folder: Path) -> None:
     assert not (folder / "work").exists()
 
 
-def test_the_data_must_be_a_folder_of_images(packed: Packed) -> None:
+def test_the_data_must_be_a_folder_of_images(packed: dict[str, str]) -> None:
     with pytest.raises(BenchError, match="image folder"):
-        climb(options(Path(packed.jpeg)))
+        climb(options(Path(packed["jpeg"])))
     with pytest.raises(BenchError, match="model"):
         recipes(Options(data="photos"), packed, torch.device("cpu"), 2)
 

@@ -12,6 +12,7 @@ from fastio.diagnose.device import Device, subtract, total, within
 from fastio.diagnose.loop import (
     FILLING,
     SHOWN_STEPS,
+    Epochs,
     Given,
     Limit,
     Run,
@@ -20,6 +21,7 @@ from fastio.diagnose.loop import (
     stage_seconds,
     timeline,
 )
+from fastio.errors import LoaderTimeout
 from fastio.stats import Stats
 
 
@@ -149,6 +151,56 @@ def test_a_device_beside_the_loop_tells_when_steps_began() -> None:
 
     run = run_loop(Counting(4), Beside(), Limit(3600))
     assert run.marks[1:] == [1000.0, 1001.0, 1002.0, 1003.0]
+
+
+class Late(Counting):
+    """Batches of which every second one comes after a timeout."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.turn = 0
+        return self
+
+    def __next__(self) -> Any:
+        self.turn += 1
+        if self.turn > 2 * len(self):
+            raise StopIteration
+        if self.turn % 2:
+            raise LoaderTimeout("nothing came")
+        self.batch.valid = 10
+        return self.turn
+
+
+def test_epochs_are_repeated_until_the_limit() -> None:
+    device = Taking()
+    run = run_loop(Epochs(Counting(2)), device, Limit(3600, steps=5))
+    assert [batch for batch, _ in device.taken] == [0, 1, 0, 1, 0]
+    assert not run.whole
+    assert len(run_loop(Epochs(Counting(2), once=True), Taking(), Limit(3600)).samples) == 2
+    assert run_loop(Epochs(Counting(0)), Taking(), Limit(3600)).samples == []
+
+
+def test_a_timeout_of_the_loader_is_a_step_without_samples() -> None:
+    run = run_loop(Epochs(Late(2), once=True), Taking(), Limit(3600))
+    assert run.samples == [0, 10, 0, 10]
+
+
+def test_the_measurement_begins_where_the_limit_says_so() -> None:
+    class Counted(Epochs):
+        def stats(self) -> Stats:
+            return Stats(samples=10 * len(run_of), wait_s=float(len(run_of)))
+
+    class Noting(Taking):
+        def step(self, batch: Any, samples: int) -> None:
+            run_of.append(samples)
+
+    run_of: list[int] = []
+    begins = Limit(0.0, least=3, most_s=3600, begins=lambda stats, _: stats.samples >= 50)
+    run = run_loop(Counted(Counting(100)), Noting(), begins)
+    assert (run.begun, run.first, len(run.samples)) == (5, 5, 8)
+    assert not run.whole
+    assert (run.stats[-1] - run.stats[run.first]).wait_s == 3
+    never = Limit(3600, most_s=0.0, begins=lambda stats, _: False)
+    assert run_loop(Epochs(Counting(5)), Taking(), never).begun is None
 
 
 def test_a_whole_epoch_is_measured_from_its_beginning() -> None:

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 import fastio
 from fastio import Loader
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream
-from fastio.diagnose.probes import gpu as probes
+from fastio.diagnose.probes import machine as probes
 from fastio.tensors.trees import Tail
 from fastio.train import Options, Result, fit
 from fastio.train.kinds import image_task, tabular_task, text_task

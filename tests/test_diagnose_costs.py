@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastio.diagnose import Costs, ThreadRate, costs
+from fastio.diagnose.costs import Costs, costs
+from fastio.diagnose.measured import ThreadRate
 from tests.measurements import measured, phase
 
 US = 1e-6

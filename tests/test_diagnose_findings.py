@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from fastio.diagnose import (
-    Finding,
-    Measured,
-    Phase,
-    PhaseName,
-    ThreadRate,
-    by_gain,
-    changes,
-    cold_epoch,
-    diagnose,
-    epoch_after,
-    epoch_now,
-    predictions,
-)
+from fastio.diagnose import Finding, Measured, diagnose, epoch_now
+from fastio.diagnose.findings import by_gain
+from fastio.diagnose.measured import Phase, PhaseName, ThreadRate
+from fastio.diagnose.rules.runs import changes, cold_epoch, epoch_after, predictions
 from tests.measurements import ROWS, measured, phase, split
 
 # Microseconds a sample of a machine where nothing is wrong: the model is the slowest by a little.

@@ -7,16 +7,8 @@ from dataclasses import fields
 
 import pytest
 
-from fastio.diagnose import (
-    Busy,
-    Measured,
-    Memory,
-    Phase,
-    Prediction,
-    Span,
-    ThreadRate,
-    Training,
-)
+from fastio.diagnose import Measured
+from fastio.diagnose.measured import Busy, Memory, Phase, Prediction, Span, ThreadRate, Training
 from fastio.errors import MeasuredInvalid
 from tests.measurements import measured, split
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import math
@@ -25,7 +24,6 @@ from fastio.diagnose import Use, diagnose
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.probes import data as data_probes
 from fastio.diagnose.probes import examine
-from fastio.diagnose.probes import gpu as gpu_probes
 from fastio.diagnose.probes import machine as machine_probes
 from fastio.diagnose.probes import remote as remote_probes
 from fastio.diagnose.probes import samples as image_probes
@@ -52,9 +50,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 600.0)
     monkeypatch.setattr("fastio.diagnose.probes.samples._HEADERS_S", 600.0)
     monkeypatch.setattr("fastio.diagnose.probes.storage._MOST_S", 600.0)
-    monkeypatch.setattr(
-        importlib.import_module("fastio.diagnose.probes.examine"), "BUDGET_S", 3600.0
-    )
+    monkeypatch.setattr("fastio.diagnose.probes.BUDGET_S", 3600.0)
 
 
 def failed(facts: Facts) -> list[str]:
@@ -215,9 +211,7 @@ def test_a_probe_that_fails_breaks_no_other(
 
     numbered_folder(tmp_path)
     monkeypatch.setattr("fastio.diagnose.probes.storage.resident_share", fail)
-    monkeypatch.setattr(
-        importlib.import_module("fastio.diagnose.probes.examine"), "machine_facts", fail
-    )
+    monkeypatch.setattr("fastio.diagnose.probes.machine_facts", fail)
     facts = examine(str(tmp_path), USE)
     assert facts.notes[0] == "the machine: the disk is on fire"
     assert "page cache: the disk is on fire" in facts.notes
@@ -396,7 +390,7 @@ def test_facts_are_json(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu() -> None:
-    facts = gpu_probes.gpu_facts()
+    facts = machine_probes.gpu_facts()
     assert facts is not None
     assert is_rate(facts.pinned_bytes_s)
     assert is_rate(facts.pageable_bytes_s)
@@ -407,7 +401,7 @@ def test_a_gpu() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is of machines without a CUDA device")
 def test_without_a_gpu_there_are_no_facts_of_one() -> None:
-    assert gpu_probes.gpu_facts() is None
+    assert machine_probes.gpu_facts() is None
 
 
 @pytest.mark.parametrize(("rows", "count", "places"), [(3, 3, 8), (1000, 256, 8), (1000, 40, 1)])

@@ -12,7 +12,7 @@ import pytest
 from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
 from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import Trial
-from fastio.diagnose.report import summary
+from fastio.diagnose.report import report
 from fastio.diagnose.rules import RULES
 from fastio.diagnose.rules.rule import Rule
 from fastio.stats import Stats
@@ -434,8 +434,8 @@ def test_every_name_in_every_text_exists() -> None:
         texts = (rule.waits_for, rule.advice, *rule.evidence)
         unknown = [name for text in texts for name in names_in(text) if not is_known(name, given)]
         assert unknown == []
-    given = inspect.getsource(summary)
-    texts = tuple(text for parts in summary._LINES.values() for text in parts)
+    given = inspect.getsource(report)
+    texts = tuple(text for parts in report._LINES.values() for text in parts)
     assert [name for text in texts for name in names_in(text) if not is_known(name, given)] == []
 
 
@@ -448,4 +448,4 @@ def test_a_misspelt_name_is_an_error(name: str) -> None:
 
 
 def test_facts_are_told_where_nothing_is_known() -> None:
-    assert summary.fact_lines(Facts(), Use()) == []
+    assert report.fact_lines(Facts(), Use()) == []

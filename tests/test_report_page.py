@@ -16,7 +16,7 @@ from fastio.diagnose.measured import Rung
 from fastio.diagnose.report import bench_report, write_page
 from fastio.diagnose.report.page import page
 from fastio.diagnose.report.plots import figures
-from fastio.diagnose.report.summary import headlines, remarks, verdict
+from fastio.diagnose.report.report import headlines, remarks, verdict
 from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples
 

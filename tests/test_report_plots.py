@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastio.diagnose import Epoch, Span, ThreadRate, words
-from fastio.diagnose.measured import Rung
+from fastio.diagnose import words
+from fastio.diagnose.measured import Epoch, Rung, Span, ThreadRate
 from fastio.diagnose.report import canvas
 from fastio.diagnose.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
 from fastio.diagnose.report.plots import (

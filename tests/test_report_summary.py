@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, words
-from fastio.diagnose.measured import Rung
-from fastio.diagnose.report.summary import (
+from fastio.diagnose import Measured, words
+from fastio.diagnose.measured import Busy, Phase, Prediction, Rung, Settings
+from fastio.diagnose.report.report import (
     ceiling_line,
     dataset_line,
+    factor_of,
     headlines,
-    loader_factor,
     remarks,
     settings_line,
     verdict,
@@ -87,7 +87,7 @@ def test_verdict_is_fair_to_dataloader(seconds: float, said: str) -> None:
 def test_loaders_are_compared_where_no_model_ran() -> None:
     phases = (Phase("loader_warm", 100, 1.0), Phase("baseline_loader", 100, 3.0))
     measured = replace(samples.empty(), phases=phases)
-    assert loader_factor(measured) == pytest.approx(3.0)
+    assert factor_of(measured, "loader_warm", "baseline_loader") == pytest.approx(3.0)
     assert f"3.0{X} DataLoader's rate" in verdict(measured)
 
 
@@ -220,7 +220,7 @@ def test_runs_of_no_length_have_no_rates() -> None:
 
 
 def test_settings_without_a_model_say_so() -> None:
-    from fastio.diagnose.report.summary import settings_line
+    from fastio.diagnose.report.report import settings_line
 
     assert "no model" in settings_line(Settings(1, 1))
     assert "an accelerator of 500/s, emulated" in settings_line(

@@ -13,7 +13,7 @@ from rich.console import Console
 from fastio.diagnose import Finding, Measured
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.report import bench_report, ladder_report, print_report
-from fastio.diagnose.report.summary import verdict
+from fastio.diagnose.report.report import verdict
 from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples
 from tests.measurements import split

@@ -17,60 +17,21 @@ or a file.
 
 from __future__ import annotations
 
-from fastio.diagnose.costs import Costs, costs, expected
-from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
-from fastio.diagnose.findings import Finding, by_gain
-from fastio.diagnose.measured import (
-    Busy,
-    Epoch,
-    Measured,
-    Memory,
-    Phase,
-    PhaseName,
-    Prediction,
-    Settings,
-    Span,
-    Stage,
-    ThreadRate,
-    Training,
-)
+from fastio.diagnose.costs import expected
+from fastio.diagnose.facts import Facts
+from fastio.diagnose.findings import Finding
+from fastio.diagnose.measured import Measured
 from fastio.diagnose.options import Use
 from fastio.diagnose.rules import diagnose, diagnose_stats
-from fastio.diagnose.rules.runs import (
-    changes,
-    cold_epoch,
-    epoch_after,
-    epoch_now,
-    predictions,
-)
+from fastio.diagnose.rules.runs import epoch_now
 
 __all__ = [
-    "Busy",
-    "Costs",
-    "DataFacts",
-    "Epoch",
     "Facts",
     "Finding",
-    "MachineFacts",
     "Measured",
-    "Memory",
-    "Phase",
-    "PhaseName",
-    "Prediction",
-    "Settings",
-    "Span",
-    "Stage",
-    "ThreadRate",
-    "Training",
     "Use",
-    "by_gain",
-    "changes",
-    "cold_epoch",
-    "costs",
     "diagnose",
     "diagnose_stats",
-    "epoch_after",
     "epoch_now",
     "expected",
-    "predictions",
 ]

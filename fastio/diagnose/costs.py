@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from fastio.diagnose.facts import Facts, Trial
 from fastio.diagnose.findings import packing
-from fastio.diagnose.measured import Measured, Stage
+from fastio.diagnose.measured import Measured, PhaseName, Stage
 from fastio.diagnose.options import Use
 
 _HELD_BYTES = 64 << 20  # that a loader without a cache brings ahead, also for the next epoch
@@ -124,32 +125,26 @@ def costs(measured: Measured) -> Costs:
     the curve over threads where there is one.
     """
     settings = measured.settings
-    warm, cold = measured.phase("loader_warm"), measured.phase("loader_cold")
-    compute, together = measured.phase("compute"), measured.phase("together_warm")
-    transform_s = copy_s = prep_s = prep_cpu_s = 0.0
-    if warm is not None and warm.samples:
-        transform_s = warm.busy.transform_s / warm.samples
-        curve = {point.threads: point.samples_per_s for point in measured.threads}
-        alone = curve.get(settings.threads, 0.0) if transform_s else 0.0
-        prep_s = 1 / alone if alone else warm.seconds / warm.samples
-        prep_cpu_s = max(0.0, warm.cpu_s / warm.samples - transform_s)
-    if together is not None and together.samples:
-        copy_s = together.busy.copy_s / together.samples
-    fetch_s = 0.0
-    if cold is not None and cold.samples:
-        fetch_s = cold.seconds / cold.samples
-    compute_s = compute_cpu_s = 0.0
-    if compute is not None and compute.samples:
-        compute_s = compute.seconds / compute.samples
-        compute_cpu_s = 0.0 if settings.asynchronous else compute.cpu_s / compute.samples
+
+    def each(name: PhaseName, value: str) -> float:
+        """Returns a value of a phase for each sample; 0.0 of a phase that is missing."""
+        phase = measured.phase(name)
+        return attrgetter(value)(phase) / phase.samples if phase and phase.samples else 0.0
+
+    transform_s, prep_s = each("loader_warm", "busy.transform_s"), each("loader_warm", "seconds")
+    curve = {point.threads: point.samples_per_s for point in measured.threads}
+    alone = curve.get(settings.threads, 0.0) if transform_s else 0.0
+    if alone:
+        prep_s = 1 / alone
+    fetch_s = each("loader_cold", "seconds")
     return Costs(
         prep_s=prep_s,
         fetch_s=fetch_s if fetch_s > _SLOWER * max(prep_s, transform_s) else 0.0,
         transform_s=transform_s,
-        copy_s=copy_s,
-        compute_s=compute_s,
-        prep_cpu_s=prep_cpu_s,
-        compute_cpu_s=compute_cpu_s,
+        copy_s=each("together_warm", "busy.copy_s"),
+        compute_s=each("compute", "seconds"),
+        prep_cpu_s=max(0.0, each("loader_warm", "cpu_s") - transform_s),
+        compute_cpu_s=0.0 if settings.asynchronous else each("compute", "cpu_s"),
         cores=max(1, measured.machine.cores),
         asynchronous=settings.asynchronous,
         blocking_copies=settings.blocking_copies,

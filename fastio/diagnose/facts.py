@@ -145,6 +145,16 @@ class DataFacts:
         """The codec of most images; "" if there are none."""
         return max(self.codecs, key=lambda codec: self.codecs[codec], default="")
 
+    @property
+    def noun(self) -> str:
+        """What samples are called: "images", "rows" or "samples"."""
+        return "images" if self.codec else "rows" if self.kind == "tables" else "samples"
+
+    @property
+    def what(self) -> str:
+        """The kind of data with whether it is packed: "folder", "packed", "packed tables"."""
+        return f"packed {self.kind}" if self.packed and self.kind != "packed" else self.kind
+
 
 @dataclass(frozen=True)
 class StorageFacts:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from fastio.diagnose.facts import DataFacts, MachineFacts
 from fastio.errors import MeasuredInvalid
 
-FORMAT = 1  # of the JSON; a reader refuses others
+FORMAT = 2  # of the JSON; a reader refuses others
 LEAST_STEPS = 3  # of the model alone, for a rate that others are compared with
 
 PhaseName = Literal[

@@ -34,7 +34,6 @@ class Preset:
         step_s: seconds of a step.
         record_bytes: mean size of a sample in its file.
         au: the least accelerator utilisation that MLPerf Storage asks for, 0.0 to 1.0.
-        record_stdev: standard deviation of that size, 0 where the file gives none.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Preset:
     step_s: float
     record_bytes: int
     au: float
-    record_stdev: int = 0
 
     @property
     def rate(self) -> float:
@@ -58,9 +56,9 @@ PRESETS = {
         Preset("resnet50-h100", "image", 400, 0.224, 114_660, 0.90),
         Preset("retinanet-b200", "image", 24, 0.04755, 322_957, 0.85),
         Preset("retinanet-mi355", "image", 32, 0.0634, 322_957, 0.85),
-        Preset("unet3d-a100", "volume", 7, 0.636, 146_600_628, 0.90, 68_341_808),
-        Preset("unet3d-h100", "volume", 7, 0.323, 146_600_628, 0.90, 68_341_808),
-        Preset("unet3d-b200", "volume", 7, 0.162, 146_600_628, 0.90, 68_341_808),
+        Preset("unet3d-a100", "volume", 7, 0.636, 146_600_628, 0.90),
+        Preset("unet3d-h100", "volume", 7, 0.323, 146_600_628, 0.90),
+        Preset("unet3d-b200", "volume", 7, 0.162, 146_600_628, 0.90),
         Preset("dlrm-b200", "table", 16_384, 0.000375, 761, 0.70),
         Preset("dlrm-mi355", "table", 16_384, 0.0005625, 761, 0.70),
     )

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.runs import Progress, Runs, packed_rate
-from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.bench.subject import Subject, temporary, work_folder
 from fastio.diagnose.bench.synthetic import synthetic
 from fastio.diagnose.bench.training import accuracies, check_val
 from fastio.diagnose.costs import costs
+from fastio.diagnose.device import Device
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.loop import Run, phase_of, stage_seconds, timeline
-from fastio.diagnose.measured import STAGES, Epoch, Measured, Memory, Phase, Settings, Span, Stage
+from fastio.diagnose.measured import (
+    STAGES,
+    Epoch,
+    Measured,
+    Memory,
+    Phase,
+    PhaseName,
+    Settings,
+    Span,
+    Stage,
+)
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, peak_memory
+from fastio.diagnose.probes.rates import room
 from fastio.diagnose.rules.runs import cold_epoch, predictions
 from fastio.runtime.memory import available_memory
 
@@ -42,10 +51,9 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
     if options.baseline and not (options.data is None and options.baseline == MADE):
         image_folder(options.baseline)
     with ExitStack() as folders:
-        work = Path(options.work or folders.enter_context(_temporary(None)))
+        work = folders.enter_context(work_folder(options))
         if options.data is None and options.emulated is not None:
             progress("making photos")
-            work.mkdir(parents=True, exist_ok=True)
             photos, packed = synthetic(options.emulated, work, _SYNTHETIC_ROWS)
             baseline = str(photos) if options.baseline == MADE else options.baseline
             options = replace(options, data=str(packed), baseline=baseline)
@@ -53,57 +61,42 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
         subject = Subject.of(options)
         check_val(subject)
         if subject.cacheable:
-            cache = folders.enter_context(_temporary(options.cache or options.work))
+            cache = folders.enter_context(temporary(options.cache or options.work))
             subject = replace(subject, cache=cache)
         compute, subject = Compute.of(options, subject)
         with compute.backends():
-            runs = Runs(subject, compute, options.seconds, options.steps, progress)
-            return _measure(runs)
-
-
-@contextmanager
-def _temporary(where: str | None) -> Iterator[str]:
-    """Returns a new temporary folder inside another, which is made if necessary."""
-    if where is not None:
-        Path(where).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix="fastio-bench-", dir=where, ignore_cleanup_errors=True
-    ) as folder:
-        yield folder
+            return _measure(Runs(subject, compute, progress))
 
 
 def _measure(runs: Runs) -> Measured:
     """Makes all runs, one after the other."""
     subject, compute, options = runs.subject, runs.compute, runs.subject.options
     available, began = available_memory(), CoreTimes.now()
-    cold = runs.can_be_cold()
-    loader_cold = runs.loader_cold() if cold else []
+    loader_cold = runs.cold(Device, "cold")
     with subject.open() as loader:
         runs.warm_up(loader)
-        alone = runs.alone(loader)
-        warm, together_warm = runs.warm(loader)
-    loader_warm = phase_of("loader_warm", warm)
-    together_cold = runs.together_cold() if cold else []
-    phases = [alone, loader_warm]
-    if cold:
-        phases.append(runs.settled(phase_of("loader_cold", loader_cold), loader_cold, loader_warm))
-    together = phase_of("together_warm", together_warm)
-    phases.append(together)
-    if cold:
-        first = phase_of("together_cold", together_cold)
-        phases.append(runs.settled(first, together_cold, together))
+        phases = [runs.alone(loader)]
+        loader_warm, together_warm = runs.warm(loader)
+    together_cold = runs.cold(compute.new, "together")
+    pairs: tuple[tuple[PhaseName, list[Run], PhaseName, list[Run]], ...] = (
+        ("loader_warm", loader_warm, "loader_cold", loader_cold),
+        ("together_warm", together_warm, "together_cold", together_cold),
+    )
+    for warm_name, warm, cold_name, cold in pairs:
+        phases.append(phase_of(warm_name, warm))
+        if cold:
+            phases.append(runs.settled(phase_of(cold_name, cold), cold, phases[-1]))
     curve = runs.thread_curve()
     packed = None
     if subject.data.kind == "folder":
         runs.progress("packing a part as a trial")
-        with _temporary(options.work) as folder:
-            seconds = options.seconds * _TRIAL_SHARE
-            packed = packed_rate(subject, Path(folder) / "packed", seconds)
+        with room(options.work) as folder:
+            packed = packed_rate(subject, folder / "packed", options.seconds * _TRIAL_SHARE)
     phases += runs.baseline() if options.baseline else []
     others = cores_of_others(began, CoreTimes.now())
     measured = Measured(
         machine=replace(machine_facts(compute.device), others_cores=others),
-        dataset=_dataset(subject.data, loader_warm),
+        dataset=_dataset(subject.data, phases[1]),
         settings=_settings(subject, compute),
         phases=tuple(phases),
         threads=curve,
@@ -199,17 +192,12 @@ def warm_epoch(runs: list[Run], rows: int) -> Epoch:
 
 def _timeline(measured: Measured, warm: list[Run], cold: list[Run]) -> tuple[Span, ...]:
     """Returns a few dozen steps of the longest warm and cold run."""
-    found = timeline(max(warm, key=_steps), "decode", "warm")
+    found = timeline(max(warm, key=lambda run: len(run.samples)), "decode", "warm")
     if cold:
-        waits_for = costs(measured).waits_for(cold=True)
-        found += timeline(
-            max(cold, key=_steps), "fetch" if waits_for == "fetch" else "decode", "cold"
-        )
+        fetches = costs(measured).waits_for(cold=True) == "fetch"
+        longest = max(cold, key=lambda run: len(run.samples))
+        found += timeline(longest, "fetch" if fetches else "decode", "cold")
     return found
-
-
-def _steps(run: Run) -> int:
-    return len(run.samples)
 
 
 def _fed(measured: Measured) -> float | None:

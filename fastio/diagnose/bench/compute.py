@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fastio.device import resolve_device
-from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.bench.subject import Subject, check_model
 from fastio.diagnose.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
 from fastio.diagnose.options import PRESETS, Options, Preset
 from fastio.errors import BenchError
@@ -77,7 +77,7 @@ def image_model(options: Options, classes: int) -> nn.Module:
     """
     assert options.model is not None
     if options.model_by_name:
-        check_image_model(options)
+        check_model(options, "images")
         try:
             return IMAGE_MODELS[options.model](classes or 1000, options.size)
         except ValueError as error:
@@ -86,16 +86,6 @@ def image_model(options: Options, classes: int) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise BenchError(f"{options.model} did not return a torch module, which epochs= needs")
     return made
-
-
-def check_image_model(options: Options) -> None:
-    """Raises BenchError for a name that no image model has."""
-    if options.model_by_name and options.model not in IMAGE_MODELS:
-        raise BenchError(
-            f"there is no image model {options.model!r}. Known models: "
-            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION, a function that "
-            "returns a torch module"
-        )
 
 
 def load_function(name: str) -> Any:

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any, Literal
 import torch
 
 from fastio.diagnose.bench.baseline import image_folder
-from fastio.diagnose.bench.compute import check_image_model, model_device
+from fastio.diagnose.bench.compute import model_device
 from fastio.diagnose.bench.runs import Progress
+from fastio.diagnose.bench.subject import check_model, work_folder
 from fastio.diagnose.bench.training import check_classes
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.options import BenchError, Options
@@ -68,20 +68,14 @@ class Recipe:
         return cls(**(values | {"training": TrainOptions(**values["training"])}))
 
 
-@dataclass(frozen=True)
-class Packed:
-    """The folder's images, packed with both codecs."""
-
-    jpeg: str
-    blocks: str
-
-
-def recipes(options: Options, packed: Packed, device: torch.device, cores: int) -> list[Recipe]:
+def recipes(
+    options: Options, packed: Mapping[str, str], device: torch.device, cores: int
+) -> list[Recipe]:
     """Returns the rungs; each includes all rungs before it that this machine can show.
 
     Args:
         options: whose data is an image folder.
-        packed: the same images.
+        packed: by codec, the folder of the same images packed with it.
         device: where the model is.
         cores: that may be used.
 
@@ -100,34 +94,28 @@ def recipes(options: Options, packed: Packed, device: torch.device, cores: int) 
         device=str(device),
         seed=options.seed,
     )
-    plain = Recipe("DataLoader, 0 workers", training, options.model, options.size)
-    return list(_climb(plain, packed, device, cores))
-
-
-def _climb(plain: Recipe, packed: Packed, device: torch.device, cores: int) -> Iterator[Recipe]:
     no_gpu = "" if device.type == "cuda" else "there is no GPU to copy to"
-    batch_size = plain.training.batch_size
-    yield plain
     # Name, what changes of the recipe and of its training, why it cannot be shown.
     rungs: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         (f"workers = {cores}", {}, {"threads": cores}, ""),
         ("pin_memory", {"pin_memory": True}, {}, no_gpu),
         ("fastio, the same folder", {"torch_loader": False, "pin_memory": False}, {}, ""),
-        ("packed, JPEG kept", {}, {"data": packed.jpeg}, ""),
-        ("packed as blocks", {}, {"data": packed.blocks}, ""),
+        ("packed, JPEG kept", {}, {"data": packed["jpeg"]}, ""),
+        ("packed as blocks", {}, {"data": packed["blocks"]}, ""),
         ("device prefetch", {"prefetch": True}, {}, no_gpu),
         ("autocast bf16", {}, {"amp": "bf16"}, _no_bfloat16(device)),
         ("torch.compile", {}, {"compile": True}, _no_compiler(device)),
         ("channels_last", {}, {"channels_last": True}, ""),
-        ("DDP, 2 processes", {"processes": 2}, {}, _no_second(device, cores, batch_size)),
+        ("DDP, 2 processes", {"processes": 2}, {}, _no_second(device, cores, training.batch_size)),
     ]
-    current = plain
-    for name, changes, training, why_not in rungs:
-        changed = replace(current.training, **training)
-        following = replace(current, name=name, why_not=why_not, training=changed, **changes)
+    found = [Recipe("DataLoader, 0 workers", training, options.model, options.size)]
+    current = found[0]
+    for name, changes, changed, why_not in rungs:
+        trained = replace(current.training, **changed)
+        found.append(replace(current, name=name, why_not=why_not, training=trained, **changes))
         if not why_not:
-            current = following
-        yield following
+            current = found[-1]
+    return found
 
 
 def _no_bfloat16(device: torch.device) -> str:
@@ -185,9 +173,12 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         )
     _check(folder, options)
     device = model_device(options)
-    with _folder(options.work) as work:
+    with work_folder(options) as work:
         progress("packing")
-        packed = Packed(_packed(folder, work, "jpeg"), _packed(folder, work, "blocks"))
+        codecs: tuple[Literal["jpeg", "blocks"], ...] = ("jpeg", "blocks")
+        packed: dict[str, str] = {codec: str(work / f"ladder-{codec}") for codec in codecs}
+        for codec in codecs:  # in place of the result of an earlier run
+            pack(folder, packed[codec], codec=codec, overwrite=True)
         found = recipes(options, packed, device, available_cores())
         rungs = []
         for number, recipe in enumerate(found, 1):
@@ -206,7 +197,7 @@ def _check(folder: Path, options: Options) -> None:
         BenchError: there is no such model, there is less than a batch, the images to evaluate on
             are not there or of other classes, or packed data would become a class.
     """
-    check_image_model(options)
+    check_model(options, "images")
     if options.amp or options.compile or options.channels_last:
         raise BenchError(
             "a ladder has its own steps for amp, compile and channels_last: leave these options out"
@@ -226,26 +217,6 @@ def _check(folder: Path, options: Options) -> None:
             f"--work {options.work} is within {folder}, where its folders would become "
             "classes: choose another folder"
         )
-
-
-@contextmanager
-def _folder(work: str | None) -> Iterator[Path]:
-    if work is not None:
-        Path(work).mkdir(parents=True, exist_ok=True)
-        yield Path(work)
-        return
-    folder = Path(tempfile.mkdtemp(prefix="fastio-ladder-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _packed(folder: Path, work: Path, codec: Literal["jpeg", "blocks"]) -> str:
-    """Packs the folder with a codec, replacing the result of an earlier run."""
-    target = work / f"ladder-{codec}"
-    pack(folder, target, codec=codec, overwrite=True)
-    return str(target)
 
 
 def _measured(recipe: Recipe) -> Rung:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from fastio.diagnose.bench.baseline import baseline_loader
@@ -42,40 +43,33 @@ _LEAST_BATCHES = 3  # of DataLoader, behind those that its workers began with
 _RESIDENT = 2  # batches
 
 
-@dataclass
 class Runs:
     """Makes the runs of a bench, in the order of its methods.
 
-    Attributes:
+    Args:
         subject: the data.
         compute: what takes the batches.
-        seconds: about what all runs take together.
-        steps: the first of the epoch, which every pass goes over; found out by the first one.
         progress: gets a few words before each phase.
+
+    Attributes:
         notes: what a reader must know.
-        cold: whether there are cold runs: as `can_be_cold` found.
     """
 
-    subject: Subject
-    compute: Compute
-    seconds: float
-    steps: int | None
-    progress: Progress
-    notes: list[str] = field(default_factory=list)
-    cold: bool = False
+    def __init__(self, subject: Subject, compute: Compute, progress: Progress) -> None:
+        self.subject, self.compute, self.progress = subject, compute, progress
+        self.notes: list[str] = []
+        # The first of the epoch, which every pass goes over; found out by the first one.
+        self._steps = subject.options.steps
 
     # --- Cold -------------------------------------------------------------------------------------
 
-    def can_be_cold(self) -> bool:
-        """Returns whether the data can be read cold, and notes why not."""
-        self.cold = self.subject.options.cold and self._forgets()
-        return self.cold
-
-    def _forgets(self) -> bool:
-        if self.subject.data.remote:
-            return True
-        files = self.subject.files()
-        if not files or not can_drop() or self.subject.data.storage == "memory":
+    @cached_property
+    def _can_be_cold(self) -> bool:
+        """Whether cold runs are made; a note says why not."""
+        data, files = self.subject.data, self.subject.files()
+        if not self.subject.options.cold or data.remote:
+            return self.subject.options.cold
+        if not files or not can_drop() or data.storage == "memory":
             self.notes.append("The data is in memory, so there are no cold runs")
             return False
         if len(files) >= MOST_FILES:
@@ -86,18 +80,28 @@ class Runs:
             return False
         return True
 
-    def loader_cold(self) -> list[Run]:
-        """Runs new loaders alone, with an empty page cache and an empty local cache."""
-        self.progress("loader alone, cold")
-        runs = self._cold(Device, "cold")
-        if self.steps is None:
-            self.steps = max(len(run.samples) for run in runs)
-        return runs
+    def cold(self, device: Callable[[], Device], share: str) -> list[Run]:
+        """Runs new loaders and devices, with an empty page cache and an empty local cache.
 
-    def together_cold(self) -> list[Run]:
-        """Runs new loaders and the device, with an empty page cache and an empty local cache."""
-        self.progress("together, cold")
-        return self._cold(self.compute.new, "together")
+        Args:
+            device: makes the device.
+            share: of the time: "cold" of a loader alone, or "together".
+        """
+        if not self._can_be_cold:
+            return []
+        self.progress("loader alone, cold" if share == "cold" else "together, cold")
+        limit = self._limit(share)
+        used = 0.0
+        runs: list[Run] = []
+        while not runs or (runs[-1].whole and used < limit.seconds / 2 and len(runs) < _MOST_COLD):
+            if self.subject.cache is not None:
+                shutil.rmtree(self.subject.cache, ignore_errors=True)
+            drop(self.subject.files())
+            with self.subject.open() as loader:
+                runs.append(self._pass(loader, device(), limit))
+            used += runs[-1].end_s - runs[-1].marks[0]
+        self._steps = self._steps or max(len(run.samples) for run in runs)
+        return runs
 
     def settled(self, cold: Phase, runs: list[Run], warm: Phase) -> Phase:
         """Returns a cold phase as it would be in the middle of an epoch.
@@ -121,27 +125,13 @@ class Runs:
         samples = round(max(handed_over, min(fetched, seconds * warm.samples_per_s)))
         return replace(cold, samples=samples, seconds=seconds, bytes_fetched=nbytes)
 
-    def _cold(self, device: Callable[[], Device], share: str) -> list[Run]:
-        limit = self._limit(share)
-        used = 0.0
-        runs: list[Run] = []
-        while not runs or (runs[-1].whole and used < limit.seconds / 2 and len(runs) < _MOST_COLD):
-            if self.subject.cache is not None:
-                shutil.rmtree(self.subject.cache, ignore_errors=True)
-            drop(self.subject.files())
-            with self.subject.open() as loader:
-                runs.append(self._pass(loader, device(), limit))
-            used += runs[-1].end_s - runs[-1].marks[0]
-        return runs
-
     # --- Warm -------------------------------------------------------------------------------------
 
     def warm_up(self, loader: Loader) -> None:
         """Reads what the other passes will read."""
         self.progress("warming up")
         run = run_loop(loader, Device(), self._limit("warm"))
-        if self.steps is None:
-            self.steps = len(run.samples)
+        self._steps = self._steps or len(run.samples)
 
     def alone(self, loader: Loader) -> Phase:
         """Runs the device alone, on resident batches."""
@@ -181,7 +171,7 @@ class Runs:
         until = time.perf_counter() + seconds
         runs: list[Run] = []
         while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
-            limit = Limit(max(0.0, until - time.perf_counter()), self.steps)
+            limit = Limit(max(0.0, until - time.perf_counter()), self._steps)
             runs.append(self._pass(loader, device or Device(), limit))
         return runs
 
@@ -196,7 +186,7 @@ class Runs:
         runs: dict[int, list[Run]] = {count: [] for count in counts}
         for count in (*counts, *reversed(counts)):  # by turns, as in `warm`
             with self.subject.open(threads=count, plain=True) as loader:
-                run_loop(loader, Device(), Limit(seconds / 4, self.steps))
+                run_loop(loader, Device(), Limit(seconds / 4, self._steps))
                 runs[count] += self._passes(loader, seconds * 3 / 4)
         return tuple(
             ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
@@ -240,14 +230,14 @@ class Runs:
     def _seconds(self, share: str) -> float:
         """Returns the seconds of a phase."""
         used = {**_SHARES, "warming up": _SHARES["warm"], "cold": 0.0, "baseline": 0.0}
-        if self.cold:
+        if self._can_be_cold:
             used["cold"] = _SHARES["cold"] + _SHARES["together"]
         if self.subject.options.baseline:
             used["baseline"] = 2 * _SHARES["baseline"]
-        return self.seconds * _SHARES[share] * max(1.0, _USED / sum(used.values()))
+        return self.subject.options.seconds * _SHARES[share] * max(1.0, _USED / sum(used.values()))
 
     def _limit(self, share: str) -> Limit:
-        return Limit(self._seconds(share), self.steps)
+        return Limit(self._seconds(share), self._steps)
 
     def _pass(self, loader: Loader, device: Device, limit: Limit) -> Run:
         return run_loop(loader, device, limit, transforming=self.subject.transforming)

@@ -1,14 +1,16 @@
-"""The data that is measured: what it is, its loaders, and the task of a model by name."""
+"""The data that is measured: what it is, its loaders, the task of a model by name, and folders."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -26,7 +28,7 @@ from fastio.sources import open as open_data
 from fastio.store import is_remote
 from fastio.train import Options as TrainOptions
 from fastio.train.kinds import MEAN, STD, LearnedTask, tabular_task, text_task
-from fastio.train.models import ENCODER_SIZES, TABULAR_MODELS
+from fastio.train.models import ENCODER_SIZES, IMAGE_MODELS, TABULAR_MODELS
 from fastio.train.options import TabularSettings, TextSettings
 from fastio.train.parallel import Place
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
@@ -55,6 +57,24 @@ class Timed:
 TEXT_BATCH, TEXT_LENGTH = 32, 512  # as `fastio train text` has them
 
 
+ModelKind = Literal["images", "tokens", "tables"]
+_MODELS: dict[ModelKind, Mapping[str, Any]] = {
+    "images": IMAGE_MODELS,
+    "tokens": ENCODER_SIZES,
+    "tables": TABULAR_MODELS,
+}
+
+
+def check_model(options: Options, kind: ModelKind) -> None:
+    """Raises BenchError for a name that no model for a kind of data has."""
+    if options.model_by_name and options.model not in _MODELS[kind]:
+        raise BenchError(
+            f"there is no model {options.model!r} for {kind}. Known models: "
+            f"{', '.join(sorted(_MODELS[kind]))}; or give MODULE:FUNCTION, a function that "
+            "returns a torch module"
+        )
+
+
 def task_of(options: Options, schema: Schema) -> LearnedTask | None:
     """Returns the task that a named model learns, from tokens or from a table.
 
@@ -70,14 +90,8 @@ def task_of(options: Options, schema: Schema) -> LearnedTask | None:
     """
     if not options.model_by_name or schema.image_fields:
         return None
-    kind = "tokens" if schema.token_fields else "tables"
-    known = sorted(ENCODER_SIZES if schema.token_fields else TABULAR_MODELS)
-    if options.model not in known:
-        raise BenchError(
-            f"there is no model {options.model!r} for {kind}. Known models: "
-            f"{', '.join(known)}; or give MODULE:FUNCTION, a function that returns a torch "
-            "module"
-        )
+    kind: ModelKind = "tokens" if schema.token_fields else "tables"
+    check_model(options, kind)
     if options.storage_options:
         raise BenchError(
             f"storage options cannot be used with a model for {kind} given by name: give "
@@ -270,3 +284,25 @@ def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | No
     if not isinstance(data, (str, os.PathLike)) or not is_remote(data):
         return data
     return open_data(data, storage_options=storage_options or None, cache=cache)
+
+
+@contextmanager
+def temporary(where: str | None) -> Iterator[str]:
+    """Returns a new temporary folder inside another, which is made if necessary."""
+    if where is not None:
+        Path(where).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix="fastio-bench-", dir=where, ignore_cleanup_errors=True
+    ) as folder:
+        yield folder
+
+
+@contextmanager
+def work_folder(options: Options) -> Iterator[Path]:
+    """Returns the folder for data that is made: `Options.work`, or a temporary one."""
+    if options.work is None:
+        with temporary(None) as folder:
+            yield Path(folder)
+        return
+    Path(options.work).mkdir(parents=True, exist_ok=True)
+    yield Path(options.work)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,8 +18,8 @@ import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.options import Use
-from fastio.diagnose.probes.files import Piece, local_files, storage_of
-from fastio.diagnose.probes.rates import Attempts, within
+from fastio.diagnose.probes.files import Piece, files_below, local_files, storage_of
+from fastio.diagnose.probes.rates import Attempts, room, within
 from fastio.errors import SourceNotFound
 from fastio.packed import Dataset
 from fastio.packed.layout import WHOLE_FILE, ImageReads
@@ -87,10 +86,7 @@ class Data:
 @contextmanager
 def _tar_dataset(files: Sequence[str]) -> Iterator[TarDataset]:
     """Opens tars, with an index that is deleted again."""
-    with (
-        tempfile.TemporaryDirectory(prefix="fastio-doctor-") as index,
-        TarDataset(files, incomplete="skip", cache=index) as dataset,
-    ):
+    with room() as index, TarDataset(files, incomplete="skip", cache=index) as dataset:
         yield dataset
 
 
@@ -177,26 +173,24 @@ def facts_of(data: Any, dataset: Any) -> DataFacts:
         dataset: one of fastio's.
     """
     packed, schema, kind = dataset.packed, dataset.schema, kind_of(dataset)
-    images = schema.image_fields
+    images, storage, here = schema.image_fields, storage_of(data), local_files(data)
     word = type(dataset).__name__ if kind is None else kind.key
+    codecs = {"jpeg": len(dataset)} if images else {}
+    files, nbytes = len(here), sum(path.stat().st_size for path in here)
     if packed is not None:
         word = "packed" if images else "tokens" if schema.token_fields else "tables"
         codecs = dict(packed.manifest.codec_counts().get(images[0], {})) if images else {}
         files, nbytes = packed.num_shards, packed.manifest.nbytes
-    else:
-        codecs = {"jpeg": len(dataset)} if images else {}
-        there = local_files(data)
-        files, nbytes = len(there), sum(path.stat().st_size for path in there)
     return DataFacts(
         str(data),
         word,
         codecs,
         len(dataset),
         nbytes or int(getattr(dataset, "nbytes", 0)),
-        storage=storage_of(data),
+        storage=storage,
         packed=packed is not None,
         files=files,
-        remote=is_remote(data),
+        remote=storage == "network" and not here,
     )
 
 
@@ -248,7 +242,9 @@ def _folder(path: str) -> Data:
     end_s = time.monotonic() + _LISTING_S
     files: list[Path] = []
     count, complete = 0, True
-    for file in _images_below(path):
+    for file in files_below(Path(path)):
+        if not file.name.lower().endswith(IMG_EXTENSIONS):
+            continue
         count += 1
         if len(files) < _KEPT:
             files.append(file)
@@ -265,14 +261,6 @@ def _folder(path: str) -> Data:
     nbytes = round(mean * count)
     facts = DataFacts(path, "folder", rows=count, nbytes=nbytes, files=count, complete=complete)
     return Data(facts, tuple(files), None)
-
-
-def _images_below(path: str) -> Iterator[Path]:
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        for name in sorted(names):
-            if name.lower().endswith(IMG_EXTENSIONS):
-                yield Path(folder, name)
 
 
 def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:

@@ -32,7 +32,7 @@ def local_files(data: Any, most: int = MOST_FILES) -> list[Path]:
         if not isinstance(one, (str, os.PathLike)) or is_remote(one):
             continue
         for path in _expanded(str(one)):
-            for file in _below(path):
+            for file in files_below(path):
                 found.append(file)
                 if len(found) >= most:
                     return found
@@ -48,7 +48,8 @@ def _expanded(pattern: str) -> list[Path]:
     return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
 
 
-def _below(path: Path) -> Iterator[Path]:
+def files_below(path: Path) -> Iterator[Path]:
+    """Yields a file, or the files anywhere below a folder, sorted by folder and name."""
     if path.is_file():
         yield path
         return

@@ -1,6 +1,6 @@
 """The report: what a bench, a ladder or a doctor found, in the terminal and as a page.
 
-    facts, Measured, findings -> summary, tables, plots -> Report -> terminal, page
+    facts, Measured, findings -> tables, plots -> Report -> terminal, page
 
 `Report` is the one description of what is shown. Plots are SVGs that the page contains.
 """
@@ -8,8 +8,13 @@
 from __future__ import annotations
 
 from fastio.diagnose.report.page import write_page
-from fastio.diagnose.report.report import Report, bench_report, doctor_report, ladder_report
-from fastio.diagnose.report.summary import machine_line
+from fastio.diagnose.report.report import (
+    Report,
+    bench_report,
+    doctor_report,
+    ladder_report,
+    machine_line,
+)
 from fastio.diagnose.report.terminal import print_report
 
 __all__ = [

@@ -23,7 +23,6 @@ from fastio.diagnose.report.canvas import (
     ticks,
     width_of,
 )
-from fastio.diagnose.report.summary import noun, threads
 from fastio.diagnose.report.tables import speed_ups
 
 _LABEL_GAP = 10
@@ -414,7 +413,7 @@ def _epoch_times(measured: Measured, shown: Sequence[Epoch]) -> Figure:
 
 def _timeline(measured: Measured, run: Literal["warm", "cold"]) -> Figure:
     spans = [span for span in measured.timeline if span.run == run]
-    batch = words.counted(measured.settings.batch_size, noun(measured.dataset))
+    batch = words.counted(measured.settings.batch_size, measured.dataset.noun)
     caption = (
         f"Consecutive steps of {batch}: what the loop waits for, and when the model computes. A "
         "band ends with the computation of its step."
@@ -428,9 +427,10 @@ def _thread_curve(measured: Measured) -> Figure:
     references = [] if not ceiling else [Reference("the model", ceiling, "good")]
     if baseline is not None:
         references.append(Reference("DataLoader", baseline.samples_per_s, "soft"))
+    used = words.counted(measured.settings.threads, "threads")
     caption = (
-        f"The loader alone, warm; training used {threads(measured.settings.threads)}. Above the "
+        f"The loader alone, warm; training used {used}. Above the "
         "model's line, training no longer waits for the loader."
     )
-    draw = partial(thread_curve, measured.threads, noun(measured.dataset), references)
+    draw = partial(thread_curve, measured.threads, measured.dataset.noun, references)
     return Figure("Throughput over threads", caption, draw)

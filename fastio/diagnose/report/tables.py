@@ -19,7 +19,6 @@ from fastio.diagnose.measured import (
     Rung,
     Stage,
 )
-from fastio.diagnose.report.summary import noun
 
 RUN_NAMES: dict[PhaseName, str] = {
     "compute": "model alone",
@@ -102,7 +101,7 @@ def epoch_table(measured: Measured) -> Table:
         **{name: of_stage(stage) for stage, name in STAGE_NAMES.items()},
         "waiting in all": lambda epoch: cells(epoch.wait_s, epoch),
         "epoch": lambda epoch: (words.seconds_like(epoch.epoch_s, epoch.epoch_s), ""),
-        f"{noun(measured.dataset)}/s": lambda epoch: (words.rate(rows / epoch.epoch_s), ""),
+        f"{measured.dataset.noun}/s": lambda epoch: (words.rate(rows / epoch.epoch_s), ""),
     }
     if any(au is not None for au in utilisation.values()):
         lines["AU"] = lambda epoch: (words.percent(utilisation[epoch.name]), "")
@@ -186,7 +185,7 @@ def runs_table(measured: Measured) -> Table:
     columns: Columns = {
         "run": lambda run: RUN_NAMES[run.name],
         "steps": lambda run: f"{run.steps:,}",
-        f"{noun(measured.dataset)}/s": lambda run: words.rate(run.samples_per_s),
+        f"{measured.dataset.noun}/s": lambda run: words.rate(run.samples_per_s),
         "ceiling": lambda run: words.percent(reached.get(run.name)),
         "waited": lambda run: words.percent(run.wait_share),
         "cores": lambda run: words.NOTHING if run.cores_busy is None else f"{run.cores_busy:.2f}",
@@ -240,7 +239,7 @@ def threads_table(measured: Measured) -> Table:
     first = measured.threads[0].samples_per_s if measured.threads else 0.0
     columns: Columns = {
         "threads": lambda point: f"{point.threads:,}",
-        f"{noun(measured.dataset)}/s": lambda point: words.rate(point.samples_per_s),
+        f"{measured.dataset.noun}/s": lambda point: words.rate(point.samples_per_s),
         "against the first": lambda point: words.times(
             point.samples_per_s / first if first else None
         ),

@@ -2,7 +2,7 @@
 
 - `rule`: what a rule is, and what it is asked about
 - `data`, `machine`: the rules of the doctor, of which those that apply are asked of a bench, too
-- `runs`: what a bench finds and predicts; `live`: what the statistics of a loader show
+- `runs`: what a bench finds and predicts, and what the statistics of a loader show
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
 from fastio.diagnose.options import Use
 from fastio.diagnose.rules.data import IMAGE_RULES, STORAGE_RULES, TABLE_RULES
-from fastio.diagnose.rules.live import diagnose_stats
 from fastio.diagnose.rules.machine import MACHINE_RULES, MODEL_RULES, SLOW_MODEL
-from fastio.diagnose.rules.runs import of_runs
+from fastio.diagnose.rules.runs import diagnose_stats, of_runs
 
 # What is waited for comes before what might be better, where no gain tells them apart.
 RULES = (

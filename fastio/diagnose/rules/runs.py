@@ -1,6 +1,6 @@
-"""Findings and predictions of a bench: the bottleneck, the remedy and the expected gain.
+"""Findings of what ran, a bench or a loader: the bottleneck, the remedy and the expected gain.
 
-A change is another `Costs`; its gain is the ratio of two epochs.
+A change is another `Costs`; its gain is the ratio of two epochs, which a bench predicts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fastio.diagnose.findings import (
     packing,
 )
 from fastio.diagnose.measured import Epoch, Measured, Prediction, Stage
+from fastio.stats import Stats
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -84,20 +85,25 @@ def changes(measured: Measured) -> list[Change]:
     return [*_storage(measured, now), *_threads(measured, now), *_stages(measured, now)]
 
 
+def _worthwhile(measured: Measured) -> Iterator[tuple[Change, float, float]]:
+    """Yields the changes that gain something, with the seconds of an epoch before and after."""
+    for change in changes(measured):
+        before, after = epoch_now(measured, change.cold), epoch_after(measured, change.after)
+        if after > 0 and before / after >= LEAST_GAIN:
+            yield change, before, after
+
+
 def of_runs(measured: Measured) -> tuple[Finding, ...]:
     """Returns the findings of a bench, the largest gain first.
 
     There is always a finding: where nothing can be gained it says what the epoch consists of.
     """
     found = []
-    for change in changes(measured):
-        before = epoch_now(measured, change.cold)
-        after = epoch_after(measured, change.after)
-        if after > 0 and before / after >= LEAST_GAIN:
-            # How much of the way to a model of no time can be gone, nothing here tells.
-            gain = None if change.culprit == "compute" else before / after
-            waits_for = _waits(measured, change)
-            found.append(Finding(change.culprit, waits_for, change.advice, gain, change.evidence))
+    for change, before, after in _worthwhile(measured):
+        # How much of the way to a model of no time can be gone, nothing here tells.
+        gain = None if change.culprit == "compute" else before / after
+        waits_for = _waits(measured, change)
+        found.append(Finding(change.culprit, waits_for, change.advice, gain, change.evidence))
     return by_gain(found) or (_nothing_to_gain(measured),)
 
 
@@ -109,12 +115,11 @@ def predictions(measured: Measured) -> tuple[Prediction, ...]:
         for name, phase in (("cold", cold), ("warm", warm))
         if phase is not None
     ]
-    after = []
-    for change in changes(measured):
-        epoch_s = epoch_after(measured, change.after)
-        if epoch_s > 0 and epoch_now(measured, change.cold) / epoch_s >= LEAST_GAIN:
-            known = epoch_now(measured) if change.cold and warm is not None else None
-            after.append(Prediction(change.name, epoch_s, known))
+    known = None if warm is None else epoch_now(measured)
+    after = [
+        Prediction(change.name, epoch_s, known if change.cold else None)
+        for change, _, epoch_s in _worthwhile(measured)
+    ]
     return (*now, *sorted(after, key=lambda one: one.epoch_s))
 
 
@@ -254,3 +259,113 @@ def _nothing_to_gain(measured: Measured) -> Finding:
     }.get(culprit, "no change that was measured makes the epoch shorter")
     what = f"an epoch waits for {_WHAT[culprit][1]}"
     return Finding(culprit, what, advice, None, tuple(evidence))
+
+
+# --- Statistics of a loader that ran --------------------------------------------------------------
+
+_NOTABLE = 0.03  # of the time
+
+
+def diagnose_stats(
+    stats: Stats, cores: int, model_rate: float | None = None
+) -> tuple[Finding, ...]:
+    """Returns the findings from `Loader.stats()` of some epochs, the largest gain first.
+
+    Gains are those of waiting that would be gone as a whole, up to what the loader's threads and
+    the model take at least: without `model_rate` they are upper bounds.
+
+    Args:
+        stats: the statistics of a loader, or the difference of two snapshots.
+        cores: number of cores that the process may use.
+        model_rate: samples per second that the model takes when data is there; None if unknown.
+    """
+    if not stats.elapsed_s:
+        return ()
+    model_s = stats.samples / model_rate if model_rate else None
+    return by_gain([*_loader_waits(stats, cores, model_s), *_loop_only(stats, model_s)])
+
+
+def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
+    """Yields a finding for each part of the time that is waited for and matters."""
+    elapsed_s, batches = stats.elapsed_s, max(1, stats.batches)
+    busy_s = stats.read_s + stats.decode_s + stats.resample_s
+    # Remedies that leave the threads as much to do gain no more than they take.
+    least_s = max(model_s or 0.0, busy_s / stats.threads if stats.threads else 0.0)
+    between_s = stats.between_s * 1e3 / batches
+    copies_s = 0.0 if model_s is None or stats.copy_s else max(0.0, stats.between_s - model_s)
+    culprit, what, advice, after_s = _thread_waits(stats, cores, model_s or 0.0)
+    busy = (
+        f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
+        f"{stats.resample_s:.1f} s resizing"
+        if stats.path == "native"
+        else f"{stats.wait_share:.0%} of the time is waiting in next()"
+    )
+    # Culprit, what is waited for, remedy, seconds waited, least seconds after it, evidence.
+    parts: tuple[tuple[Culprit, str, str, float, float, str], ...] = (
+        (culprit, what, advice, stats.wait_s - stats.fetch_s - stats.transform_s, after_s, busy),
+        (
+            "network",
+            "bytes of the remote dataset",
+            CACHE,
+            stats.fetch_s,
+            least_s,
+            f"{stats.bytes_fetched / 1e6:,.0f} MB fetched",
+        ),
+        (
+            "transform",
+            "transforms written in Python (callables, collate_fn)",
+            TRANSFORMS,
+            stats.transform_s,
+            least_s,
+            f"{stats.transform_s / batches * 1e3:,.1f} ms a batch",
+        ),
+        (
+            "copy",
+            "copies that the loop makes itself, or other work between two batches",
+            f"{COPIES_AHEAD}; then look for what else the loop waits for (.item(), logging)",
+            copies_s,
+            least_s,
+            f"{between_s:,.1f} ms between two batches, of which the model takes "
+            f"{(model_s or 0.0) / batches * 1e3:,.1f}",
+        ),
+    )
+    for culprit, what, advice, waited_s, floor_s, evidence in parts:
+        share = waited_s / elapsed_s
+        if share >= _NOTABLE:
+            then_s = max(elapsed_s - waited_s, floor_s, 1e-3 * elapsed_s)
+            waits_for = f"you wait {share:.0%} of the time for {what}"
+            yield Finding(culprit, waits_for, advice, max(1.0, elapsed_s / then_s), (evidence,))
+
+
+def _thread_waits(stats: Stats, cores: int, model_s: float) -> tuple[Culprit, str, str, float]:
+    """Returns what the loader's threads are waited for: culprit, words, remedy, seconds after."""
+    if stats.path == "torch":
+        what = f"samples of torch's workers ({stats.reason})"
+        advice = (
+            "let the native path take it: a path or ImageFolder with known transforms; or more "
+            "num_workers"
+        )
+        return "threads", what, advice, model_s
+    if 0 < stats.threads < cores:
+        what = f"{stats.threads} loading threads, on {cores} cores"
+        return "threads", what, THREADS, max(model_s, stats.elapsed_s * stats.threads / cores)
+    if stats.read_s > stats.decode_s + stats.resample_s:
+        advice = "fastio pack, a faster disk, more memory; see `fastio doctor DATA`"
+        return "fetch", "threads that wait for the disk", advice, model_s
+    advice = "fastio pack (blocks), more cores; see `fastio doctor DATA`"
+    return "decode", "threads that decode", advice, model_s
+
+
+def _loop_only(stats: Stats, model_s: float | None) -> Iterator[Finding]:
+    """Yields findings without a gain: a copy stream that is full, a model that is the limit."""
+    if stats.copy_s > (1 - _NOTABLE) * stats.elapsed_s:
+        yield Finding("copy", "the copy stream is busy all the time", SMALLER_COPIES)
+    if stats.wait_share < _NOTABLE:
+        own_s = stats.between_s if model_s is None else min(stats.between_s, model_s)
+        loop = "the loop (model, and copies if it makes any) takes"
+        yield Finding(
+            "compute",
+            f"{'the model takes' if model_s else loop} {own_s / stats.elapsed_s:.0%} of the time: "
+            "training does not wait for data",
+            faster_model() + ("" if model_s else "; --model-rate separates it from copies"),
+        )

@@ -39,19 +39,13 @@ _RECORD_SLACK = 8  # the step may add an eighth
 
 Structure = Literal["tuple", "dict", "single"]
 
+_NUMBERS = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 _ARROW_TYPES = {
     "bool": pa.uint8(),  # one byte a value: Arrow's own bool is a bitmap, which no view can show
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "float16": pa.float16(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
+    **{name: pa.from_numpy_dtype(name) for name in _NUMBERS},
 }
 DTYPES = tuple(_ARROW_TYPES)
 # What Arrow has no type for: an Array of them is stored as pairs, real part first.

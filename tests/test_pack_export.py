@@ -16,7 +16,7 @@ import fastio
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, export, pack
 from fastio.packed import Dataset as open_dataset
-from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
+from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
 from tests.pictures import (
     cmyk_jpeg,
     decoded,
@@ -102,6 +102,21 @@ def test_every_codec_has_its_ending(tmp_path: Path) -> None:
     assert endings == ["jpg", "jpg", "png", "gif", "webp", "tif", "bmp", "ppm", "png"]
     assert list(found.values())[1:-1] == samples[1:-1]
     np.testing.assert_array_equal(decoded(found["000008.png"]), pixels(5, 6))
+
+
+def test_tokens_are_files_of_arrays(tmp_path: Path) -> None:
+    fields = {"image": Image(), "tokens": Tokens("uint16", 500)}
+    tokens = [np.arange(length, dtype=np.uint16) for length in (3, 0)]
+    samples = [{"image": pixels(5, 6), "tokens": each} for each in tokens]
+    path = packed(tmp_path, fields, samples)
+    export(path, tmp_path / "out")
+    export(path, tmp_path / "tars", to="webdataset")
+    with fastio.open(tmp_path / "tars") as tars:
+        for row, expected in enumerate(tokens):
+            found = np.load(tmp_path / "out" / f"{row:06d}.tokens.npy")
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(tars[row]["npy"], expected)
+            assert found.dtype == tars[row]["npy"].dtype == np.uint16
 
 
 def test_gray_pixels_are_gray_files(tmp_path: Path) -> None:

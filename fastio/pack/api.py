@@ -290,6 +290,7 @@ def sample_options(
     on_error: str,
     max_pixels: int | None,
 ) -> SampleOptions:
+    """Returns the options of `fastio.pack` for samples; PackError if one is not valid."""
     codec = DEFAULT_CODEC if codec is None else codec
     if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
@@ -348,6 +349,7 @@ def _is_folder(item: Any) -> bool:
 
 
 def report_of(packer: Packer[Any, Any], start: float) -> PackReport:
+    """Returns the report of a packer that has finished, which began at `start` (monotonic)."""
     return PackReport(
         sum(entry.rows for entry in packer.entries),
         len(packer.entries),

@@ -185,7 +185,7 @@ class TableEncoder:
         self._layout = source.schema.record_layout
         self._shard_bytes = shard_bytes
         self._stamp = source.stamp
-        self._records = _Records(source.schema)
+        self._records = _Records()
         self._held: list[dict[str, Ragged]] = []
         self._held_bytes = 0
         self._parts: list[Moments] = []
@@ -310,7 +310,7 @@ class TableEncoder:
         self._sums = _merged(self._sums, self._parts)
         arrays = []
         if self._layout is not None:
-            arrays.append(record_array(self._records.all()))
+            arrays.append(record_array(self._records.all(self._layout.dtype)))
         for name in self._held[0]:
             rows = Ragged.joined([part[name] for part in self._held])
             field = self.schema.fields[name]
@@ -338,34 +338,29 @@ class _Records:
     Reused memory costs a third of new memory, whose pages the system has to zero.
     """
 
-    def __init__(self, schema: Schema) -> None:
-        layout = schema.record_layout
-        self._memory = np.empty(0, np.uint8 if layout is None else layout.dtype)
-        self._count = 0
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._nbytes = 0
 
     def append(self, records: NDArray[Any]) -> None:
         """Copies rows in."""
-        end = self._count + len(records)
-        if end > len(self._memory):
-            grown = np.empty(max(end, 2 * len(self._memory)), self._memory.dtype)
-            grown.view(np.uint8)[: self._nbytes] = self._memory.view(np.uint8)[: self._nbytes]
-            self._memory = grown
-        width = self._memory.dtype.itemsize
         # As bytes: a copy of structs would leave what is between fields as it is.
-        self._memory.view(np.uint8)[self._nbytes : end * width] = records.view(np.uint8)
-        self._count = end
+        data = records.view(np.uint8)
+        end = self._nbytes + len(data)
+        if end > len(self._memory):
+            grown = np.empty(max(end, 2 * len(self._memory)), np.uint8)
+            grown[: self._nbytes] = self._memory[: self._nbytes]
+            self._memory = grown
+        self._memory[self._nbytes : end] = data
+        self._nbytes = end
 
-    def all(self) -> NDArray[Any]:
-        """Returns the rows, without a copy."""
-        return self._memory[: self._count]
+    def all(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Returns the rows, without a copy; they are valid until the next `append`."""
+        return self._memory[: self._nbytes].view(dtype)
 
     def clear(self) -> None:
         """Starts again; the memory that `all` returned is overwritten."""
-        self._count = 0
-
-    @property
-    def _nbytes(self) -> int:
-        return self._count * self._memory.dtype.itemsize
+        self._nbytes = 0
 
 
 def _joined(parts: Sequence[Column], counts: Sequence[int]) -> Column:

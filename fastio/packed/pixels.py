@@ -47,25 +47,21 @@ def decode_image(
     at_least: int | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
-    """The upright pixels of one stored image.
+    """Returns the upright pixels of one stored image: uint8 (H, W, C), C-contiguous.
 
     Args:
-        data: what is stored; uint8 (n,) if it is an array.
-        codec: how it is stored, a `CODEC_...` number of `fastio.schema`.
-        height: of the stored pixels, before orientation; needed for raw pixels only.
-        width: likewise.
-        orientation: EXIF orientation, 1 to 8, that turns the stored pixels upright.
-        mode: the wanted mode.
-        codebook: the dataset's, which the block codec needs.
-        at_least: for thumbnails: the longer side may be smaller than it is stored, but not
-            smaller than so many pixels. Only the block codec makes use of it.
-        max_pixels: refuse larger ones. Raw pixels have no such limit: they are stored.
-
-    Returns:
-        uint8 (H, W, C), C-contiguous.
+        data: The stored bytes; uint8 (n,) if they are an array.
+        codec: How they are stored, a `CODEC_...` number of `fastio.schema`.
+        height, width: The size of the stored pixels, before orientation; needed for raw pixels.
+        orientation: The EXIF orientation, 1 to 8, that turns the stored pixels upright.
+        mode: The mode of the result.
+        codebook: The dataset's codebook, which the block codec needs.
+        at_least: For thumbnails: a length in pixels of the longer side that is enough. Images of
+            the block codec may then be smaller than they are stored.
+        max_pixels: Larger images are refused, except raw pixels.
 
     Raises:
-        ValueError: the data cannot be decoded; the message is a reason, without a name.
+        ValueError: The data cannot be decoded; the message is a reason, without a name.
     """
     if codec >= len(CODEC_NAMES):
         raise ValueError(

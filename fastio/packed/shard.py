@@ -24,16 +24,10 @@ from fastio import _native
 from fastio.errors import ShardCorrupt, SourceChanged
 from fastio.packed.ipc import FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardEntry
-from fastio.schema import RECORD_COLUMN, Schema
+from fastio.schema import DTYPES, RECORD_COLUMN, Schema
 
 _READ_BYTES = 1 << 20  # hashed at a time
-_NUMPY_TYPES = {
-    pa.from_numpy_dtype(name): np.dtype(name)
-    for name in (
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64"),
-    )
-}
+_NUMPY_TYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
 
 Ranges = Sequence[tuple[int, int]]  # offset, bytes
 
@@ -117,7 +111,7 @@ class ShardReader:
         if expected is not None:
             self._check_head(file.data.data, expected)
             if columns_first:
-                self._check_columns(mapped_pieces(file.data.data, self._ranges))
+                self._check_columns(self._mapped_ranges(file.data.data))
         columns = None if schema is None else schema.arrow_schema()
         self._batch, *body = file.batch(columns)
         if expected is not None:
@@ -158,7 +152,7 @@ class ShardReader:
             SourceChanged: The file was replaced meanwhile.
         """
         if not in_file:
-            self._check_columns(mapped_pieces(self.mapping.data.data, self._ranges), stopped)
+            self._check_columns(self._mapped_ranges(self.mapping.data.data), stopped)
             return
         self.check_unchanged()
         self._check_columns(file_pieces(self._where, self._ranges, past_cache=past_cache), stopped)
@@ -168,6 +162,9 @@ class ShardReader:
     def _ranges(self) -> list[tuple[int, int]]:
         assert self._expected is not None
         return self._expected.column_ranges()
+
+    def _mapped_ranges(self, data: memoryview) -> Iterator[memoryview]:
+        return (data[at : at + nbytes] for at, nbytes in self._ranges)
 
     def _check_columns(
         self, pieces: Iterator[memoryview], stopped: Callable[[], bool] = lambda: False
@@ -416,14 +413,8 @@ def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
 # --- Files in pieces, to hash them ----------------------------------------------------------------
 
 
-def mapped_pieces(data: memoryview, ranges: Ranges) -> Iterator[memoryview]:
-    """Yields the bytes of ranges of a mapped file, in pieces of at most 1 MiB."""
-    for at, nbytes in _cut(ranges):
-        yield data[at : at + nbytes]
-
-
 def file_pieces(path: str, ranges: Ranges, *, past_cache: bool) -> Iterator[memoryview]:
-    """Yields what `mapped_pieces` yields, from file reads, which map none of the file's pages.
+    """Yields the bytes of ranges of a file, 1 MiB at most at a time, from reads that map no pages.
 
     If `past_cache`, and the file system supports it, they bypass the page cache (O_DIRECT), whose
     contents then do not change.
@@ -432,19 +423,14 @@ def file_pieces(path: str, ranges: Ranges, *, past_cache: bool) -> Iterator[memo
     room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))
     file = _open_to_read(path, past_cache=past_cache)
     try:
-        for at, nbytes in _cut(ranges):
-            before = at % mmap.PAGESIZE
-            pages = -(-(before + nbytes) // mmap.PAGESIZE)
-            found = os.preadv(file, [room[: pages * mmap.PAGESIZE]], at - before)
-            yield room[before : min(found, before + nbytes)]
+        for offset, size in ranges:
+            for at in range(offset, offset + size, _READ_BYTES):
+                nbytes, before = min(_READ_BYTES, offset + size - at), at % mmap.PAGESIZE
+                pages = -(-(before + nbytes) // mmap.PAGESIZE)
+                found = os.preadv(file, [room[: pages * mmap.PAGESIZE]], at - before)
+                yield room[before : min(found, before + nbytes)]
     finally:
         os.close(file)
-
-
-def _cut(ranges: Ranges) -> Iterator[tuple[int, int]]:
-    for offset, nbytes in ranges:
-        for at in range(offset, offset + nbytes, _READ_BYTES):
-            yield at, min(_READ_BYTES, offset + nbytes - at)
 
 
 def _open_to_read(path: str, *, past_cache: bool) -> int:

@@ -268,7 +268,11 @@ class Shards:
         """Raises ShardCorrupt or SourceChanged if values that were read may be wrong."""
         self._comparisons.raise_problem()
         for reader in readers:
-            check_undamaged(reader)
+            if reader.damaged:
+                raise ShardCorrupt(
+                    f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes "
+                    "when it was opened"
+                )
             if self.store is None:
                 reader.check_unchanged()
 
@@ -334,15 +338,6 @@ def open_shard(
             "again, or pack again"
         )
     return reader
-
-
-def check_undamaged(reader: ShardReader) -> None:
-    """Raises ShardCorrupt if a shard was found truncated while it was read."""
-    if reader.damaged:
-        raise ShardCorrupt(
-            f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes when it "
-            "was opened"
-        )
 
 
 _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals

@@ -45,7 +45,7 @@ from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.device import EmulatedAccelerator
 from fastio.diagnose.loop import Limit, run_loop
 from fastio.diagnose.probes import examine
-from fastio.diagnose.probes.files import drop, local_files
+from fastio.diagnose.probes.data import drop, local_files
 from fastio.stats import Stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fastio.diagnose.probes import files as storage
-from fastio.diagnose.probes.files import drop, file_system, local_files, storage_of
+from fastio.diagnose.probes import data as storage
+from fastio.diagnose.probes.data import drop, file_system, local_files, storage_of
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from fastio.diagnose.probes import machine as machine_probes
 from fastio.diagnose.probes import remote as remote_probes
 from fastio.diagnose.probes import samples as image_probes
 from fastio.diagnose.probes import storage as storage_probes
-from fastio.diagnose.probes.files import Piece
+from fastio.diagnose.probes.data import Piece
 from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import stream_rate
 from fastio.diagnose.probes.storage import cold_loader_rate

@@ -15,8 +15,7 @@ from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.device import Device, resident
 from fastio.diagnose.loop import Limit, Resident, Run, phase_of, run_loop
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
-from fastio.diagnose.probes.data import chosen
-from fastio.diagnose.probes.files import MOST_FILES, can_drop, drop
+from fastio.diagnose.probes.data import MOST_FILES, can_drop, chosen, drop
 from fastio.diagnose.probes.machine import own_cpu_s
 from fastio.diagnose.probes.rates import loader_part
 from fastio.diagnose.probes.samples import packed_trial

@@ -17,8 +17,7 @@ import torch
 from fastio.diagnose.device import Interval
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.options import Options
-from fastio.diagnose.probes.data import facts_of
-from fastio.diagnose.probes.files import local_files
+from fastio.diagnose.probes.data import facts_of, local_files
 from fastio.errors import BenchError, TrainError
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores

@@ -18,8 +18,7 @@ from typing import ParamSpec, TypeVar
 from fastio.diagnose.device import Device
 from fastio.diagnose.facts import RemoteFacts
 from fastio.diagnose.loop import Epochs, Limit, run_loop
-from fastio.diagnose.probes.data import Context, Images
-from fastio.diagnose.probes.files import file_system
+from fastio.diagnose.probes.data import Context, Images, file_system
 from fastio.diagnose.probes.rates import SECONDS, crops, image_loader, loader_part, room, within
 from fastio.packed import Dataset
 from fastio.sources import open as open_data

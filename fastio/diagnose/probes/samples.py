@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from fastio.diagnose.facts import ImageFacts, TableFacts, Trial
-from fastio.diagnose.probes.data import Context, Images, native_file, rows_of
-from fastio.diagnose.probes.files import first_pieces
+from fastio.diagnose.probes.data import Context, Images, first_pieces, native_file, rows_of
 from fastio.diagnose.probes.rates import Measure, Part, images_part, in_turns, loader_part, room
 from fastio.pack import pack
 from fastio.packed import Dataset

@@ -19,8 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from fastio.diagnose.facts import StorageFacts
-from fastio.diagnose.probes.data import Context, chosen
-from fastio.diagnose.probes.files import Piece, file_system, first_pieces, release, storage_of
+from fastio.diagnose.probes.data import (
+    Context,
+    Piece,
+    chosen,
+    file_system,
+    first_pieces,
+    release,
+    storage_of,
+)
 from fastio.diagnose.probes.rates import image_loader, loader_part
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool

@@ -52,8 +52,10 @@ _ROWS = 24  # read of a dataset that opens
 class _Memory:
     """One tar in memory, as a reader."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, window_bytes: int = 8192) -> None:
         self._data = data
+        self.window_bytes = window_bytes
+        self.versions = [("x.tar", "1", len(data))]
 
     def where(self, name: str) -> str:
         return name
@@ -126,12 +128,12 @@ class Tars(Target):
         return bytes(made)
 
     def run(self, data: bytes) -> None:
-        reader = _Memory(data)
-        window = Window(reader, "x.tar", 1024)
+        reader = _Memory(data, 4096)
+        window = Window(_Memory(data, 1024), "x.tar")
         for _ in read_members(window):
             pass
         check_end(window)
-        index = build_index(reader, ["x.tar"], ["1"], window_bytes=4096, workers=1)
+        index = build_index(reader, reader.versions, workers=1)
         dataset = TarDataset("x.tar", index=index, reader=reader, incomplete="keep")
         for row in range(min(len(dataset), _ROWS)):
             with suppress(FastioError):
@@ -215,7 +217,7 @@ class Index(Target):
         return [index_bytes(self._build()).to_pybytes()]
 
     def _build(self) -> TarIndex:
-        return build_index(self._reader, ["x.tar"], ["1"], workers=1)
+        return build_index(self._reader, self._reader.versions, workers=1)
 
     def mutate(self, choice: random.Random, data: bytes) -> bytes:
         return _mutate_arrow(choice, data, [b"fastio.tars"])

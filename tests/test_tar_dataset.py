@@ -40,9 +40,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     scan = tar_index.scan_tar
 
-    def counted(reader: Any, name: str, window_bytes: int) -> Any:
+    def counted(reader: Any, name: str) -> Any:
         names.append(os.path.basename(name))
-        return scan(reader, name, window_bytes)
+        return scan(reader, name)
 
     monkeypatch.setattr(tar_index, "scan_tar", counted)
     return names
@@ -196,6 +196,8 @@ def test_a_dataset_by_an_index_and_a_reader_is_the_same(tars: Path) -> None:
     local = TarDataset(tars)
 
     class Store(LocalTars):
+        window_bytes = 1 << 20
+
         def size(self, name: str) -> int:
             return super().size(str(tars / name))
 
@@ -207,7 +209,7 @@ def test_a_dataset_by_an_index_and_a_reader_is_the_same(tars: Path) -> None:
 
     names = sorted(os.listdir(tars))
     store = Store()
-    index = build_index(store, names, ["etag"] * 3, window_bytes=1 << 20)
+    index = build_index(store, [(name, "etag", store.size(name)) for name in names])
     dataset = TarDataset("s3://bucket/tars", index=index, reader=store)
     assert dataset.tars == tuple(names)
     for found, expected in zip(dataset, local, strict=True):

@@ -20,7 +20,7 @@ LONG = "folder/" * 30 + "name.jpg"
 
 
 def members(path: Path) -> list[tuple[str, int, int]]:
-    return list(read_members(Window(LocalTars(), str(path), 4096)))
+    return list(read_members(Window(LocalTars(), str(path))))
 
 
 def with_checksum(header: bytes, signed: bool = False) -> bytes:
@@ -32,6 +32,8 @@ def with_checksum(header: bytes, signed: bool = False) -> bytes:
 
 class HugeTar:
     """A reader of a tar whose one file is too large to be made."""
+
+    window_bytes = 4096
 
     def __init__(self, start: bytes, body: int, end: bytes) -> None:
         self._start, self._body, self._end = start, body, end
@@ -88,7 +90,7 @@ def test_files_beyond_8_gib_are_passed_over(form: int) -> None:
     huge.size, small.size = 9 << 30, 1
     start = huge.tobuf(form)
     tar = HugeTar(start, 9 << 30, small.tobuf(form) + b"7".ljust(512, b"\0") + bytes(1024))
-    assert list(read_members(Window(tar, "x", 4096))) == [
+    assert list(read_members(Window(tar, "x"))) == [
         ("huge.bin", len(start), 9 << 30),
         ("small.cls", len(start) + (9 << 30) + 512, 1),
     ]

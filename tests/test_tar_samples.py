@@ -26,7 +26,9 @@ def own_samples(*paths: Path, window_bytes: int = 8192) -> list[dict[str, Any]]:
     """Keys and the files' bytes by extension, as an index has them."""
     samples: list[dict[str, Any]] = []
     for path in paths:
-        found = scan_tar(LocalTars(), str(path), window_bytes)
+        reader = LocalTars()
+        reader.window_bytes = window_bytes
+        found = scan_tar(reader, str(path))
         data = path.read_bytes()
         ends = [0, *found.key_ends]
         keys = [found.keys[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(ends)]

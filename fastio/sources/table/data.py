@@ -203,7 +203,7 @@ class Fetched(Data):
 
     def source(self) -> pa.PythonFile:
         """Returns what pyarrow opens for random access. Other ranges cost a read each."""
-        return python_file(SpanFile(self._source, self))
+        return pa.PythonFile(SpanFile(self._source, self), mode="r")
 
     def more(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
         """Returns these ranges and others (offset, length), which are fetched if necessary."""
@@ -331,8 +331,3 @@ class StreamFile(ForwardFile):
         if count <= 0:
             return memoryview(b"")
         return self._source.fetch([(self._at, count)]).data(self._at, count).data
-
-
-def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:
-    """Wraps a file for pyarrow."""
-    return pa.PythonFile(file, mode="r")

@@ -21,7 +21,6 @@ from fastio.sources.table.data import (
     StreamFile,
     check_ranges,
     fetch,
-    python_file,
     read_ranges,
 )
 from fastio.store import Stamp, Store, join
@@ -289,7 +288,7 @@ class StoreFile(TableFile):
 
     def stream(self) -> Any:
         """See `TableFile`."""
-        file = python_file(StreamFile(self, _WINDOW_BYTES))
+        file = pa.PythonFile(StreamFile(self, _WINDOW_BYTES), mode="r")
         return pa.CompressedInputStream(file, "gzip") if self.key.endswith(".gz") else file
 
 

@@ -65,7 +65,6 @@ def open_all(
     found = [as_file(file) for file in files]
     constants = constants_of(found)
     remote = any(file.remote for file in found)
-    skipped: list[tuple[str, str]] = []
 
     def opened(number: int) -> Table | ShardCorrupt:
         try:
@@ -77,40 +76,30 @@ def open_all(
         known = constants[number]
         return table if known is None else PartitionedTable(table, known)
 
-    tables: dict[int, Table] = {}
-
-    def keep(number: int, table: Table | ShardCorrupt) -> None:
-        if isinstance(table, ShardCorrupt):
-            skipped.append((found[number].name, str(table)))
-        else:
-            tables[number] = table
-
+    tables: dict[int, Table | ShardCorrupt] = {}
     wanted = None
     numbers = list(range(len(found)))
     if filters is not None:
         # The first one that can be read says what the columns are.
-        for number in numbers:
-            keep(number, opened(number))
-            if tables:
-                break
-        if tables:
-            first = tables[number]
+        first: Table | ShardCorrupt | None = None
+        while numbers and (first is None or isinstance(first, ShardCorrupt)):
+            number = numbers.pop(0)
+            first = tables[number] = opened(number)
+        if first is not None and not isinstance(first, ShardCorrupt):
             wanted = Filter.of(filters, first.schema, first.name)
             assert wanted is not None
             kept = wanted.among(constants, first.schema)
             numbers = [each for each in kept if each > number]
             if number not in kept and numbers:
                 del tables[number]
-        else:
-            numbers = []
     workers = max(threads or _OPENED_HERE, _OPENED_AT_ONCE if remote else 1)
     with DaemonPool(min(workers, max(len(numbers), 1)), "fastio-table-open") as pool:
-        for each, table in zip(numbers, pool.map(opened, numbers), strict=True):
-            keep(each, table)
-    if not tables:
+        tables |= zip(numbers, pool.map(opened, numbers), strict=True)
+    good = {n: each for n, each in sorted(tables.items()) if not isinstance(each, ShardCorrupt)}
+    skipped = [(found[n].name, str(each)) for n, each in tables.items() if n not in good]
+    if not good:
         raise ShardCorrupt(f"no file can be read: {skipped[0][1]}")
-    order = sorted(tables)
-    return Opened([found[n] for n in order], [tables[n] for n in order], wanted, skipped)
+    return Opened([found[n] for n in good], list(good.values()), wanted, skipped)
 
 
 def open_files(

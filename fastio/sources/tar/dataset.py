@@ -138,7 +138,8 @@ class TarDataset(Rows):
             self.cache = kept
             kept.folder()  # creates the cache, or raises if it cannot be used
         try:
-            return open_index(reader.folder, reader.versions, kept, partial(_indexed, reader))
+            versions = reader.versions
+            return open_index(reader.folder, versions, kept, partial(build_index, reader, versions))
         finally:
             if kept is not cache and self.cache is None:
                 kept.close()
@@ -373,11 +374,6 @@ class TarDataset(Rows):
             f"{len(self.index):,} samples. Say which fields you want (fields=), or leave such "
             "samples out: fastio.TarDataset(path, incomplete='skip')"
         )
-
-
-def _indexed(reader: LocalTars | StoreTars) -> TarIndex:
-    stamps = [stamp for _, stamp, _ in reader.versions]
-    return build_index(reader, reader.names, stamps, window_bytes=reader.window_bytes)
 
 
 def _read(path: str, offset: int, length: int) -> bytes | None:

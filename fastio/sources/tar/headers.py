@@ -52,7 +52,6 @@ class Window:
     Args:
         reader: Reads the tar.
         name: The name of the tar.
-        window_bytes: The size of the buffer: small if seeking is cheap, large if requests are slow.
 
     Attributes:
         name: The path or URL of the tar, for messages.
@@ -60,13 +59,13 @@ class Window:
         end: The byte after the last member, once `read_members` has reached it.
     """
 
-    def __init__(self, reader: TarReader, name: str, window_bytes: int) -> None:
+    def __init__(self, reader: TarReader, name: str) -> None:
         self.name = reader.where(name)
         self.size = reader.size(name)
         self.end = 0
         self._name = name
         self._reader = reader
-        self._window_bytes = window_bytes
+        self._window_bytes = reader.window_bytes
         self._data = b""
         self._begin = 0
 
@@ -382,9 +381,9 @@ def _is_special(name: str) -> bool:
     return at_top or _SPECIAL.match(name) is not None
 
 
-def scan_tar(reader: TarReader, name: str, window_bytes: int) -> TarSamples:
-    """Finds the samples of a tar by a pass over its headers, `window_bytes` at a time."""
-    return samples_of(Window(reader, name, window_bytes))
+def scan_tar(reader: TarReader, name: str) -> TarSamples:
+    """Finds the samples of a tar by a pass over its headers."""
+    return samples_of(Window(reader, name))
 
 
 def samples_of(window: Window) -> TarSamples:

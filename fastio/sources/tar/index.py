@@ -29,7 +29,7 @@ from fastio.sources.tar.headers import (
     TarSamples,
     scan_tar,
 )
-from fastio.sources.tar.reader import LocalTars, TarReader
+from fastio.sources.tar.reader import TarReader, tars_name
 from fastio.sources.tar.values import infer_field, is_integer
 
 METADATA_KEY = b"fastio.tars"
@@ -151,21 +151,14 @@ class TarIndex:
 
 
 def build_index(
-    reader: TarReader,
-    names: Sequence[str],
-    stamps: Sequence[str],
-    *,
-    window_bytes: int = LocalTars.window_bytes,
-    workers: int = _WORKERS,
+    reader: TarReader, versions: Sequence[tuple[str, str, int]], workers: int = _WORKERS
 ) -> TarIndex:
     """Builds the index of tars by one pass over the headers of each.
 
     Args:
         reader: Reads the tars.
-        names: The names of the tars, in order, as the reader knows them.
-        stamps: The stamp of each tar, by which a cached index is recognised as outdated.
-        window_bytes: The number of bytes read at a time: small if seeking is cheap, megabytes if
-            every read is a request.
+        versions: The name of each tar, in order, as the reader knows it; its stamp, by which a
+            cached index is recognised as outdated; and its size in bytes.
         workers: The number of tars that are read at the same time.
 
     Raises:
@@ -173,22 +166,21 @@ def build_index(
         ShardCorrupt: If a file is not a tar or is damaged, or has a file twice in one sample.
         SchemaError: If there are more extensions than fields can be made for.
     """
-    with DaemonPool(max(1, min(workers, len(names))), "fastio-tars") as pool:
-        pending = [pool.submit(scan_tar, reader, name, window_bytes) for name in names]
-        found = [future.result() for future in pending]
-    return assemble(reader, names, stamps, found)
+    with DaemonPool(max(1, min(workers, len(versions))), "fastio-tars") as pool:
+        pending = [pool.submit(scan_tar, reader, name) for name, _, _ in versions]
+        return assemble(reader, versions, [future.result() for future in pending])
 
 
 def assemble(
-    reader: TarReader, names: Sequence[str], stamps: Sequence[str], found: Sequence[TarSamples]
+    reader: TarReader, versions: Sequence[tuple[str, str, int]], found: Sequence[TarSamples]
 ) -> TarIndex:
     """Builds the index of tars whose samples were already found; see `build_index`."""
     if not any(map(len, found)):
-        where = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        where = tars_name([], [name for name, _, _ in versions])
         raise SourceNotFound(f"{where}: no samples (files NAME.EXTENSION) in it")
     tars = [
-        Tar(name, stamp, len(samples), reader.size(name))
-        for name, stamp, samples in zip(names, stamps, found, strict=True)
+        Tar(name, stamp, len(samples), nbytes)
+        for (name, stamp, nbytes), samples in zip(versions, found, strict=True)
     ]
     columns: dict[str, pa.Array] = {"key": _keys(found)}
     digest = xxhash.xxh3_64(columns["key"].buffers()[1])

@@ -147,8 +147,15 @@ def checked_columns(schema: pa.Schema) -> pa.Schema:
         BrokenIndex: the description has not the parts, types and ranges that `assemble` writes.
     """
     about = _parsed((schema.metadata or {}).get(METADATA_KEY))
-    _check_tars(_part(about, "tars", list))
-    names = _extension_names(_part(about, "extensions", list))
+    text = (_is_name, "whose name or version is not a string")
+    count = (_is_count, "with impossible numbers")
+    tars = _described(about, "tars", "a tar", [text, text, count, count])
+    rows = sum(rows for _, _, rows, _ in tars)
+    _require(0 < rows <= _MOST, "has tars with an impossible number of rows")
+    numbers = [(_is_number, "with impossible numbers")] * 4
+    extension = (_is_extension, "whose name is none")
+    extensions = _described(about, "extensions", "an extension", [extension, *numbers])
+    names: list[str] = [values[0] for values in extensions]
     _check_fields(names, _part(about, "schema", dict))
     fingerprint = _part(about, "fingerprint", str)
     _require(
@@ -239,37 +246,19 @@ def _part(about: dict[str, Any], name: str, kind: type[Any]) -> Any:
     return about[name]
 
 
-def _check_tars(tars: list[Any]) -> None:
-    names = []
-    rows = 0
-    for tar in tars:
-        name, stamp, count, nbytes = _items(tar, 4, "tar")
-        _require(
-            _is_name(name) and _is_name(stamp), "has a tar whose name or version is not a string"
-        )
-        _require(_is_count(count) and _is_count(nbytes), "has a tar with impossible numbers")
-        names.append(name)
-        rows += count
-    _require(0 < rows <= _MOST, "has tars with an impossible number of rows")
-    _require(len(set(names)) == len(names), "has a tar twice")
-
-
-def _extension_names(extensions: list[Any]) -> list[str]:
-    names = []
-    for extension in extensions:
-        name, *numbers = _items(extension, 5, "extension")
-        # What the name of a tar's member gives; see `scan_tar`.
-        _require(
-            _is_name(name) and split_name(f"x.{name}") == ("x", name),
-            "has an extension whose name is none",
-        )
-        _require(
-            all(type(number) is int and -1 <= number <= _MOST for number in numbers),
-            "has an extension with impossible numbers",
-        )
-        names.append(name)
-    _require(len(set(names)) == len(names), "has an extension twice")
-    return names
+def _described(
+    about: dict[str, Any], name: str, what: str, checks: Sequence[tuple[Callable[[Any], bool], str]]
+) -> list[list[Any]]:
+    """Returns the list `name` of a description, which has a list of checked values for each of
+    what it describes; the first is its name."""
+    found: list[list[Any]] = _part(about, name, list)
+    for values in found:
+        if not isinstance(values, list) or len(values) != len(checks):
+            raise BrokenIndex(f"has {what} that is not described by {len(checks)} values")
+        for value, (holds, otherwise) in zip(values, checks, strict=True):
+            _require(holds(value), f"has {what} {otherwise}")
+    _require(len({values[0] for values in found}) == len(found), f"has {what} twice")
+    return found
 
 
 def _check_fields(names: Sequence[str], value: dict[str, Any]) -> None:
@@ -286,10 +275,9 @@ def _check_fields(names: Sequence[str], value: dict[str, Any]) -> None:
         _require(may_be_field(name, field), f"has files .{name} that cannot hold {field}")
 
 
-def _items(value: Any, count: int, what: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) != count:
-        raise BrokenIndex(f"has a {what} that is not described by {count} values")
-    return value
+def _is_extension(value: Any) -> bool:
+    """Returns whether the name of a tar's member can give a value; see `scan_tar`."""
+    return _is_name(value) and split_name(f"x.{value}") == ("x", value)
 
 
 def _is_name(value: Any) -> bool:
@@ -305,6 +293,10 @@ def _is_name(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MOST
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and -1 <= value <= _MOST
 
 
 def _require(condition: bool, otherwise: str) -> None:

@@ -128,7 +128,8 @@ def _checked(
     findings = files_findings(str(found.source), checks, rows, lacked=[], kind="tar")
     findings.images = Images() if deep else None
     if rows or not findings.damaged:
-        index = assemble(reader, list(samples), [""] * len(samples), list(samples.values()))
+        versions = [(name, "", reader.size(name)) for name in samples]
+        index = assemble(reader, versions, list(samples.values()))
         findings.lacked = lacked_fields(index)
         if deep:
             most = found.options.max_pixels or MAX_PIXELS
@@ -144,7 +145,7 @@ def _check_tar(reader: LocalTars | StoreTars, name: str) -> tuple[ShardCheck, Ta
     """Reads the headers of a tar to its end. Returns its samples too if it is valid."""
     nbytes = 0
     try:
-        window = Window(reader, name, reader.window_bytes)
+        window = Window(reader, name)
         nbytes = window.size
         samples = samples_of(window)
         check_end(window)

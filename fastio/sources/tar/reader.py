@@ -152,7 +152,13 @@ class TarReader(Protocol):
     """Reads ranges of tars by name. Implementations are thread-safe.
 
     Methods raise SourceNotFound if there is no such tar, and OSError if it cannot be read.
+
+    Attributes:
+        window_bytes: The number of bytes that the pass over headers reads at a time: few if seeking
+            past file contents is faster than reading them, many if every read is a request.
     """
+
+    window_bytes: int
 
     def where(self, name: str) -> str:
         """Returns the path or URL of a tar, for messages."""
@@ -183,8 +189,6 @@ class LocalTars(TarReader):
 
     Attributes:
         names: The paths of the tars.
-        window_bytes: The number of bytes that the pass over headers reads at a time: few, because
-            seeking past file contents is faster than reading them.
     """
 
     window_bytes = 8 << 10
@@ -286,7 +290,6 @@ class StoreTars(TarReader):
         store: The store of their folder.
         names: The names of all tars, in order.
         stamps: The version of each tar when it was opened. Only these versions are read.
-        window_bytes: The number of bytes that the pass over headers fetches at a time.
     """
 
     window_bytes = 8 << 20

@@ -18,8 +18,9 @@ class NamedFiles:
     the data's folder, then from those.
 
     Args:
-        folder: that the data lie in; None: the user made them in this process, and may name any.
-        roots: further folders.
+        folder: The folder of the data. None if the user made the data in this process: they may
+            then name any file.
+        roots: Further folders.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ def read_header(file: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np
     """Returns the shape, whether it is in Fortran's order, and the dtype of an .npy file.
 
     Args:
-        file: at its beginning; at the first value afterwards.
-        nbytes: of the whole file.
+        file: The file, at its beginning. Afterwards it is at the first value.
+        nbytes: The size of the whole file.
 
     Raises:
         ValueError: it is no header, or the file has fewer bytes than its array takes; the message

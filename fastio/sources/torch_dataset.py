@@ -1,4 +1,4 @@
-"""torch's own datasets: an ImageFolder seen as files, and any other read by torch's DataLoader.
+"""Datasets of torch: an ImageFolder is read as files, any other by torch's DataLoader.
 
 torchvision is never imported: its classes are recognised by name and module.
 """
@@ -42,8 +42,8 @@ class Slow(NamedTuple):
     """Why samples go through torch's DataLoader.
 
     Attributes:
-        reason: a clause.
-        remedy: a sentence that says what to do for native speed; "" if there is nothing to load.
+        reason: The reason, as a clause.
+        remedy: A sentence that says what to do for native speed; "" if there is nothing to load.
     """
 
     reason: str
@@ -67,12 +67,12 @@ class ImageFiles:
     root: str
 
     def as_dataset(self) -> FolderDataset:
-        """The same rows as a dataset of the native path, images as stored: not turned by EXIF."""
+        """Returns the rows as a dataset whose images are delivered as stored, not turned by EXIF."""
         return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
 
 
 def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
-    """The files of ImageFolders one after the other, which are read alike."""
+    """Returns the files of ImageFolders one after the other, if all have the same transform."""
     parts = []
     for part in dataset.datasets:
         files = image_files(part)
@@ -91,7 +91,7 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
 
 
 def image_files(dataset: object) -> ImageFiles | Slow:
-    """The files behind a torchvision ImageFolder, or a torch Subset or ConcatDataset of some.
+    """Returns the files of a torchvision ImageFolder, or of a torch Subset or ConcatDataset of some.
 
     Returns:
         The files; or why `dataset` cannot be read as files.
@@ -127,7 +127,7 @@ def image_files(dataset: object) -> ImageFiles | Slow:
 
 
 def image_folders(dataset: object) -> list[Any]:
-    """The torchvision ImageFolders that a dataset, a torch Subset or ConcatDataset is made of."""
+    """Returns the torchvision ImageFolders that a dataset consists of, through torch's views."""
     if type(dataset) is Subset:
         return image_folders(dataset.dataset)
     if type(dataset) is ConcatDataset:
@@ -138,17 +138,17 @@ def image_folders(dataset: object) -> list[Any]:
 
 
 def is_iterable_dataset(dataset: object) -> bool:
-    """Whether torch would iterate over it rather than index it."""
+    """Returns whether torch iterates over a dataset rather than indexing it."""
     return isinstance(dataset, IterableDataset)
 
 
 def is_data_pipe(dataset: object) -> bool:
-    """Whether it is an IterDataPipe, which DataLoader tells whether to shuffle."""
+    """Returns whether a dataset is an IterDataPipe, which DataLoader tells whether to shuffle."""
     return isinstance(dataset, IterDataPipe)
 
 
 def fingerprint(dataset: object) -> str:
-    """What can be said of a torch dataset's identity: its class, and its length if it has one."""
+    """Returns a text that identifies a torch dataset: its class, and its length if it has one."""
     kind = type(dataset)
     name = f"{kind.__module__}.{kind.__qualname__}"
     indexed = isinstance(dataset, Sized) and not is_iterable_dataset(dataset)
@@ -156,12 +156,12 @@ def fingerprint(dataset: object) -> str:
 
 
 def dataset_kind(dataset: object) -> int:
-    """DataLoader's number for datasets that are indexed, or that are iterated over."""
+    """Returns DataLoader's number for datasets that are indexed, or that are iterated over."""
     return _DatasetKind.Iterable if is_iterable_dataset(dataset) else _DatasetKind.Map
 
 
 def endless_sampler() -> Sampler[None]:
-    """The sampler that DataLoader shows for a dataset that iterates."""
+    """Returns the sampler that DataLoader shows for a dataset that iterates."""
     return _InfiniteConstantSampler()
 
 
@@ -172,7 +172,7 @@ def single_sample(sample: Any) -> Any:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Arguments of torch's DataLoader that are its own business, in its own meaning."""
+    """The arguments that are passed on to torch's DataLoader unchanged."""
 
     num_workers: int = 0
     collate_fn: Callable[[list[Any]], Any] | None = None
@@ -232,11 +232,11 @@ class TorchReader:
         self._loader: DataLoader[Any] = DataLoader(dataset, **batching, **arguments)
 
     def __len__(self) -> int:
-        """Batches of an epoch of an iterable-style dataset, as DataLoader estimates them."""
+        """Returns the batches of an epoch of an iterable-style dataset, as DataLoader estimates it."""
         return len(self._loader)
 
     def read(self, keys: Keys | None = None, skip: int = 0) -> Iterator[Any]:
-        """One epoch: what collate_fn returned for each batch.
+        """Returns an iterator over the batches of one epoch, as collate_fn returns them.
 
         Args:
             keys: for an indexed dataset, gives the keys of a sample, or of a batch as a list, one
@@ -311,7 +311,7 @@ def _end_together(batches: Any) -> None:
 
 
 class _Sampler:
-    """The sampler that DataLoader sees: every epoch is given its own source."""
+    """The sampler that DataLoader sees, which takes the keys of each epoch from `source`."""
 
     def __init__(self) -> None:
         self.source: Keys = lambda: iter(())

@@ -1,4 +1,7 @@
-"""Which memory of this process is a part of a file, as Linux tells it in /proc/self/maps."""
+"""The images of a column: the files that have their bytes, and where in them each image is.
+
+Data of the datasets package are mapped from files; /proc/self/maps tells which memory is of which.
+"""
 
 from __future__ import annotations
 

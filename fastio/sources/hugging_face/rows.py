@@ -181,7 +181,8 @@ class Rows:
         """
         found = self.by_batch(rows)
         if not found:
-            return _bare(self._empty().select(list(columns)))
+            empty = pa.RecordBatch.from_pylist([], schema=self.schema)
+            return _bare(empty.select(list(columns)))
         files = self._files(found)
         for file in files:
             file.check_size()
@@ -197,7 +198,7 @@ class Rows:
         places = np.concatenate([part.places for part in found])
         back = np.empty_like(places)
         back[places] = np.arange(len(places))
-        return _one(pa.Table.from_batches(parts)).take(pa.array(back))
+        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0].take(pa.array(back))
 
     def groups(self) -> list[range]:
         """Returns all rows as ranges that are cheap to read; small record batches are combined."""
@@ -259,9 +260,6 @@ class Rows:
         files = {id(file): file for p in parts if (file := self._batches[p.batch].file) is not None}
         return list(files.values())
 
-    def _empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
-
 
 def _bare(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns a batch whose columns are as they are stored, without metadata."""
@@ -283,8 +281,3 @@ def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
         column.cast(with_types(column.type, _WIDE, wide_lists=True)) for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
-def _one(table: Any) -> pa.RecordBatch:
-    """Returns a table as one record batch."""
-    return table.combine_chunks().to_batches()[0]

@@ -79,7 +79,7 @@ class JsonTable:
                 yield from _parsed(block, options).to_batches()
 
     def _blocks(self) -> Iterator[bytes]:
-        """Whole lines, some MiB of them at a time; a longer line by itself or with others."""
+        """Yields the file in blocks of whole lines, of 8 MiB or of one longer line."""
         left: list[bytes] = []
         with self._file.stream() as file:
             while block := file.read(_TEXT_BLOCK):
@@ -96,13 +96,13 @@ class JsonTable:
 
 
 def _parsed(block: bytes, options: Any) -> pa.Table:
-    """A block of lines; what pyarrow parses at a time holds the longest of them."""
+    """Returns the rows of a block of lines, each of which pyarrow parses as a whole."""
     size = max(_JSON_BLOCK, _longest_line(block) + 1)
     read = pa_json.ReadOptions(block_size=size)
     return pa_json.read_json(pa.BufferReader(block), read, options)
 
 
 def _longest_line(block: bytes) -> int:
-    """Bytes of the longest line, its end too."""
+    """Returns the number of bytes of the longest line, with its line break."""
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
     return int(np.diff(ends, prepend=-1, append=len(block)).max())

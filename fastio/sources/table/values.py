@@ -142,7 +142,9 @@ def ragged_bytes(array: pa.Array, column: str, place: Place) -> Ragged:
                 f"{place.column(column)} is not UTF-8 in {place.rows(len(array))}: {error}"
             ) from error
     if array.null_count:
-        array = array.fill_null("" if is_text(array.type) else bytes(_fixed_bytes(array.type)))
+        fixed = pa.types.is_fixed_size_binary(array.type)
+        empty = bytes(array.type.byte_width) if fixed else b""
+        array = array.fill_null("" if is_text(array.type) else empty)
     assert is_text(array.type) or is_binary(array.type)
     array = array.cast(pa.large_binary())
     offsets = np.zeros(1, np.int64)
@@ -205,7 +207,9 @@ def _changed(values: NDArray[Any], found: NDArray[Any]) -> Any:
         info = np.iinfo(target)
         return ~((values >= float(info.min)) & (values < float(info.max + 1)) & (values == found))
     if target.kind == "f":
-        if np.isfinite(found).all() and _within(values, 2 ** (np.finfo(target).nmant + 1)):
+        exact = 2 ** (np.finfo(target).nmant + 1)  # all integers up to here are floats
+        inside = -exact <= int(values.min()) and int(values.max()) <= exact
+        if inside and np.isfinite(found).all():
             return None
         # Compare as Python integers, because a cast back could overflow.
         return ~np.isfinite(found) | (found.astype(object) != values.astype(object))
@@ -215,20 +219,12 @@ def _changed(values: NDArray[Any], found: NDArray[Any]) -> Any:
     )
 
 
-def _within(values: NDArray[Any], limit: int) -> bool:
-    return -limit <= int(values.min()) and int(values.max()) <= limit
-
-
 def _either(
     first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_] | None:
     if first is None or second is None:
         return second if first is None else first
     return first | second
-
-
-def _fixed_bytes(kind: pa.DataType) -> int:
-    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 0
 
 
 class Words:

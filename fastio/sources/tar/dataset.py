@@ -342,11 +342,13 @@ class TarDataset(Rows):
         self._check_there(column, rows, at)
         offset = column.pick(self.index, "offsets", at).tolist()
         length = column.pick(self.index, "lengths", at).tolist()
-        found: dict[int, bytes | None] = dict.fromkeys(range(len(at)))
-        for place, block in enumerate([] if self.staged is None else self.staged(rows)):
-            if block is not None:
-                found[place] = _read(block[0], offset[place] - block[1], length[place])
-        left = np.array([place for place, data in found.items() if data is None], np.int64)
+        found: list[bytes | None] = [None] * len(at)
+        left = np.arange(len(at))
+        if self.staged is not None:
+            for place, block in enumerate(self.staged(rows)):
+                if block is not None:
+                    found[place] = _read(block[0], offset[place] - block[1], length[place])
+            left = np.array([place for place in left.tolist() if found[place] is None], np.int64)
         for tar, chosen in grouped(self.index.tar_numbers(at[left])):
             places = left[chosen].tolist()
             ranges = [(offset[place], length[place]) for place in places]
@@ -356,7 +358,7 @@ class TarDataset(Rows):
                 if len(data) != length[place]:
                     cause = f"{len(data)} of {length[place]} bytes: the tar was truncated"
                     raise self._sample_error(rows[place], cause)
-        return [data for data in found.values() if data is not None]
+        return [data for data in found if data is not None]
 
     def _check_there(self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
         """Raises SampleError if a sample lacks the field, as some that are kept do."""

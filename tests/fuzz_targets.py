@@ -513,7 +513,7 @@ def _pack_records(path: Path) -> None:
 
 _TABLE_MODULES = tuple(
     f"fastio.sources.table.{name}"
-    for name in ("arrow", "columns", "direct", "parquet", "row_groups", "values")
+    for name in ("arrow", "columns", "direct", "parquet", "reading", "values")
 )
 
 

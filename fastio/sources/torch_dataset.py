@@ -67,7 +67,7 @@ class ImageFiles:
     root: str
 
     def as_dataset(self) -> FolderDataset:
-        """Returns the rows as a dataset whose images are delivered as stored, not turned by EXIF."""
+        """Returns the rows as a dataset whose images are delivered as stored (EXIF is ignored)."""
         return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
 
 
@@ -91,7 +91,7 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
 
 
 def image_files(dataset: object) -> ImageFiles | Slow:
-    """Returns the files of a torchvision ImageFolder, or of a torch Subset or ConcatDataset of some.
+    """Returns the files of a torchvision ImageFolder, or a torch Subset or ConcatDataset of some.
 
     Returns:
         The files; or why `dataset` cannot be read as files.
@@ -232,7 +232,7 @@ class TorchReader:
         self._loader: DataLoader[Any] = DataLoader(dataset, **batching, **arguments)
 
     def __len__(self) -> int:
-        """Returns the batches of an epoch of an iterable-style dataset, as DataLoader estimates it."""
+        """Returns the batches in an epoch of an iterable-style dataset, as DataLoader estimates."""
         return len(self._loader)
 
     def read(self, keys: Keys | None = None, skip: int = 0) -> Iterator[Any]:

@@ -148,7 +148,8 @@ def test_blocks_say_where_every_image_lies(tmp_path: Path) -> None:
         rows = np.array([89, 0, 6, 7, 41, 42, 13], np.int64)
         assert blocks.of(rows).tolist() == [12, 0, 1, 5, 6]
         for field in ("left", "right"):
-            places = blocks.places(field, rows)
+            reads = dataset.image_reads(field, rows)
+            places = (*blocks.places(field, rows, reads), reads.length)
             for row, block, offset, length in zip(rows, *places, strict=True):
                 parts, problem = blocks.fetch(int(block))
                 assert problem is None

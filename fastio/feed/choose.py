@@ -127,35 +127,55 @@ def make_feed(request: Request) -> Feed:
     _check_no_view(request.transforms)
     parts, picked = parts_of(request.dataset)
     if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
-        slow = _python_rows(parts, request)
-        if slow is not None:
-            return _torch_feed(request, slow)
         return _concat_feed(parts, picked, request)
     if picked is not None and len(parts) == 1:
         request = _of_subset(parts[0], picked, request)
-    samples = None
     mix = mix_of(request.dataset)
     if mix is not None:
         return _mix_feed(mix, request)
-    if is_hugging_face(request.dataset):
-        if has_transform(request.dataset):
-            return _torch_feed(request, _OWN_TRANSFORM)
-        if is_dataset_object(request.dataset) and not len(request.dataset):
-            return _torch_feed(request, _EMPTY)
-        unlike = _unlike_python(request)
-        slow = unlike or _python_rows([request.dataset], request)
-        if slow is not None and _asks_nothing(request):
-            return _torch_feed(request, slow)
-        python = is_dataset_object(request.dataset) and unlike is None
-        samples = SampleForm(None, python)
-        request = replace(request, dataset=open_data(request.dataset))
+    opened = _opened(request)
+    if isinstance(opened, Slow):
+        return _torch_feed(request, opened)
+    request, samples = opened
+    grouped = _grouped_feed(request, samples)
+    return _rows_feed(request, samples) if grouped is None else grouped
+
+
+def _opened(request: Request) -> tuple[Request, SampleForm] | Slow:
+    """Returns the request with an opened dataset, and the form of its samples.
+
+    Returns:
+        Why it is not read natively, if it belongs to the datasets package and has values that only
+        the package gives, or none; else the dataset of the request as it is, or opened by fastio.
+    """
+    dataset = request.dataset
+    if not is_hugging_face(dataset):
+        return request, SampleForm()
+    if has_transform(dataset):
+        return _OWN_TRANSFORM
+    if is_dataset_object(dataset) and not len(dataset):
+        return _EMPTY
+    unlike = _unlike_python(request)
+    slow = unlike or _python_rows([dataset], request)
+    if slow is not None and _asks_nothing(request):
+        return slow
+    samples = SampleForm(None, is_dataset_object(dataset) and unlike is None)
+    return replace(request, dataset=open_data(dataset)), samples
+
+
+def _grouped_feed(request: Request, samples: SampleForm) -> Feed | None:
+    """Returns a feed that decodes whole row groups; None if the dataset has none."""
     rows = as_rows(request.dataset)
-    if rows is not None and rows.row_grouping != "no":
-        feed = _row_group_feed(request, rows, samples or SampleForm())
-        if feed is not None:
-            return feed
-        if rows.row_grouping == "always":
-            return _table_rows_feed(rows, request)
+    if rows is None or rows.row_grouping == "no":
+        return None
+    feed = _row_group_feed(request, rows, samples)
+    if feed is None and rows.row_grouping == "always":
+        return _table_rows_feed(rows, request)
+    return feed
+
+
+def _rows_feed(request: Request, samples: SampleForm) -> Feed:
+    """Returns a feed that reads single rows, or torch's if the dataset has no native form."""
     source = _native_source(request)
     if isinstance(source, Slow):
         return _torch_feed(request, source)
@@ -168,19 +188,27 @@ def make_feed(request: Request) -> Feed:
         samples = SampleForm(images)
         if not request.sampling.batched and settings.collate_fn is None and request.device is None:
             settings = replace(settings, collate_fn=single_sample)
-    settings = replace(settings, samples=samples or SampleForm())
+    settings = replace(settings, samples=samples)
     settings.engine.ragged.check(opened.schema, request.fields, transforms.audio)
-    if opened.remote_part is None:
-        sampling, packed = request.sampling, opened.packed
-        if packed is not None and not packed.schema.image_fields:
-            sampling, resident = place_table(packed, sampling, packed.resident)
-            large = not resident and is_beyond_memory(packed)
-            ahead = not resident and (not large or sampling.mode != "shuffle")
-            engine = replace(settings.engine, resident=resident)
-            settings = replace(settings, engine=engine, read_ahead=ahead, let_go=large)
-        return NativeFeed(opened, sampling, transforms, settings)
-    sampling, stager = staged(opened, request.sampling, request.fields)
-    return NativeFeed(opened, sampling, transforms, settings, stager)
+    if opened.remote_part is not None:
+        sampling, stager = staged(opened, request.sampling, request.fields)
+        return NativeFeed(opened, sampling, transforms, settings, stager)
+    sampling, settings = _placed(opened, request.sampling, settings)
+    return NativeFeed(opened, sampling, transforms, settings)
+
+
+def _placed(
+    dataset: Rows, sampling: Sampling, settings: FeedSettings
+) -> tuple[Sampling, FeedSettings]:
+    """Returns sampling and settings for a local dataset: a table in memory, or read ahead."""
+    packed = dataset.packed
+    if packed is None or packed.schema.image_fields:
+        return sampling, settings
+    sampling, resident = place_table(packed, sampling, packed.resident)
+    large = not resident and is_beyond_memory(packed)
+    ahead = not resident and (not large or sampling.mode != "shuffle")
+    engine = replace(settings.engine, resident=resident)
+    return sampling, replace(settings, engine=engine, read_ahead=ahead, let_go=large)
 
 
 def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
@@ -373,8 +401,10 @@ def _concat_feed(
     parts: Sequence[Any], picked: npt.NDArray[np.int64] | None, request: Request
 ) -> ConcatFeed | TorchFeed:
     """Returns the feed of concatenated datasets, of which some rows may be picked."""
+    slow = _python_rows(parts, request)
+    if slow is not None:
+        return _torch_feed(request, slow)
     feeds: list[NativeFeed] = []
-    slow: Slow | None = None
     sampling = drawn_by(request.workers.generator, request.sampling)
     for part in parts:
         feed = _feed_of_part(part, replace(request, sampling=sampling))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from fastio.schema import (
     row_bytes,
     row_shape,
 )
+from fastio.store import Stamp
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
@@ -357,18 +358,37 @@ def is_jpeg_name(path: str) -> bool:
     return path.lower().endswith(_JPEG_NAMES)
 
 
-def extents(dataset: Dataset, first: int, last: int) -> list[tuple[int, int, int]]:
-    """Returns where the images of rows [first, last) lie: (shard, offset, length).
+class Range(NamedTuple):
+    """A range of an object in a store, which has values of consecutive rows.
 
-    This opens the shards. The ranges are ordered by shard and then by field, and each covers a
-    field's rows in order.
+    Attributes:
+        name: The name of the object.
+        offset, length: The first byte, and the number of bytes.
+        file: The number of the object in `ImageReads.file`.
+        field: The name of the field whose values it has; "" for all fields.
+        expect: The version of the object. None if the bytes are verified in another way.
+    """
+
+    name: str
+    offset: int
+    length: int
+    file: int
+    field: str = ""
+    expect: Stamp | None = None
+
+
+def ranges(dataset: Dataset, first: int, last: int) -> list[Range]:
+    """Returns the ranges of the images of rows [first, last), by shard and then by field.
+
+    This opens the shards. Each range covers a field's rows in order.
     """
     found = []
     for shard, begin, end in spans(dataset, first, last):
-        reader = dataset.shard(shard)
+        reader, name = dataset.shard(shard), dataset.manifest.name(shard)
         for field in dataset.schema.image_fields:
             offset, stop = reader.offsets(field)[[begin, end]].tolist()
-            found.append((shard, reader.extent(field)[0] + offset, stop - offset))
+            first_byte = reader.extent(field)[0] + offset
+            found.append(Range(name, first_byte, stop - offset, shard, field))
     return found
 
 
@@ -387,7 +407,7 @@ def spans(dataset: Dataset, first: int, last: int) -> list[tuple[int, int, int]]
 
 
 def check_rows(dataset: Dataset, first: int, last: int, parts: Sequence[Any]) -> str | None:
-    """Compares images with their checksums, given the bytes of `extents(first, last)`.
+    """Compares images with their checksums, given the bytes of `ranges(first, last)`.
 
     Returns:
         A description of the first problem, which names the row; None if all bytes are right.

@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import ImageError, ManifestInvalid, SchemaError, ShardCorrupt, SourceChanged
-from fastio.packed.layout import FixedWidth, ImageReads, Layout, RaggedRows, shard_reads
+from fastio.packed.layout import (
+    FixedWidth,
+    ImageReads,
+    Layout,
+    RaggedRows,
+    Range,
+    check_rows,
+    ranges,
+    shard_reads,
+)
 from fastio.packed.pixels import decode_image
-from fastio.packed.rows import Rows, grouped, of_sample
+from fastio.packed.rows import Rows, Staged, grouped, of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
@@ -219,6 +228,25 @@ class Dataset(Rows):
     def remote_part(self) -> Dataset | None:
         """The dataset itself if it is in a store, else None."""
         return None if self.shards.store is None else self
+
+    def ranges(self, first: int, last: int) -> list[Range]:
+        """See `Remote`. Fetches the heads of the rows' shards."""
+        return ranges(self, first, last)
+
+    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
+        """See `Remote`. Compares images with their checksums."""
+        return check_rows(self, first, last, parts)
+
+    def check_source(self) -> None:
+        """Raises SourceChanged if another manifest is in place of the one that was opened."""
+        self.shards.check_manifest()
+
+    def describes(self, rows: NDArray[np.int64]) -> bool:
+        """Returns whether the heads of the rows' shards are in memory."""
+        return all(map(self.shards.readers.has, np.unique(self.locate(rows)[0]).tolist()))
+
+    def read_through(self, staged: Staged) -> None:
+        """Does nothing, because heads have all values that are not images."""
 
     @property
     def packed(self) -> Dataset:

@@ -22,7 +22,7 @@ other fields come from `gather_all`. A view of a dataset delegates to the datase
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from types import TracebackType
@@ -43,7 +43,7 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
-from fastio.packed.layout import ImageReads, Layout, RaggedRows
+from fastio.packed.layout import ImageReads, Layout, RaggedRows, Range
 from fastio.packed.pixels import upright_pixels
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Image, Scalar, Schema
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
+# Returns, given rows and the numbers of their objects (`ImageReads.file`), the path of a local file
+# with each row's block and the offset in the object at which that file begins; None if the block is
+# not on this machine.
+Staged = Callable[[NDArray[np.int64], NDArray[np.int64]], "Sequence[tuple[str, int] | None]"]
 
 # Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
 # whole shard, tar or store, whose thousands of rows are not bad samples to be left out.
@@ -109,6 +113,25 @@ class Remote(Protocol):
         self, field: str, row: int, *, data: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         """Returns an upright image; `data` has its stored bytes if they were read already."""
+
+    def ranges(self, first: int, last: int) -> list[Range]:
+        """Returns the ranges of objects that have the images of rows [first, last)."""
+
+    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
+        """Returns what is wrong with the bytes of `ranges(first, last)`; None if nothing is.
+
+        Raises:
+            StoreError: If an object has become shorter.
+        """
+
+    def check_source(self) -> None:
+        """Raises SourceChanged if other data is in place of the data that was opened."""
+
+    def describes(self, rows: NDArray[np.int64]) -> bool:
+        """Returns whether all that is needed to read rows is known, except bytes of images."""
+
+    def read_through(self, staged: Staged) -> None:
+        """Reads values from blocks that are on this machine, where images' blocks have them."""
 
 
 class Rows(ABC):

@@ -19,7 +19,7 @@ from fastio.order.order import Order, Orders, ShardOrder
 from fastio.order.plan import PlannedBatch
 from fastio.order.sampling import Sampling
 from fastio.packed.rows import Rows
-from fastio.stage.blocks import Blocks, ShardBlocks, blocks_of
+from fastio.stage.blocks import Blocks, blocks_of
 from fastio.stage.forecast import Forecast
 from fastio.stage.shuffling import by_blocks, by_shards
 from fastio.stage.stager import Numbers, Stager
@@ -52,11 +52,11 @@ def staged(
     packed, bounds = remote.packed, dataset.shard_bounds()
     if remote.whole and packed is not None and bounds is not None:
         sampling = by_shards(sampling, bounds.tolist())
-        return sampling, Stager(ShardBlocks(packed, bounds), packed.cache)
+        return sampling, Stager(Blocks(packed, 0, bounds=bounds), packed.cache)
     room = None if remote.cache is None else remote.cache.folder().room
     sampling, rows = by_blocks(remote, sampling, room)
     names = remote.schema.image_fields
-    blocks: Blocks = blocks_of(remote, rows, fields is None or any(n in names for n in fields))
+    blocks = blocks_of(remote, rows, fields is None or any(n in names for n in fields))
     stager = Stager(blocks, remote.cache)
     blocks.read_through(stager.staged_path)
     return sampling, stager

@@ -30,11 +30,12 @@ from fastio.cache import (
     Written,
     aligned_size,
 )
+from fastio.packed.layout import Range
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.blocks import Range, blocks_of
+from fastio.stage.blocks import blocks_of
 from fastio.stage.cached import claimed, heads_run, source_of
 from fastio.stage.forecast import Distances, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
@@ -458,10 +459,10 @@ def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:
     ordered = sorted((each for each in wanted if each[0].length), key=lambda each: each[0][:3])
     at = 0
     while at < len(ordered):
-        name, begin, _, expect = ordered[at][0]
+        name, begin, _, _, _, expect = ordered[at][0]
         end, views = begin, list[memoryview]()
         while at < len(ordered) and _goes_on(name, end, ordered[at][0]):
-            (_, offset, length, _), view = ordered[at]
+            (_, offset, length, *_), view = ordered[at]
             if offset > end:
                 views.append(memoryview(bytearray(offset - end)))
             views.append(view)

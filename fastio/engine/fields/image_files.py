@@ -63,9 +63,11 @@ class ImageSource:
     def _staged_bytes(self, row: int) -> npt.NDArray[np.uint8]:
         """Returns a row's bytes from its block, which its batch holds."""
         assert self._stager is not None
-        block, offset, length = self._stager.blocks.places(self._field, np.array([row], np.int64))
+        rows = np.array([row], np.int64)
+        reads = self._dataset.image_reads(self._field, rows)
+        block, offset = self._stager.blocks.places(self._field, rows, reads)
         path = self._stager.path(int(block[0]))
-        return np.fromfile(path, np.uint8, int(length[0]), offset=int(offset[0]))
+        return np.fromfile(path, np.uint8, int(reads.length[0]), offset=int(offset[0]))
 
     def close(self) -> None:
         """Closes the files."""
@@ -74,14 +76,13 @@ class ImageSource:
 
 def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
     """Returns the reads of rows from the blocks that were fetched for them."""
-    block, offset, length = stager.blocks.places(field, rows)
+    block, offset = stager.blocks.places(field, rows, reads)
     # Blocks come and go, and a descriptor that is kept would keep the bytes of one that is gone.
     return replace(
         reads,
         path=stager.path,
         file=block.astype(np.int32),
         offset=offset,
-        length=length,
         same_files=False,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -12,9 +12,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound
-from fastio.packed.layout import ImageReads, encoded_reads
-from fastio.packed.rows import Rows, grouped
+from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound, StoreError
+from fastio.packed.layout import ImageReads, Range, encoded_reads
+from fastio.packed.rows import Rows, Staged, grouped
 from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.tar.fields import (
@@ -32,9 +32,6 @@ from fastio.sources.tar.values import decode, is_integer
 from fastio.store import Stamp, Store
 
 Incomplete = Literal["raise", "skip", "keep"]
-# Returns, for each of some rows, the path of a local file with the row's block and the offset in
-# the tar at which that file begins; None if the block is not on this machine.
-Staged = Callable[[NDArray[np.int64]], Sequence[tuple[str, int] | None]]
 
 
 class TarDataset(Rows):
@@ -248,15 +245,39 @@ class TarDataset(Rows):
             return None
         return index_source(self.store.url, self.stamps, self.cache)
 
-    def segments(self, rows: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """Returns the parts (tar, first byte, end) that hold the files of consecutive rows."""
-        tars, begins, ends = self.sample_extents(rows)
-        found = []
+    def ranges(self, first: int, last: int) -> list[Range]:
+        """Returns the parts of tars that hold the files of rows [first, last)."""
+        tars, begins, ends = self.sample_extents(np.arange(first, last, dtype=np.int64))
+        found, names, stamps = [], self.tars, self.stamps
         for tar in dict.fromkeys(tars.tolist()):
-            here = tars == tar
+            here, name = tars == tar, names[tar]
             begin, end = int(begins[here].min()), int(ends[here].max())
-            found.append((int(tar), begin, max(begin, end)))
+            found.append(Range(name, begin, max(0, end - begin), tar, expect=stamps[name]))
         return found
+
+    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
+        """Checks that all bytes have arrived. Contents cannot be checked: tars have no checksums.
+
+        Raises:
+            StoreError: a tar has become shorter.
+        """
+        for part, expected in zip(parts, self.ranges(first, last), strict=True):
+            if memoryview(part).nbytes != expected.length:
+                end = expected.offset + expected.length
+                where = f"{self.store.url}: {expected.name}"
+                raise StoreError(f"{where} ends before byte {end:,}")
+        return None
+
+    def check_source(self) -> None:
+        """Does nothing, because every request asks for the version that was indexed."""
+
+    def describes(self, rows: NDArray[np.int64]) -> bool:
+        """Returns False: fields other than images are read from the files in the blocks."""
+        return False
+
+    def read_through(self, staged: Staged) -> None:
+        """Reads files from staged blocks, which `staged` gives."""
+        self.staged = staged
 
     # --- Values -----------------------------------------------------------------------------------
 
@@ -343,13 +364,13 @@ class TarDataset(Rows):
         offset = column.pick(self.index, "offsets", at).tolist()
         length = column.pick(self.index, "lengths", at).tolist()
         found: list[bytes | None] = [None] * len(at)
-        left = np.arange(len(at))
+        tars, left = self.index.tar_numbers(at), np.arange(len(at))
         if self.staged is not None:
-            for place, block in enumerate(self.staged(rows)):
+            for place, block in enumerate(self.staged(rows, tars)):
                 if block is not None:
                     found[place] = _read(block[0], offset[place] - block[1], length[place])
             left = np.array([place for place in left.tolist() if found[place] is None], np.int64)
-        for tar, chosen in grouped(self.index.tar_numbers(at[left])):
+        for tar, chosen in grouped(tars[left]):
             places = left[chosen].tolist()
             ranges = [(offset[place], length[place]) for place in places]
             read = self._reader.read_ranges(self._tar_name(tar), ranges)

@@ -11,10 +11,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import fields as fields_of
 from dataclasses import replace
 from inspect import signature
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy.typing as npt
@@ -22,27 +20,25 @@ from torch.utils.data import DataLoader, Sampler, default_collate, default_conve
 from typing_extensions import TypeVar
 
 from fastio.cache import Cache
-from fastio.device import CopyStream, DevicePrefetcher, copy_stream, current, resolve_device
+from fastio.device import CopyStream, copy_stream, current, resolve_device
 from fastio.engine import OnError
 from fastio.engine.ragged import Form
 from fastio.errors import LoaderClosed
 from fastio.feed.arguments import (
     check_arguments,
     check_names,
-    check_rows,
     first_workers,
+    given_ranks,
     open_named,
-    read_fields,
 )
 from fastio.feed.base import BatchInfo, Feed
-from fastio.feed.choose import Request, dataset_settings, make_feed
+from fastio.feed.choose import Request
+from fastio.feed.current import CurrentFeed
 from fastio.feed.epochs import Epochs
 from fastio.feed.iterator import LoaderIterator
 from fastio.feed.samplers import refuse_accelerate, shown_samplers
-from fastio.feed.seeds import process_ranks, ranks_of, warn_unsharded
-from fastio.feed.tuning import make_tuner
+from fastio.feed.seeds import ranks_of, warn_unsharded
 from fastio.order.sampling import OrderName, Ranks, Sampling
-from fastio.sources.hugging_face.sources import is_hugging_face
 from fastio.sources.torch_dataset import WorkerSettings, dataset_kind, is_iterable_dataset
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
@@ -123,14 +119,12 @@ class Loader(DataLoader[_Batch]):
             how often the row occurred earlier in the epoch). None makes both follow
             torch.manual_seed: each shuffled epoch draws from torch's default generator what
             DataLoader draws, and has the order of its RandomSampler, so that losses can be compared
-            bit by bit. That order is a permutation in memory, 4 bytes per row, and takes 5 to 80 ns
-            per row to draw (0.04 s for 1 million rows, 1.3 s for 2^24); give a seed if that is too
-            slow. In these cases one seed for all epochs is drawn when the first iterator is made:
-            data behind a URL, whose next epoch is known ahead; order="window"; table files that are
-            not packed; `datasets` without a collate_fn and without order="shuffle"; a mix; more
-            than 2^24 rows; and augmentations of rows that are not shuffled. Ranks that share an
-            epoch then take the seed of rank 0 of torch.distributed. With a generator, which decides
-            the order, the seed applies to augmentations only.
+            bit by bit. That order is a permutation in memory, 4 bytes per row, which takes up to
+            80 ns per row to draw; give a seed if that is too slow. Where it is not possible (see
+            docs/order.md), and for augmentations of rows that are not shuffled, one seed for all
+            epochs is drawn when the first iterator is made; ranks that share an epoch take that of
+            rank 0. With a generator, which decides the order, the seed applies to augmentations
+            only.
         order: "sequential", "shuffle", "window" (shuffles within windows, for large reads), or
             "auto", which follows `shuffle` and shuffles data behind a URL by windows: see
             docs/remote.md.
@@ -218,13 +212,8 @@ class Loader(DataLoader[_Batch]):
         auto_threads = num_workers == "auto"
         if isinstance(num_workers, str):
             num_workers = first_workers(num_workers)
-        check_arguments(num_workers, timeout, prefetch_factor, generator)
-        if isinstance(fields, str):
-            raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
-        if (rank is None) != (world_size is None):
-            raise ValueError("rank and world_size must be given together")
-        if distributed is not None and rank is not None:
-            raise ValueError("distributed option is mutually exclusive with rank and world_size")
+        check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
+        self._given_ranks = given_ranks(distributed, rank, world_size)
         sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
         # Attributes have the names of the arguments, so that Lightning can make another loader
         # from them. Those that are not protected may be assigned; the next epoch uses the change.
@@ -239,9 +228,8 @@ class Loader(DataLoader[_Batch]):
         self.persistent_workers = persistent_workers
         self.pin_memory_device = pin_memory_device
         self.in_order = in_order
-        if collate_fn is None:
-            collate_fn = default_collate if sampling.batched else default_convert
-        self.collate_fn = collate_fn
+        self._usual_collate = default_collate if sampling.batched else default_convert
+        self.collate_fn = self._usual_collate if collate_fn is None else collate_fn
         self.transforms = transforms
         self.device = resolve_device(device)
         self.seed = seed
@@ -249,23 +237,15 @@ class Loader(DataLoader[_Batch]):
         self.on_error = on_error
         self.rank = rank
         self.world_size = world_size
-        self.fields = None if fields is None else tuple(fields)
         self.channels_last = channels_last
         self.ragged = ragged
-        self._batched = sampling.batched
-        self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
         self.distributed = distributed
-        if distributed:
-            process_ranks()  # raises here if rank or world size are impossible
-        self._opened = open_named(dataset, cache, self.fields)
-        self.dataset = dataset if self._opened is None else self._opened
-        if self._opened is not None and self.fields is not None:
-            self.fields = read_fields(self._opened, self.fields)
-        self.cache = cache if self._opened is None else None  # of a mix; else the dataset has it
-        self._request = Request(
+        given = open_named(dataset, cache, fields)
+        self.dataset, self._opened, self.fields, self.cache = given
+        request = Request(
             self.dataset,
             sampling,
-            self._worker_settings(),
+            WorkerSettings.of(self, self._usual_collate),
             transforms,
             self.device,
             on_error,
@@ -278,11 +258,9 @@ class Loader(DataLoader[_Batch]):
         with ExitStack() as failed:  # closes what is open, unless all goes well
             if self._opened is not None:
                 failed.callback(self._opened.close)
-            feed = make_feed(self._request)
-            failed.callback(feed.close)
-            if shuffle:
-                check_rows(feed)
-            feed.warn()
+            self._current = CurrentFeed(request)
+            feed = self._current.feed
+            failed.callback(self._current.close)
             self._epochs = Epochs(
                 feed,
                 None if seed is None else int(seed),
@@ -300,15 +278,13 @@ class Loader(DataLoader[_Batch]):
                 self.multiprocessing_context = multiprocessing_context
                 if prefetch_factor is None:
                     self.prefetch_factor = 2
-            self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
-            self._tuner = make_tuner(feed) if auto_threads else None
+            self._current.begin(WorkerSettings.of(self, self._usual_collate))
             failed.pop_all()
         self._batch: BatchInfo | None = None
         self._stats = Stats()
         self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
-        self._replaced: list[Feed] = []  # feeds from before a change; iterators may still read them
         # DataLoader's own __init__ is not called. These are the attributes that it would set last;
         # from here on DataLoader's __setattr__ protects attributes.
         self._dataset_kind = dataset_kind(dataset)
@@ -356,30 +332,12 @@ class Loader(DataLoader[_Batch]):
         return self._epochs.feed
 
     def _follow_changes(self) -> None:
-        """Rebuilds the feed if attributes, or the transforms of the dataset, have changed."""
-        workers, settings = self._worker_settings(), dataset_settings(self.dataset)
-        if (workers, settings) == (self._workers, self._settings):
-            return
-        request = replace(self._request, workers=workers)
-        before, feed = self._feed, make_feed(request)
-        feed.warn()
-        self._epochs.feed, self._epochs.generator = feed, self.generator
-        self._request, self._workers, self._settings = request, workers, settings
-        self._stats += before.stats()
-        if self._open:  # open iterators continue with the feed that they have
-            self._replaced.append(before)
-        else:
-            before.close()
-        if self._tuner is not None:
-            self._tuner = make_tuner(feed)
-
-    def _worker_settings(self) -> WorkerSettings:
-        """Returns DataLoader's own arguments as the attributes hold them now."""
-        usual = default_collate if self._batched else default_convert
-        given = {field.name: getattr(self, field.name) for field in fields_of(WorkerSettings)}
-        if self.collate_fn is usual:
-            given["collate_fn"] = None
-        return WorkerSettings(**given)
+        """Changes the feed if attributes, or the transforms of the dataset, have changed."""
+        workers = WorkerSettings.of(self, self._usual_collate)
+        before = self._current.follow(workers, in_use=bool(self._open))
+        if before is not None:
+            self._epochs.feed, self._epochs.generator = self._current.feed, self.generator
+            self._stats += before
 
     @property
     def path(self) -> Literal["native", "torch"]:
@@ -447,15 +405,7 @@ class Loader(DataLoader[_Batch]):
             run = self._feed.run(cursor, self._ranks())
         if self._stream is None:
             self._stream = copy_stream(self.device)
-        batches = DevicePrefetcher(
-            run,
-            self.device,
-            finish=self._feed.finish,
-            ready=run.ready,
-            stats=self._stats,
-            stream=self._stream,
-        )
-        iterator = LoaderIterator(self, cursor, batches)
+        iterator = LoaderIterator(self, cursor, run)
         self._open.add(iterator)
         epochs.start(iterator, cursor)
         return iterator
@@ -529,13 +479,7 @@ class Loader(DataLoader[_Batch]):
         """
         if epoch is None:
             epoch = self._epochs.at.epoch if self._batch is None else self._batch.epoch
-        known = self._epochs.known(epoch)
-        if known is None and self.path == "native":
-            raise RuntimeError(
-                f"the seed of epoch {epoch} is not known: without seed=, it is drawn when the "
-                "iterator of the epoch is created"
-            )
-        cursor = replace(known or self._epochs.at, epoch=epoch)
+        cursor = self._epochs.cursor_of(epoch)
         return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
 
     def stats(self) -> Stats:
@@ -551,34 +495,21 @@ class Loader(DataLoader[_Batch]):
         self._closed = True
         for iterator in list(self._open):
             iterator.close()
-        for feed in (*self._replaced, self._feed):
-            feed.close()
+        self._current.close()
         if self._opened is not None:
             self._opened.close()
-        elif self._feed.dataset is not self.dataset and is_hugging_face(self.dataset):
-            self._feed.dataset.close()
 
     def __enter__(self) -> Loader[_Batch]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        unpicklable = dict.fromkeys(("_open", "_stream", "_tuner", "_settings"))
-        auto = self._tuner is not None
-        return {**self.__dict__, **unpicklable, "_replaced": [], "_auto": auto}
+        return {**self.__dict__, "_open": None, "_stream": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        auto = state.pop("_auto")
         self.__dict__.update(state, _open=weakref.WeakSet())
-        self._settings = dataset_settings(self.dataset)  # some differ between processes
-        self._tuner = make_tuner(self._feed) if auto else None
 
     def _ranks(self) -> Ranks:
         # Looked up whenever it is needed, because torch.distributed may start late.

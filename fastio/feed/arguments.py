@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from fastio.feed.base import Feed
+from fastio.feed.seeds import process_ranks
+from fastio.order.sampling import Ranks
 from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.registry import is_named, kind_of
 from fastio.views.mixing import mix_of
 
 
-def open_named(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
-    """Opens the dataset at a path, a URL or a list of them; returns None if an object was given.
+class Given(NamedTuple):
+    """The dataset of a loader, as given or opened.
+
+    Attributes:
+        dataset: the dataset.
+        opened: the dataset if it was opened here and is to be closed; None if an object was given.
+        fields: names of the wanted fields as the dataset has them; None for all.
+        cache: cache for the sources of a mix.
+    """
+
+    dataset: Any
+    opened: Any
+    fields: tuple[str, ...] | None
+    cache: Any
+
+
+def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> Given:
+    """Opens the dataset at a path, a URL or a list of them; an object stays as it is.
 
     Raises:
         ValueError: `cache` is given with an object, which is already open.
         As `fastio.open`.
     """
+    wanted = None if fields is None else tuple(fields)
     if not is_named(dataset):
         if cache is not None and mix_of(dataset) is None:
             raise ValueError(
                 "cache= can be passed only together with a URL; for an open dataset, use "
                 "fastio.open(url, cache=...)"
             )
-        return None
+        return Given(dataset, None, wanted, cache)
     found = find_data(dataset, Options(cache=cache))
     if "fields" in found.kind.options:
-        found = replace(found, options=replace(found.options, fields=fields))
-    return open_found(found)
+        found = replace(found, options=replace(found.options, fields=wanted))
+    opened = open_found(found)
+    if wanted is not None:
+        wanted = _names_in(opened, wanted)
+    return Given(opened, opened, wanted, None)
 
 
-def read_fields(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
+def _names_in(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the names that the dataset has for the wanted fields; tars name "seg.png" seg_png."""
     kind = kind_of(dataset)
     if kind is None or "fields" not in kind.options:
@@ -44,22 +65,25 @@ def read_fields(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dataset.schema.fields)
 
 
-def check_rows(feed: Feed) -> None:
-    """Sees to it that there is a row to shuffle, as RandomSampler does.
+def check_shuffled(dataset: Any, count: Callable[[], int]) -> None:
+    """Checks that there is a row to shuffle, as RandomSampler does.
+
+    Args:
+        dataset: dataset of the loader.
+        count: returns the number of rows of an epoch.
 
     Raises:
         ValueError: the dataset has none.
     """
     from fastio.sources.torch_dataset import is_iterable_dataset
 
-    if is_iterable_dataset(feed.dataset):
+    if is_iterable_dataset(dataset):
         return
     try:
-        rows = feed.epoch_rows()
+        rows = count()
     except TypeError:  # of a dataset without a length, which the first iterator tells
         return
     if not rows:
-        feed.close()
         raise ValueError(
             "num_samples should be a positive integer value, but got num_samples=0: there is no "
             "row to shuffle"
@@ -96,10 +120,29 @@ def check_names(unknown: Set[str], of_loader: Set[str]) -> None:
         )
 
 
+def given_ranks(distributed: bool | None, rank: int | None, world_size: int | None) -> Ranks | None:
+    """Returns the rank and world size that were given as numbers, or None.
+
+    Raises:
+        ValueError: the arguments exclude one another, or `distributed` finds impossible ranks.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError("rank and world_size must be given together")
+    if distributed is not None and rank is not None:
+        raise ValueError("distributed option is mutually exclusive with rank and world_size")
+    if distributed:
+        process_ranks()  # raises here if rank or world size are impossible
+    return None if rank is None or world_size is None else Ranks(rank, world_size)
+
+
 def check_arguments(
-    num_workers: int, timeout: float, prefetch_factor: int | None, generator: object
+    num_workers: int,
+    timeout: float,
+    prefetch_factor: int | None,
+    generator: object,
+    fields: object,
 ) -> None:
-    """Raises what DataLoader raises for values that are out of range."""
+    """Raises what DataLoader raises for values that are out of range, or of another type."""
     if not isinstance(generator, (torch.Generator, type(None))):
         raise TypeError(
             f"generator should be a torch.Generator or None, got {generator!r}: create one "
@@ -114,3 +157,5 @@ def check_arguments(
         raise ValueError(f"timeout option should be non-negative, got {timeout}")
     if prefetch_factor is not None and prefetch_factor < 0:
         raise ValueError(f"prefetch_factor option should be non-negative, got {prefetch_factor}")
+    if isinstance(fields, str):
+        raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")

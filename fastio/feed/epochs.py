@@ -85,9 +85,19 @@ class Epochs:
         if self._latest is not None and self._latest() is iterator:
             self._place = cursor, position
 
-    def known(self, epoch: int) -> Cursor | None:
-        """Returns a cursor with the seed of an epoch; None if the seed is not known."""
-        return next((one for one in (self.at, self.drawn_last) if one.decides(epoch)), None)
+    def cursor_of(self, epoch: int) -> Cursor:
+        """Returns a cursor in an epoch, with the seed of its draws.
+
+        Raises:
+            RuntimeError: draws depend on the seed of the epoch, which is not known.
+        """
+        known = next((one for one in (self.at, self.drawn_last) if one.decides(epoch)), None)
+        if known is None and self.feed.path == "native":
+            raise RuntimeError(
+                f"the seed of epoch {epoch} is not known: without seed=, it is drawn when the "
+                "iterator of the epoch is created"
+            )
+        return replace(known or self.at, epoch=epoch)
 
     # The state
 

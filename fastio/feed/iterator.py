@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastio.device import DevicePrefetcher
 from fastio.errors import LoaderClosed
+from fastio.feed.base import HostBatches
 from fastio.feed.tuning import tune
 from fastio.order.state import Cursor
 
@@ -23,11 +24,18 @@ class LoaderIterator:
     `close`, or dropping the last reference, frees its batches.
     """
 
-    def __init__(self, loader: Loader, cursor: Cursor, batches: DevicePrefetcher) -> None:
+    def __init__(self, loader: Loader, cursor: Cursor, run: HostBatches) -> None:
         self._loader = loader
         self._epochs = loader._epochs
         self._cursor = cursor
-        self._batches = batches
+        self._batches = DevicePrefetcher(
+            run,
+            loader.device,
+            finish=loader._feed.finish,
+            ready=run.ready,
+            stats=loader._stats,
+            stream=loader._stream,
+        )
         self._left_s: float | None = None  # when the caller got the last batch
         self._exhausted = False
         # On the torch path, the keys that are asked for tell when the epoch ends.
@@ -70,8 +78,8 @@ class LoaderIterator:
             stats.wait_s += self._left_s - began_s
         stats.batches += 1
         stats.samples += info.valid
-        if loader._tuner is not None:
-            tune(loader._tuner, loader._feed, stats)
+        if loader._current.tuner is not None:
+            tune(loader._current.tuner, loader._feed, stats)
         # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
         loader.__dict__["_batch"] = info
         self._epochs.drawn_last = self._cursor

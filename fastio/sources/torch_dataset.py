@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -185,6 +185,14 @@ class WorkerSettings:
     persistent_workers: bool = False
     pin_memory_device: str = ""
     in_order: bool = True
+
+    @classmethod
+    def of(cls, loader: Any, usual: Callable[..., Any]) -> WorkerSettings:
+        """Returns the values of a loader's attributes, with None for the usual collate_fn."""
+        given = {field.name: getattr(loader, field.name) for field in fields(cls)}
+        if given["collate_fn"] is usual:
+            given["collate_fn"] = None
+        return cls(**given)
 
 
 Keys = Callable[[], Iterator[Any]]

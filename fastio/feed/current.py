@@ -1,0 +1,92 @@
+"""The feed of a loader, which is made again where settings of the loader or its data change."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from fastio.feed.arguments import check_shuffled
+from fastio.feed.base import Feed
+from fastio.feed.choose import Request, dataset_settings, make_feed
+from fastio.feed.tuning import ThreadTuner, make_tuner
+from fastio.sources.hugging_face.sources import is_hugging_face
+from fastio.sources.torch_dataset import WorkerSettings
+from fastio.stats import Stats
+
+
+class CurrentFeed:
+    """The feed for the settings that a loader and its dataset have now.
+
+    Iterators that are open when settings change continue with the feed that they have.
+
+    Args:
+        request: arguments of the loader.
+
+    Attributes:
+        feed: the feed.
+        tuner: tuner of the number of its threads; None if the number is given or cannot change.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.tuner: ThreadTuner | None = None
+        self._made_for: tuple[WorkerSettings, Any] | None = None
+        self._replaced: list[Feed] = []  # which open iterators may still read
+        with ExitStack() as failed:
+            self.feed = make_feed(request)
+            failed.callback(self.close)
+            if request.sampling.shuffle:
+                check_shuffled(self.feed.dataset, self.feed.epoch_rows)
+            self.feed.warn()
+            failed.pop_all()
+
+    def begin(self, workers: WorkerSettings) -> None:
+        """Records the settings that the feed was made for, and starts tuning if that is asked."""
+        self._made_for = workers, dataset_settings(self._request.dataset)
+        self.tuner = make_tuner(self.feed) if self._request.auto_threads else None
+
+    def follow(self, workers: WorkerSettings, in_use: bool) -> Stats | None:
+        """Makes another feed if settings have changed.
+
+        Args:
+            workers: settings of the loader now.
+            in_use: whether iterators are open.
+
+        Returns:
+            The counters of the feed before; None if nothing has changed.
+        """
+        wanted = workers, dataset_settings(self._request.dataset)
+        if wanted == self._made_for:
+            return None
+        request = replace(self._request, workers=workers)
+        before, feed = self.feed, make_feed(request)
+        feed.warn()
+        self.feed, self._request, self._made_for = feed, request, wanted
+        stats = before.stats()
+        if in_use:
+            self._replaced.append(before)
+        else:
+            before.close()
+        if self.tuner is not None:
+            self.tuner = make_tuner(feed)
+        return stats
+
+    def close(self) -> None:
+        """Closes all feeds, and a dataset that was opened for the feed. May be called again."""
+        for feed in (*self._replaced, self.feed):
+            feed.close()
+        given = self._request.dataset
+        if self.feed.dataset is not given and is_hugging_face(given):
+            self.feed.dataset.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        workers = None if self._made_for is None else self._made_for[0]
+        tunes = self.tuner is not None
+        return {**self.__dict__, "_replaced": [], "_made_for": workers, "tuner": tunes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Some settings of a dataset differ between processes.
+        self._made_for = state["_made_for"], dataset_settings(self._request.dataset)
+        self.tuner = make_tuner(self.feed) if state["tuner"] else None

@@ -157,8 +157,10 @@ class Blocks:
             if attempt:
                 store.transfers.note_refetch()
             parts: list[Any] = [
-                store.read(name, offset, length, expect=expect) if length else b""
-                for name, offset, length, _, _, expect in ranges
+                store.read(each.name, each.offset, each.length, expect=each.expect)
+                if each.length
+                else b""
+                for each in ranges
             ]
             problem = self.check(block, parts)
             if problem is None:

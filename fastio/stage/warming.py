@@ -459,16 +459,16 @@ def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:
     ordered = sorted((each for each in wanted if each[0].length), key=lambda each: each[0][:3])
     at = 0
     while at < len(ordered):
-        name, begin, _, _, _, expect = ordered[at][0]
-        end, views = begin, list[memoryview]()
-        while at < len(ordered) and _goes_on(name, end, ordered[at][0]):
-            (_, offset, length, *_), view = ordered[at]
-            if offset > end:
-                views.append(memoryview(bytearray(offset - end)))
+        first = ordered[at][0]
+        end, views = first.offset, list[memoryview]()
+        while at < len(ordered) and _goes_on(first.name, end, ordered[at][0]):
+            following, view = ordered[at]
+            if following.offset > end:
+                views.append(memoryview(bytearray(following.offset - end)))
             views.append(view)
-            end = offset + length
+            end = following.offset + following.length
             at += 1
-        store.read_into(name, begin, views, expect=expect)
+        store.read_into(first.name, first.offset, views, expect=first.expect)
 
 
 def _goes_on(name: str, end: int, following: Range) -> bool:

@@ -63,3 +63,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor measures for moments, and however long a busy machine takes is no error."""
+    monkeypatch.setattr("fastio.diagnose.probes.rates.SECONDS", 0.01)
+    for name in ("SECONDS", "_SECONDS", "_LOADER_S"):
+        monkeypatch.setattr(f"fastio.diagnose.probes.remote.{name}", 0.01)
+    monkeypatch.setattr("fastio.diagnose.probes.data._STORE_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.samples._HEADERS_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.storage._MOST_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.storage._SECONDS", 0.01)
+    monkeypatch.setattr("fastio.diagnose.probes.BUDGET_S", 3600.0)

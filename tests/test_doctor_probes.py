@@ -40,17 +40,7 @@ from tests.tars import write_tar
 USE = Use(batch_size=4, crop=16)
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates need not be right here, and a machine that is slow is no error."""
-    monkeypatch.setattr("fastio.diagnose.probes.rates.SECONDS", 0.01)
-    for name in ("SECONDS", "_SECONDS", "_LOADER_S"):
-        monkeypatch.setattr(f"fastio.diagnose.probes.remote.{name}", 0.01)
-    monkeypatch.setattr("fastio.diagnose.probes.data._STORE_S", 600.0)
-    monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 600.0)
-    monkeypatch.setattr("fastio.diagnose.probes.samples._HEADERS_S", 600.0)
-    monkeypatch.setattr("fastio.diagnose.probes.storage._MOST_S", 600.0)
-    monkeypatch.setattr("fastio.diagnose.probes.BUDGET_S", 3600.0)
+pytestmark = pytest.mark.usefixtures("short_probes")
 
 
 def failed(facts: Facts) -> list[str]:

@@ -128,6 +128,7 @@ def test_train_and_cache_say_no_raw_names(place: Path) -> None:
     told(["bench", place / HOSTILE])
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_a_doctor_shows_no_raw_names(place: Path) -> None:
     told(["doctor", place / "t.parquet", "--json"])
 

@@ -271,6 +271,7 @@ def test_roots_are_refused_where_data_name_no_files(tmp_path: Path) -> None:
         fastio.open(saved(tmp_path / "data", "image", "x"), roots=str(tmp_path))
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_names_that_are_no_utf8_are_read(tmp_path: Path) -> None:
     """Python holds such a name with surrogates, which neither nanobind nor pyarrow encodes."""
     folder = tmp_path / os.fsdecode(b"a\xff")
@@ -289,6 +290,7 @@ def test_names_that_are_no_utf8_are_read(tmp_path: Path) -> None:
     for name in ("images", "packed", "t.parquet", "table", "a.csv", "b.csv.gz", "tokens"):
         with fastio.Loader(folder / name, 1, num_workers=1) as loader:
             assert len(list(loader)) == 1, name
+    for name in ("images", "t.parquet"):
         done = CliRunner().invoke(main, ["doctor", str(folder / name), "--json"])
         assert done.exception is None or isinstance(done.exception, SystemExit), name
 

@@ -142,7 +142,7 @@ def test_transforms_of_earlier_runs_are_forgotten() -> None:
     assert run.transforming == []
 
 
-def test_a_device_beside_the_loop_tells_when_steps_began() -> None:
+def test_a_device_beside_the_loop_tells_when_steps_ended() -> None:
     class Beside(Taking):
         asynchronous = True
 
@@ -150,7 +150,27 @@ def test_a_device_beside_the_loop_tells_when_steps_began() -> None:
             self.computing.append((1000.0 + batch, 1000.5 + batch))
 
     run = run_loop(Counting(4), Beside(), Limit(3600))
-    assert run.marks[1:] == [1000.0, 1001.0, 1002.0, 1003.0]
+    assert run.marks[1:] == [1000.5, 1001.5, 1002.5, 1003.5]
+
+
+def test_each_step_s_samples_are_counted_with_its_own_duration() -> None:
+    class Uneven(Counting):
+        def __iter__(self) -> Iterator[tuple[Any, int]]:
+            for step in range(self._steps):
+                self.batch.valid = 44 if step % 2 else 256
+                yield step
+
+    class Beside(Taking):
+        asynchronous = True
+        free_s = 1000.0
+
+        def step(self, batch: Any, samples: int) -> None:
+            begin_s, self.free_s = self.free_s, self.free_s + samples / 2000
+            self.computing.append((begin_s, self.free_s))
+
+    run = run_loop(Uneven(11), Beside(), Limit(3600, steps=8))
+    assert run.first > 0
+    assert phase_of("compute", [run]).samples_per_s == pytest.approx(2000)
 
 
 class Late(Counting):

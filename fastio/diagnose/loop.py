@@ -152,8 +152,8 @@ class Run:
     Attributes:
         whole: it went to the epoch's end, and counts from its beginning.
         waits: when the loop waited inside next(), a step each.
-        marks: the run's beginning, then when each step was over on this thread or, of a device
-            that computes beside it, began there.
+        marks: the run's beginning, then when each step was over: on this thread or, of a device
+            that computes beside it, there.
         samples: of each step.
         end_s: when the last step had ended.
         computing, copying, blocked: of the device; see `Device`.
@@ -270,8 +270,8 @@ def run_loop(
     run.computing, run.copying, run.blocked = device.computing, device.copying, device.blocked
     run.transforming = list(transforming or ())
     if device.asynchronous and run.computing:
-        # When the device began a step is known better than when this thread woke up for it.
-        run.marks[1:] = [start for start, _ in run.computing]
+        # The samples of a step count when it has ended, which is later than this thread goes on.
+        run.marks[1:] = [end for _, end in run.computing]
     close = getattr(iterator, "close", None)
     if close is not None:
         close()

@@ -77,3 +77,13 @@ def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastio.diagnose.probes.storage._MOST_S", 600.0)
     monkeypatch.setattr("fastio.diagnose.probes.storage._SECONDS", 0.01)
     monkeypatch.setattr("fastio.diagnose.probes.BUDGET_S", 3600.0)
+
+
+@pytest.fixture
+def warned_anew() -> Iterator[None]:
+    """A reason that another test of this process was warned of is warned of again."""
+    from fastio.feed.workers import _warn
+
+    _warn.cache_clear()
+    yield
+    _warn.cache_clear()

@@ -18,14 +18,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastio
 from fastio import Loader, PerformanceWarning
-from fastio.feed.workers import _warn
 from tests.support import import_torchvision, numbered_folder, open_loader
 
-
-@pytest.fixture(autouse=True)
-def nothing_was_said() -> None:
-    """So that each test is warned anew."""
-    _warn.cache_clear()
+pytestmark = pytest.mark.usefixtures("warned_anew")
 
 
 def same(found: Any, expected: Any) -> None:

@@ -15,16 +15,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 import fastio
 from fastio import Loader, PerformanceWarning
 from fastio.feed.seeds import _warn_once
-from fastio.feed.workers import _warn
 from tests.support import import_torchvision, numbered_folder
 
-
-@pytest.fixture(autouse=True)
-def nothing_was_said() -> Iterator[None]:
-    """Other tests of this process may have been warned."""
-    _warn.cache_clear()
-    yield
-    _warn.cache_clear()
+pytestmark = pytest.mark.usefixtures("warned_anew")
 
 
 @pytest.fixture(scope="module")

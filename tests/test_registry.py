@@ -238,6 +238,7 @@ def test_a_list_of_several_kinds_is_refused(data: Path) -> None:
             read(paths[::-1])
 
 
+@pytest.mark.usefixtures("warned_anew")
 def test_a_list_of_strings_that_are_no_files_is_samples_as_in_dataloader() -> None:
     with pytest.warns(fastio.PerformanceWarning):
         loader = Loader(["some", "words"], 2)

@@ -109,7 +109,7 @@ def test_large_columns_are_compared_in_the_background_of_the_first_epoch(
     fastio.pack(({"x": row} for row in range(ROWS)), tmp_path / "packed")
     shard = tmp_path / "packed" / "shard-000000.arrow"
     with fastio.open(tmp_path / "packed") as dataset:
-        place = dataset.manifest.file(0).head_bytes + 8 * 5
+        place = dataset.manifest.entry(0).head_bytes + 8 * 5
     flip(shard, place, 0)
     with (
         fastio.Loader(tmp_path / "packed", 4) as loader,

@@ -8,7 +8,15 @@ from typing import Any
 
 from fastio.errors import TransformError
 from fastio.schema import Bytes, Image, Schema
-from fastio.transforms import AudioDecode, Compiled, ToDtype, compile, on_whole_batch
+from fastio.transforms import (
+    AudioDecode,
+    Compiled,
+    PerSample,
+    ToDtype,
+    compile,
+    on_whole_batch,
+    spoken,
+)
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,27 @@ class FieldTransforms:
             if isinstance(first, AudioDecode):
                 audio[name] = first
             fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given), name)
+            refuse_per_sample(fields[name], name)
             for step in (*fields[name].geometry, *fields[name].tail):
                 if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
                     raise TransformError(f"{step} needs an image field, and {name!r} is not one")
         return cls(fields, whole, audio)
+
+
+def refuse_per_sample(compiled: Compiled, field: str | None) -> None:
+    """Raises an error if transforms have steps that run once per sample in Python.
+
+    Raises:
+        TransformError: they have.
+    """
+    for step in compiled.per_sample:
+        if isinstance(step, PerSample):
+            text, where = spoken(step.function), "" if field is None else f" on field {field!r}"
+            raise TransformError(
+                f"{text}{where} is not a transform that fastio runs per sample. To run it once per "
+                f"batch on the batch's device, write fastio.OnBatch({text}); its random values are "
+                "then drawn once for the whole batch"
+            )
 
 
 def as_list(transforms: Any) -> list[Any]:

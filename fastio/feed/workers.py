@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fastio.device import HostBatch
 from fastio.errors import LoaderClosed, PerformanceWarning, TransformError, warn
 from fastio.feed.base import BatchInfo, Feed, HostBatches
-from fastio.feed.fields import as_list
+from fastio.feed.fields import as_list, refuse_per_sample
 from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
@@ -185,6 +185,7 @@ def _finish(transforms: Any, reason: str) -> Finish | None:
             steps += [(None, function) for function in on_whole_batch(as_list(given))]
             continue
         compiled = compile(as_list(given), None if key is None else str(key))
+        refuse_per_sample(compiled, None if key is None else str(key))
         if compiled.geometry:
             raise TransformError(
                 f"{compiled.geometry[0]} needs the native path, but {reason}: apply it in the "

@@ -1,13 +1,14 @@
 """Image transforms as frozen specifications, with torchvision's names, parameters and meaning.
 
-A list of them runs in three parts. The geometric ones (crops, resizes, flips) become one
+A list of them runs in parts. The geometric ones (crops, resizes, flips) become one
 `fastio._native.Geometry`, which the engine's threads apply while they decode: only the pixels that
 are wanted are computed. `Normalize` and `ToDtype` come next and change values, not places.
 Callables in `OnBatch` come last and run once a batch::
 
     transforms = [RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std), OnBatch(f)]
 
-Any other callable is refused: nothing says whether it is meant for a sample or for a batch.
+Any other callable runs once per sample, in Python, as `PerSample(f)` does: between the geometric
+ones and those that change values.
 
 The random draws of the geometric part are a function of (seed, epoch, row, occurrence of the
 row, place in the list), so they can be asked for afterwards: see `augmentation`.
@@ -22,8 +23,10 @@ from fastio.transforms.compiled import (
     affine,
     augmentation,
     compile,
+    from_pipeline,
     on_whole_batch,
 )
+from fastio.transforms.per_sample import PerSample, Pipeline
 from fastio.transforms.specs import (
     GEOMETRIC,
     CenterCrop,
@@ -37,6 +40,7 @@ from fastio.transforms.specs import (
     RandomVerticalFlip,
     Resize,
     ToDtype,
+    spoken,
 )
 from fastio.transforms.torchvision import from_torchvision, sample_form
 
@@ -50,6 +54,8 @@ __all__ = [
     "Geometric",
     "Normalize",
     "OnBatch",
+    "PerSample",
+    "Pipeline",
     "Pointwise",
     "RandomCrop",
     "RandomHorizontalFlip",
@@ -60,7 +66,9 @@ __all__ = [
     "affine",
     "augmentation",
     "compile",
+    "from_pipeline",
     "from_torchvision",
     "on_whole_batch",
     "sample_form",
+    "spoken",
 ]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.errors import TransformError
+from fastio.transforms.per_sample import PerSample, Pipeline
 from fastio.transforms.specs import (
     GEOMETRIC,
     POINTWISE,
@@ -25,7 +26,7 @@ from fastio.transforms.specs import (
     pair,
     spoken,
 )
-from fastio.transforms.torchvision import from_torchvision
+from fastio.transforms.torchvision import flat, from_torchvision, sample_form
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,14 @@ class Compiled:
         geometry: crops, resizes and flips, for the engine's threads.
         tail: ToDtype and Normalize.
         batch: what `OnBatch` holds: callables that take and return a batch of the field.
+        per_sample: Python functions that run once per sample after the geometric steps, with the
+            ToDtype and Normalize steps that come before one of them.
     """
 
     geometry: tuple[Geometric, ...] = ()
     tail: tuple[Pointwise, ...] = ()
     batch: tuple[Callable[[Any], Any], ...] = ()
+    per_sample: tuple[PerSample | Pointwise, ...] = ()
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -55,8 +59,9 @@ class Compiled:
 
     @property
     def random(self) -> bool:
-        """Whether the geometric part draws random numbers."""
-        return any(not isinstance(step, (Resize, CenterCrop)) for step in self.geometry)
+        """Whether random numbers are drawn for each sample, or Python functions may draw some."""
+        draws = any(not isinstance(step, (Resize, CenterCrop)) for step in self.geometry)
+        return draws or bool(self.per_sample)
 
     def native(self) -> _native.Geometry:
         """Returns the geometric part for the engine.
@@ -79,8 +84,9 @@ class Compiled:
 def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
     """Divides a list of transforms; see the module's description.
 
-    torchvision's own objects are accepted where `from_torchvision` knows them. A ToDtype("uint8")
-    before a crop, resize or flip changes nothing and is left out.
+    torchvision's own objects are accepted where `from_torchvision` knows them. Other callables run
+    once per sample, as in a `PerSample`. A ToDtype("uint8") before a crop, resize or flip changes
+    nothing and is left out.
 
     Args:
         transforms: the list.
@@ -91,16 +97,19 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
             cannot be done in one resampling.
     """
     geometry: list[Geometric] = []
+    per_sample: list[PerSample | Pointwise] = []
     tail: list[Pointwise] = []
     batch: list[Callable[[Any], Any]] = []
-    for given in transforms:
+    for place, given in enumerate(transforms):
         known = from_torchvision(given)
+        if known is not None and per_sample and any(isinstance(s, GEOMETRIC) for s in known):
+            known = None  # torchvision's own object crops what the functions before it return
         for step in [given] if known is None else known:
             if isinstance(step, GEOMETRIC):
                 if all(isinstance(done, ToDtype) and done.dtype == "uint8" for done in tail):
                     tail.clear()  # images are uint8 up to here: torchvision's recipes say so
-                if tail or batch:
-                    before = OnBatch(batch[-1]) if batch else tail[-1]
+                if tail or batch or per_sample:
+                    before = OnBatch(batch[-1]) if batch else [*per_sample, *tail][-1]
                     raise TransformError(
                         f"{step} comes after {before}: put crops, resizes and flips first"
                     )
@@ -113,9 +122,14 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
                 tail.append(step)
             elif isinstance(step, OnBatch):
                 batch.append(step.function)
+            elif batch:
+                raise TransformError(
+                    f"{spoken(step)} comes after {OnBatch(batch[-1])}: put OnBatch last"
+                )
             else:
-                raise _unknown(step, field)
-    compiled = Compiled(tuple(geometry), tuple(tail), tuple(batch))
+                per_sample += [*tail, _per_sample(step, transforms[:place], field)]
+                tail.clear()
+    compiled = Compiled(tuple(geometry), tuple(tail), tuple(batch), tuple(per_sample))
     compiled.native()  # impossible chains fail here, not in the first batch
     return compiled
 
@@ -141,16 +155,53 @@ def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...
     return tuple(found)
 
 
-def _unknown(step: object, field: str | None) -> TransformError:
-    """Returns the error for a step that is no specification."""
+def _per_sample(step: object, before: Sequence[Any], field: str | None) -> PerSample:
+    """Returns a step that is no specification as one that runs once per sample.
+
+    A transform of torchvision gets the type of image that the steps before it would give it.
+
+    Raises:
+        TransformError: the step cannot be called.
+    """
+    if isinstance(step, PerSample):
+        return step
     if not callable(step):
-        return TransformError(f"{step!r} is neither a transform nor callable")
-    text, where = spoken(step), "" if field is None else f" on field {field!r}"
-    return TransformError(
-        f"{text}{where} is not a transform that fastio runs per sample. To run it once per batch "
-        f"on the batch's device, write fastio.OnBatch({text}); its random values are then drawn "
-        "once for the whole batch"
-    )
+        where = "" if field is None else f" (of field {field!r})"
+        raise TransformError(f"{step!r}{where} is neither a transform nor callable")
+    theirs = type(step).__module__.startswith("torchvision.transforms")
+    return PerSample(step, sample=sample_form(Pipeline(tuple(before))) if theirs else None)
+
+
+def from_pipeline(transform: Any) -> list[Any]:
+    """Returns the transform of a torchvision dataset as a list of fastio's.
+
+    The steps before the first one that fastio cannot run natively are specifications. This step and
+    all that follow it run once per sample, in Python, as the dataset would run them.
+    """
+    known = from_torchvision(transform)
+    if known is not None and _compiles(known):
+        return known
+    steps, known, begin = list(flat(transform)), [], 0
+    while begin < len(steps):
+        found = from_torchvision(steps[begin])
+        if found in ([ToDtype("uint8")], [ToDtype("uint8", scale=True)]):
+            found = []  # images are uint8 up to here
+        if found is None or any(isinstance(each, POINTWISE) for each in found):
+            break
+        if not _compiles([*known, *found]):
+            break
+        known += found
+        begin += 1
+    form = sample_form(Pipeline(tuple(steps[:begin])))
+    return [*known, PerSample(Pipeline(tuple(steps[begin:])), sample=form)]
+
+
+def _compiles(steps: Sequence[Any]) -> bool:
+    try:
+        compile(steps)
+    except TransformError:
+        return False
+    return True
 
 
 def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[float]] | None:

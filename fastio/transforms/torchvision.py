@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from fastio.errors import TransformError
+from fastio.transforms.per_sample import Pipeline
 from fastio.transforms.specs import (
     CenterCrop,
     Normalize,
@@ -40,7 +41,7 @@ def from_torchvision(transform: object) -> list[Any] | None:
 def sample_form(transform: object) -> Literal["pillow", "tensor", "tv_tensor"]:
     """Returns the form of an image after a torchvision transform that `from_torchvision` knows."""
     form: Literal["pillow", "tensor", "tv_tensor"] = "pillow"
-    for step in _flat(transform):
+    for step in flat(transform):
         name = type(step).__name__
         if name == "ToImage":
             form = "tv_tensor"
@@ -49,12 +50,17 @@ def sample_form(transform: object) -> Literal["pillow", "tensor", "tv_tensor"]:
     return form
 
 
-def _flat(transform: Any) -> Iterator[Any]:
-    if type(transform).__name__ != "Compose":
+def flat(transform: Any) -> Iterator[Any]:
+    """Yields the steps of a torchvision Compose, or of a `Pipeline`, and of those in it."""
+    kind, steps = type(transform), None
+    if kind.__name__ == "Compose" and kind.__module__.startswith("torchvision.transforms"):
+        steps = transform.transforms
+    elif isinstance(transform, Pipeline):
+        steps = transform.steps
+    if steps is None:
         yield transform
-        return
-    for step in transform.transforms:
-        yield from _flat(step)
+    for step in steps or ():
+        yield from flat(step)
 
 
 def _from_compose(compose: Any) -> list[Any] | None:

@@ -1,0 +1,155 @@
+"""Python functions that run once per sample, between native decoding and native batching."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from fastio.errors import TransformError
+from fastio.transforms.specs import spoken
+
+Workers = Literal["threads", "processes", "interpreters"]
+SampleType = Literal["array", "pillow", "tensor", "tv_tensor"]
+
+# How a parameter's annotation ends, as text or as (module, name), and the type that it means.
+_ANNOTATIONS: dict[str, SampleType] = {
+    "ndarray": "array",
+    "NDArray": "array",
+    "Image.Image": "pillow",
+    "tv_tensors.Image": "tv_tensor",
+    "_image.Image": "tv_tensor",
+    "Tensor": "tensor",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class PerSample:
+    """Calls a Python function once per sample, in parallel workers.
+
+    The workers persist over epochs. The results do not depend on their kind, number or speed, as
+    long as the function draws random numbers from `rng` only.
+
+    Args:
+        function: called as function(sample), or function(sample, rng) if it has a second parameter
+            without a default, or one named `rng`: a `numpy.random.Generator` keyed by (seed, epoch,
+            row, occurrence of the row, place in the list). An image is a uint8 array (H, W, C) that
+            is valid during the call only. The result is an array, a tensor, a PIL image, a number,
+            or a dict, tuple or list of such values. Arrays of three axes that are the whole result
+            for an image field are images (H, W, C), and are delivered as tensors (N, C, H, W); all
+            else is stacked as it is. Values whose shapes differ are delivered as a list.
+        workers: "processes" for any Python; "threads" for functions that spend their time in code
+            that releases the interpreter's lock, such as OpenCV. In processes the global generators
+            of `random`, NumPy and torch are seeded for each sample; threads share them.
+            "interpreters" needs subinterpreters, which NumPy does not support.
+        count: number of workers; None for `num_workers`, or as many as the cores that this process
+            may use if that is 0 or "auto".
+        sample: type of the images that the function gets: "array", "pillow" for a PIL image,
+            "tensor" for a uint8 tensor (C, H, W), "tv_tensor" for `torchvision.tv_tensors.Image`.
+            None follows the annotation of the first parameter, and is "array" without one.
+
+    Raises:
+        TransformError: an argument is not possible.
+    """
+
+    function: Callable[..., Any]
+    workers: Workers = "processes"
+    count: int | None = None
+    sample: SampleType | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, PerSample) or not callable(self.function):
+            raise TransformError(f"PerSample takes a callable, got {self.function!r}")
+        if self.workers not in get_args(Workers):
+            raise TransformError(
+                f"PerSample: workers must be one of {', '.join(get_args(Workers))}, got "
+                f"{self.workers!r}"
+            )
+        if self.workers == "interpreters":
+            raise TransformError(
+                "PerSample(workers='interpreters') needs subinterpreters that can import NumPy: "
+                + (
+                    f"this is Python {sys.version_info[0]}.{sys.version_info[1]}, and they come "
+                    "with 3.14"
+                    if sys.version_info < (3, 14)
+                    else "NumPy does not support them"
+                )
+                + ". Use workers='processes'"
+            )
+        if self.count is not None and (not isinstance(self.count, int) or self.count < 1):
+            raise TransformError(f"PerSample: count must be at least 1, got {self.count!r}")
+        if self.sample not in (None, *get_args(SampleType)):
+            raise TransformError(
+                f"PerSample: sample must be one of {', '.join(get_args(SampleType))}, got "
+                f"{self.sample!r}"
+            )
+
+    def __repr__(self) -> str:
+        return f"PerSample({spoken(self.function)})"
+
+    @property
+    def takes_rng(self) -> bool:
+        """Whether the function has a parameter for the random generator."""
+        parameters = _parameters(self.function)
+        if any(each.name == "rng" for each in parameters):
+            return True
+        positional = [
+            each
+            for each in parameters
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        return len(positional) > 1 and positional[1].default is inspect.Parameter.empty
+
+    @property
+    def sample_type(self) -> SampleType:
+        """The type of the images that the function gets."""
+        return self.sample or _annotated(self.function) or "array"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps of a torchvision pipeline that run one after the other, as in its `Compose`."""
+
+    steps: tuple[Callable[[Any], Any], ...]
+
+    def __call__(self, sample: Any) -> Any:
+        for step in self.steps:
+            sample = step(sample)
+        return sample
+
+    def __repr__(self) -> str:
+        return ", ".join(spoken(step) for step in self.steps)
+
+
+def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    """Returns the parameters of a function; none if they are not known, as for some built-ins."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def _annotated(function: Callable[..., Any]) -> SampleType | None:
+    """Returns the type of image that the first parameter's annotation names, or None."""
+    parameters = _parameters(function)
+    if not parameters:
+        return None
+    first = parameters[0]
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+    try:
+        annotation = typing.get_type_hints(called).get(first.name, first.annotation)
+    except Exception:  # a name that exists for the type checker only
+        annotation = first.annotation
+    text = annotation if isinstance(annotation, str) else _name(annotation)
+    for end, found in _ANNOTATIONS.items():
+        if text.split("[")[0].endswith(end):
+            return found
+    return None
+
+
+def _name(annotation: Any) -> str:
+    origin = typing.get_origin(annotation) or annotation
+    return f"{getattr(origin, '__module__', '')}.{getattr(origin, '__qualname__', '')}"

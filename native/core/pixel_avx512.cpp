@@ -1,0 +1,7 @@
+#include "pixel_loops.h"
+
+namespace fastio {
+
+const PixelKernels kPixelAvx512 = kLoops;
+
+}  // namespace fastio

@@ -1,0 +1,53 @@
+// Operations on the pixels of one image of bytes, in planes, with the meaning and names of
+// torchvision's functions on tensors (torchvision.transforms.v2.functional), whose results they
+// give within one level.
+//
+// Thread-safety: an object of scratch memory a thread. All SIMD paths give equal bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fastio {
+
+// 1 or 3 planes of height x width bytes, one after the other; not owned.
+struct Planes {
+  std::uint8_t* data = nullptr;
+  int channels = 3;
+  std::int32_t height = 0, width = 0;
+
+  std::size_t pixels() const {
+    return static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
+  }
+  std::size_t bytes() const { return pixels() * static_cast<std::size_t>(channels); }
+  std::uint8_t* plane(int c) const { return data + pixels() * static_cast<std::size_t>(c); }
+};
+
+// Factors are at least 0; those of one channel that need colours change nothing.
+void adjust_brightness(const Planes& image, double factor);
+void adjust_contrast(const Planes& image, double factor);
+void adjust_hue(const Planes& image, double turns);  // in [-0.5, 0.5] of the circle
+void posterize(const Planes& image, int bits);       // 0 to 8
+void solarize(const Planes& image, double threshold);
+void invert(const Planes& image);
+void autocontrast(const Planes& image);
+void equalize(const Planes& image);
+void grayscale(const Planes& image);  // keeps the number of channels
+
+// What needs memory beside the image.
+class PixelScratch {
+ public:
+  void adjust_saturation(const Planes& image, double factor);
+  void adjust_sharpness(const Planes& image, double factor);
+  // Sizes of the kernel are odd, deviations in pixels. Edges are mirrored, without the edge pixel
+  // itself: the image must be wider and higher than half the kernel.
+  void gaussian_blur(const Planes& image, int columns, int rows, double sigma_x, double sigma_y);
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+  std::vector<std::uint16_t> samples_, row_;
+  std::vector<const std::uint16_t*> low_, high_;
+};
+
+}  // namespace fastio

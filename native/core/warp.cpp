@@ -1,0 +1,183 @@
+#include "warp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace fastio {
+namespace {
+
+constexpr double kDegree = 3.14159265358979323846 / 180;
+
+// Where a pixel of the result lies in the image, in pixels from the first pixel's middle. In single
+// floats, as torchvision computes it: neighbours at half a pixel are decided alike, mostly.
+struct Point {
+  float x, y;
+};
+
+class Mapper {
+ public:
+  Mapper(const Planes& image, const WarpMap& map)
+      : half_x_(0.5f * static_cast<float>(image.width - 1)),
+        half_y_(0.5f * static_cast<float>(image.height - 1)) {
+    for (std::size_t i = 0; i < 8; ++i) m_[i] = static_cast<float>(map.m[i]);
+    flat_ = m_[6] == 0 && m_[7] == 0;
+  }
+
+  Point operator()(std::int32_t column, std::int32_t row) const {
+    const float x = static_cast<float>(column) - half_x_, y = static_cast<float>(row) - half_y_;
+    float px = m_[0] * x + m_[1] * y + m_[2], py = m_[3] * x + m_[4] * y + m_[5];
+    if (!flat_) {
+      const float w = m_[6] * x + m_[7] * y + 1.0f;
+      px /= w;
+      py /= w;
+    }
+    return {px + half_x_, py + half_y_};
+  }
+
+ private:
+  float half_x_, half_y_;
+  float m_[8];
+  bool flat_;
+};
+
+}  // namespace
+
+WarpMap affine_map(double degrees, double move_x, double move_y, double scale, double shear_x,
+                   double shear_y, double centre_x, double centre_y) {
+  const double turn = degrees * kDegree, sx = shear_x * kDegree, sy = shear_y * kDegree;
+  const double a = std::cos(turn - sy) / std::cos(sy);
+  const double b = -(a * std::tan(sx) + std::sin(turn));
+  const double c = std::sin(turn - sy) / std::cos(sy);
+  const double d = std::cos(turn) - c * std::tan(sx);
+  WarpMap map;
+  map.m = {d / scale, -b / scale, 0, -c / scale, a / scale, 0, 0, 0};
+  const double x = centre_x + move_x, y = centre_y + move_y;
+  map.m[2] = centre_x - map.m[0] * x - map.m[1] * y;
+  map.m[5] = centre_y - map.m[3] * x - map.m[4] * y;
+  return map;
+}
+
+WarpMap perspective_map(std::int32_t height, std::int32_t width,
+                        const std::array<std::array<double, 2>, 4>& corners) {
+  // Eight equations for the map between pixels counted from the middle, by Gauss' elimination.
+  const double hx = 0.5 * width, hy = 0.5 * height;
+  const double from[4][2] = {{-hx, -hy}, {hx, -hy}, {hx, hy}, {-hx, hy}};
+  double rows[8][9];
+  for (std::size_t k = 0; k < 4; ++k) {
+    const double x = from[k][0], y = from[k][1];
+    const double u = corners[k][0] - hx, v = corners[k][1] - hy;
+    const double first[9] = {x, y, 1, 0, 0, 0, -u * x, -u * y, u};
+    const double second[9] = {0, 0, 0, x, y, 1, -v * x, -v * y, v};
+    std::copy(first, first + 9, rows[2 * k]);
+    std::copy(second, second + 9, rows[2 * k + 1]);
+  }
+  for (std::size_t i = 0; i < 8; ++i) {
+    std::size_t pivot = i;
+    for (std::size_t r = i; r < 8; ++r)
+      if (std::abs(rows[r][i]) > std::abs(rows[pivot][i])) pivot = r;
+    if (rows[pivot][i] == 0) return {};  // corners on one line: there is no such map
+    std::swap_ranges(rows[i], rows[i] + 9, rows[pivot]);
+    for (std::size_t r = 0; r < 8; ++r) {
+      if (r == i) continue;
+      const double factor = rows[r][i] / rows[i][i];
+      for (std::size_t k = i; k < 9; ++k) rows[r][k] -= factor * rows[i][k];
+    }
+  }
+  WarpMap map;
+  for (std::size_t i = 0; i < 8; ++i) map.m[i] = rows[i][8] / rows[i][i];
+  return map;
+}
+
+void Warp::run(const Planes& image, const WarpMap& map, bool smooth,
+               const std::array<std::uint8_t, 3>& fill) {
+  source_.resize(std::max(source_.size(), image.bytes()));
+  std::memcpy(source_.data(), image.data, image.bytes());
+  const auto& m = map.m;
+  const bool rows_only = m[0] == 1 && m[3] == 0 && m[6] == 0 && m[7] == 0;
+  if (smooth) {
+    bilinear(image, map, fill);
+  } else if (rows_only) {
+    shift_rows(image, map, fill);
+  } else {
+    nearest(image, map, fill);
+  }
+}
+
+// Each row of the result is a part of one row of the image, and fill beside it.
+void Warp::shift_rows(const Planes& image, const WarpMap& map,
+                      const std::array<std::uint8_t, 3>& fill) {
+  const Mapper mapper(image, map);
+  const std::int32_t width = image.width;
+  const auto w = static_cast<std::size_t>(width);
+  for (std::int32_t row = 0; row < image.height; ++row) {
+    const Point point = mapper(0, row);
+    const double x = std::nearbyint(static_cast<double>(point.x));
+    const double y = std::nearbyint(static_cast<double>(point.y));
+    const bool inside = y >= 0 && y < image.height && x > -width && x < width;
+    const std::int32_t begin = inside ? static_cast<std::int32_t>(x) : width;
+    const std::int32_t left = std::max(0, -begin), right = std::max(0, begin);
+    const std::int32_t count = width - left - right;
+    for (int c = 0; c < image.channels; ++c) {
+      std::uint8_t* out = image.plane(c) + static_cast<std::size_t>(row) * w;
+      std::memset(out, fill[static_cast<std::size_t>(c)], w);
+      if (count > 0)
+        std::memcpy(out + left,
+                    source_.data() + image.pixels() * static_cast<std::size_t>(c) +
+                        static_cast<std::size_t>(y) * w + right,
+                    static_cast<std::size_t>(count));
+    }
+  }
+}
+
+void Warp::nearest(const Planes& image, const WarpMap& map,
+                   const std::array<std::uint8_t, 3>& fill) {
+  const Mapper mapper(image, map);
+  const auto w = static_cast<std::size_t>(image.width);
+  const float width = static_cast<float>(image.width), height = static_cast<float>(image.height);
+  at_.resize(std::max(at_.size(), w));
+  for (std::int32_t row = 0; row < image.height; ++row) {
+    for (std::int32_t column = 0; column < image.width; ++column) {
+      const Point point = mapper(column, row);
+      const float x = std::nearbyint(point.x), y = std::nearbyint(point.y);
+      const bool inside = x >= 0 && x < width && y >= 0 && y < height;
+      at_[static_cast<std::size_t>(column)] =
+          inside ? static_cast<std::int32_t>(y) * image.width + static_cast<std::int32_t>(x) : -1;
+    }
+    for (int c = 0; c < image.channels; ++c) {
+      const std::uint8_t* from = source_.data() + image.pixels() * static_cast<std::size_t>(c);
+      const std::uint8_t outside = fill[static_cast<std::size_t>(c)];
+      std::uint8_t* out = image.plane(c) + static_cast<std::size_t>(row) * w;
+      for (std::size_t i = 0; i < w; ++i) out[i] = at_[i] >= 0 ? from[at_[i]] : outside;
+    }
+  }
+}
+
+// Of the four pixels around a point, those outside of the image have the fill's colour.
+void Warp::bilinear(const Planes& image, const WarpMap& map,
+                    const std::array<std::uint8_t, 3>& fill) {
+  const Mapper mapper(image, map);
+  const auto w = static_cast<std::size_t>(image.width);
+  const auto sample = [&](int c, float x, float y) {
+    if (!(x >= 0 && x < static_cast<float>(image.width) && y >= 0 &&
+          y < static_cast<float>(image.height)))
+      return static_cast<float>(fill[static_cast<std::size_t>(c)]);
+    const std::size_t at = static_cast<std::size_t>(y) * w + static_cast<std::size_t>(x);
+    return static_cast<float>(source_[image.pixels() * static_cast<std::size_t>(c) + at]);
+  };
+  for (std::int32_t row = 0; row < image.height; ++row) {
+    for (std::int32_t column = 0; column < image.width; ++column) {
+      const Point point = mapper(column, row);
+      const float x = std::floor(point.x), y = std::floor(point.y);
+      const float right = point.x - x, down = point.y - y;
+      for (int c = 0; c < image.channels; ++c) {
+        const float top = sample(c, x, y) * (1 - right) + sample(c, x + 1, y) * right;
+        const float bottom = sample(c, x, y + 1) * (1 - right) + sample(c, x + 1, y + 1) * right;
+        image.plane(c)[static_cast<std::size_t>(row) * w + static_cast<std::size_t>(column)] =
+            static_cast<std::uint8_t>(std::nearbyint(top * (1 - down) + bottom * down));
+      }
+    }
+  }
+}
+
+}  // namespace fastio

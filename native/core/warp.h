@@ -1,0 +1,45 @@
+// Affine and projective maps of one image of bytes in planes, as torchvision's affine, rotate and
+// perspective on tensors: each pixel of the result is looked up in the image.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "pixel_ops.h"
+
+namespace fastio {
+
+// From the middle of a pixel of the result to a point of the image, both in pixels from their
+// image's middle: x' = (m0 x + m1 y + m2) / w, y' = (m3 x + m4 y + m5) / w, w = m6 x + m7 y + 1.
+struct WarpMap {
+  std::array<double, 8> m{1, 0, 0, 0, 1, 0, 0, 0};
+};
+
+// The inverse map of torchvision's affine: the image turned by `degrees` counterclockwise, moved,
+// scaled and sheared around `centre`, which is in pixels from the image's middle.
+WarpMap affine_map(double degrees, double move_x, double move_y, double scale, double shear_x,
+                   double shear_y, double centre_x = 0, double centre_y = 0);
+
+// The map that takes the corners of a result of height x width (top left, top right, bottom right,
+// bottom left) to these points of an image of the same size, (x, y) in pixels from its top left.
+WarpMap perspective_map(std::int32_t height, std::int32_t width,
+                        const std::array<std::array<double, 2>, 4>& corners);
+
+class Warp {
+ public:
+  // image becomes the result, of the same size. fill: of each channel, where the point lies
+  // outside of the image.
+  void run(const Planes& image, const WarpMap& map, bool bilinear,
+           const std::array<std::uint8_t, 3>& fill);
+
+ private:
+  void shift_rows(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
+  void nearest(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
+  void bilinear(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
+
+  std::vector<std::uint8_t> source_;
+  std::vector<std::int32_t> at_;
+};
+
+}  // namespace fastio

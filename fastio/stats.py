@@ -38,6 +38,7 @@ class Stats:
         read_s: time that threads waited for bytes, summed over threads.
         decode_s: time of entropy decoding and inverse transform, summed over threads.
         resample_s: time of cropping, resizing, flipping and writing rows, summed over threads.
+        augment_s: time of operations on pixels, such as ColorJitter, summed over threads.
         wait_s: time that the caller waited inside next() for a batch.
         fetch_s: the part of wait_s spent on bytes of a remote dataset that had not arrived.
         transform_s: the part of wait_s spent in Python on a batch: callables, collate_fn, and
@@ -64,6 +65,7 @@ class Stats:
     read_s: float = 0.0
     decode_s: float = 0.0
     resample_s: float = 0.0
+    augment_s: float = 0.0
     wait_s: float = 0.0
     fetch_s: float = 0.0
     transform_s: float = 0.0
@@ -123,7 +125,7 @@ class Stats:
             parts.append(
                 f"threads: read {self.read_s:.2f} s ({self.bytes_read / 1e6:,.1f} MB), decode "
                 f"{self.decode_s:.2f} s ({self.images_decoded:,} images), resample "
-                f"{self.resample_s:.2f} s"
+                f"{self.resample_s:.2f} s, augment {self.augment_s:.2f} s"
             )
         if self.fetch_s or self.transform_s:
             parts.append(

@@ -78,6 +78,7 @@ class Busy:
         read_s: threads wait for bytes.
         decode_s: threads decode.
         resample_s: threads crop, resize and write rows.
+        augment_s: threads change pixels, as ColorJitter does.
         copy_s: copies to the device, on their stream.
         transform_s: Python transforms, which run between two batches.
         compute_s: the model (or emulated accelerator) computes.
@@ -86,6 +87,7 @@ class Busy:
     read_s: float = 0.0
     decode_s: float = 0.0
     resample_s: float = 0.0
+    augment_s: float = 0.0
     copy_s: float = 0.0
     transform_s: float = 0.0
     compute_s: float = 0.0

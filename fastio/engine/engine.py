@@ -71,7 +71,7 @@ class Engine:
     @property
     def stats(self) -> Stats:
         """Returns the counters of the threads since the engine was made."""
-        images, nbytes, read, decode, resample = self._threads.counters()
+        images, nbytes, read, decode, resample, augment = self._threads.counters()
         return Stats(
             bytes_read=nbytes,
             images_decoded=images,
@@ -79,7 +79,8 @@ class Engine:
             replaced=self._replaced,
             read_s=read * 1e-9,
             decode_s=decode * 1e-9,
-            resample_s=resample * 1e-9,
+            resample_s=(resample - augment) * 1e-9,
+            augment_s=augment * 1e-9,
             fetch_s=self._fetch_s,
         )
 

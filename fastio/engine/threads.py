@@ -66,9 +66,13 @@ class Threads:
             if python is not None:
                 python.resize(self.count)
 
-    def counters(self) -> tuple[int, int, int, int, int]:
-        """Returns the native counters: images, bytes, and ns of reading, decoding, resampling."""
-        return (0, 0, 0, 0, 0) if self._native is None else self._native.counters()
+    def counters(self) -> tuple[int, int, int, int, int, int]:
+        """Returns the native counters: images, bytes, and nanoseconds.
+
+        The times are those of reading, decoding, resampling and writing rows (with augmentations),
+        and of augmentations alone.
+        """
+        return (0, 0, 0, 0, 0, 0) if self._native is None else self._native.counters()
 
     def close(self) -> None:
         """Ends the threads and waits for them. May be called again."""

@@ -66,7 +66,7 @@ class FieldTransforms:
                 audio[name] = first
             fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given), name)
             refuse_per_sample(fields[name], name)
-            for step in (*fields[name].geometry, *fields[name].tail):
+            for step in (*fields[name].steps, *fields[name].tail):
                 if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
                     raise TransformError(f"{step} needs an image field, and {name!r} is not one")
         return cls(fields, whole, audio)

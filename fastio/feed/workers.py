@@ -186,9 +186,10 @@ def _finish(transforms: Any, reason: str) -> Finish | None:
             continue
         compiled = compile(as_list(given), None if key is None else str(key))
         refuse_per_sample(compiled, None if key is None else str(key))
-        if compiled.geometry:
+        native = (*compiled.steps, *compiled.erasing)
+        if native:
             raise TransformError(
-                f"{compiled.geometry[0]} needs the native path, but {reason}: apply it in the "
+                f"{native[0]} needs the native path, but {reason}: apply it in the "
                 "dataset, whose samples are loaded by worker processes"
             )
         functions: list[Callable[[Any], Any]] = [*compiled.batch]

@@ -12,11 +12,14 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.errors import TransformError
 from fastio.transforms.per_sample import PerSample, Pipeline
+from fastio.transforms.pixel_checks import PixelTransform
+from fastio.transforms.pixels import Grayscale, Pad, RandomErasing
 from fastio.transforms.specs import (
     GEOMETRIC,
     POINTWISE,
     CenterCrop,
     Geometric,
+    Normalize,
     OnBatch,
     Pointwise,
     RandomCrop,
@@ -34,15 +37,17 @@ class Compiled:
     """A list of transforms, divided into the parts that the engine, the device and the batch run.
 
     Attributes:
-        geometry: crops, resizes and flips, for the engine's threads.
+        steps: crops, resizes, flips and operations on pixels, for the engine's threads.
         tail: ToDtype and Normalize.
+        erasing: RandomErasing steps after the tail, their values in units of its result.
         batch: what `OnBatch` holds: callables that take and return a batch of the field.
         per_sample: Python functions that run once per sample after the geometric steps, with the
             ToDtype and Normalize steps that come before one of them.
     """
 
-    geometry: tuple[Geometric, ...] = ()
+    steps: tuple[Geometric | PixelTransform, ...] = ()
     tail: tuple[Pointwise, ...] = ()
+    erasing: tuple[RandomErasing, ...] = ()
     batch: tuple[Callable[[Any], Any], ...] = ()
     per_sample: tuple[PerSample | Pointwise, ...] = ()
 
@@ -50,35 +55,34 @@ class Compiled:
     def size(self) -> tuple[int, int] | None:
         """The (height, width) of every image; None if it depends on the image."""
         size: tuple[int, int] | None = None
-        for step in self.geometry:
+        for step in self.steps:
             if isinstance(step, Resize) and step.one_number():
                 size = None
             elif isinstance(step, (RandomResizedCrop, Resize, CenterCrop, RandomCrop)):
                 size = pair(step.size, type(step).__name__)
+            elif isinstance(step, Pad) and size is not None:
+                left, top, right, bottom = step.sides()
+                size = size[0] + top + bottom, size[1] + left + right
         return size
 
     @property
     def random(self) -> bool:
         """Whether random numbers are drawn for each sample, or Python functions may draw some."""
-        draws = any(not isinstance(step, (Resize, CenterCrop)) for step in self.geometry)
-        return draws or bool(self.per_sample)
+        fixed = (Resize, CenterCrop, Pad, Grayscale)
+        draws = any(not isinstance(step, fixed) for step in self.steps)
+        return draws or bool(self.erasing or self.per_sample)
 
-    def native(self) -> _native.Geometry:
-        """Returns the geometric part for the engine.
-
-        Raises:
-            TransformError: it cannot be done in one resampling.
-        """
-        geometry = _native.Geometry()
-        for step in self.geometry:
-            try:
-                step.add_to(geometry)
-            except ValueError as error:
-                raise TransformError(
-                    f"{step}: {error}. Use one resizing step, or run the second one in a "
-                    "fastio.OnBatch at the end of the list"
-                ) from error
-        return geometry
+    def native(self) -> _native.Chain:
+        """Returns the part for the engine."""
+        chain = _native.Chain()
+        for step in self.steps:
+            if isinstance(step, PixelTransform):
+                chain.augment(step.node())
+            else:
+                step.add_to(chain)
+        for erasing in self.erasing:
+            chain.erase_at_end(erasing.node())
+        return chain
 
 
 def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
@@ -93,45 +97,87 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
         field: that it is for, for messages.
 
     Raises:
-        TransformError: a step is no transform, stands after a later part, or the geometric ones
-            cannot be done in one resampling.
+        TransformError: a step is no transform, or stands after a later part.
     """
-    geometry: list[Geometric] = []
-    per_sample: list[PerSample | Pointwise] = []
-    tail: list[Pointwise] = []
-    batch: list[Callable[[Any], Any]] = []
+    parts = _Parts(field)
     for place, given in enumerate(transforms):
         known = from_torchvision(given)
-        if known is not None and per_sample and any(isinstance(s, GEOMETRIC) for s in known):
-            known = None  # torchvision's own object crops what the functions before it return
+        if known is not None and parts.per_sample and any(is_native(step) for step in known):
+            known = None  # torchvision's own object gets what the functions before it return
         for step in [given] if known is None else known:
-            if isinstance(step, GEOMETRIC):
-                if all(isinstance(done, ToDtype) and done.dtype == "uint8" for done in tail):
-                    tail.clear()  # images are uint8 up to here: torchvision's recipes say so
-                if tail or batch or per_sample:
-                    before = OnBatch(batch[-1]) if batch else [*per_sample, *tail][-1]
-                    raise TransformError(
-                        f"{step} comes after {before}: put crops, resizes and flips first"
-                    )
-                geometry.append(step)
-            elif isinstance(step, POINTWISE):
-                if batch:
-                    raise TransformError(
-                        f"{step} comes after {OnBatch(batch[-1])}: put OnBatch last"
-                    )
-                tail.append(step)
-            elif isinstance(step, OnBatch):
-                batch.append(step.function)
-            elif batch:
-                raise TransformError(
-                    f"{spoken(step)} comes after {OnBatch(batch[-1])}: put OnBatch last"
-                )
-            else:
-                per_sample += [*tail, _per_sample(step, transforms[:place], field)]
-                tail.clear()
-    compiled = Compiled(tuple(geometry), tuple(tail), tuple(batch), tuple(per_sample))
-    compiled.native()  # impossible chains fail here, not in the first batch
-    return compiled
+            parts.add(step, transforms[:place])
+    return parts.compiled()
+
+
+def is_native(step: object) -> bool:
+    """Returns whether a step is run by the engine's threads while they decode."""
+    return isinstance(step, (*GEOMETRIC, PixelTransform))
+
+
+class _Parts:
+    """The parts of a list of transforms while they are collected; see `compile`."""
+
+    def __init__(self, field: str | None) -> None:
+        self._field = field
+        self._steps: list[Geometric | PixelTransform] = []
+        self._tail: list[Pointwise] = []
+        self._erasing: list[RandomErasing] = []
+        self._batch: list[Callable[[Any], Any]] = []
+        self.per_sample: list[PerSample | Pointwise] = []
+
+    def add(self, step: Any, before: Sequence[Any]) -> None:
+        """Adds a step to its part; `before` are the steps of the list before it."""
+        if isinstance(step, OnBatch):
+            self._batch.append(step.function)
+        elif self._batch:
+            last = OnBatch(self._batch[-1])
+            raise TransformError(f"{spoken(step)} comes after {last}: put OnBatch last")
+        elif isinstance(step, POINTWISE):
+            self._add_pointwise(step)
+        elif is_native(step):
+            self._add_native(step)
+        elif self._erasing:
+            raise TransformError(
+                f"{spoken(step)} comes after {self._erasing[-1]}: put RandomErasing before ToDtype "
+                "and Normalize, or after all functions"
+            )
+        else:
+            self.per_sample += [*self._tail, _per_sample(step, before, self._field)]
+            self._tail.clear()
+
+    def _add_native(self, step: Geometric | PixelTransform) -> None:
+        if all(isinstance(done, ToDtype) and done.dtype == "uint8" for done in self._tail):
+            self._tail.clear()  # images are uint8 up to here: torchvision's recipes say so
+        before = [*self.per_sample, *self._tail]
+        if not before:
+            self._steps.append(step)
+        elif isinstance(step, RandomErasing) and not self.per_sample:
+            self._erasing.append(step)
+        else:
+            raise TransformError(
+                f"{step} comes after {before[-1]}: put crops, resizes, flips and operations on "
+                "pixels first"
+            )
+
+    def _add_pointwise(self, step: Pointwise) -> None:
+        self._tail.append(step)
+        if isinstance(step, Normalize):
+            self._erasing = [erasing.normalized(step.mean, step.std) for erasing in self._erasing]
+
+    def compiled(self) -> Compiled:
+        """Returns all parts, checked against each other."""
+        steps, tail = tuple(self._steps), tuple(self._tail)
+        erasing, batch = tuple(self._erasing), tuple(self._batch)
+        found = Compiled(steps, tail, erasing, batch, tuple(self.per_sample))
+        if found.erasing and (found.size is None or affine(tail, 3) is None):
+            raise TransformError(
+                f"{found.erasing[0]} comes after {tail[-1]}: this needs images of one size, and "
+                "float32 values. Put it before ToDtype and Normalize"
+            )
+        for step in found.steps:
+            if isinstance(step, RandomErasing) and step.value == "random":
+                raise TransformError(f"{step} needs floats: put it after ToDtype or Normalize")
+        return found
 
 
 def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...]:
@@ -143,7 +189,10 @@ def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...
     """
     found: list[Callable[[Any], Any]] = []
     for step in transforms:
-        if isinstance(step, (*GEOMETRIC, *POINTWISE)) or from_torchvision(step) is not None:
+        if (
+            isinstance(step, (*GEOMETRIC, *POINTWISE, PixelTransform))
+            or from_torchvision(step) is not None
+        ):
             raise TransformError(
                 f"transforms={{None: ...}} takes callables on the whole batch, but {spoken(step)} "
                 "applies to one field: use transforms={field: ...}"
@@ -237,10 +286,12 @@ def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[
 
 
 class Augmentation(NamedTuple):
-    """The geometric transform of one image, in pixels of the upright source.
+    """What is done to one image; the first crop is in pixels of the upright source.
 
     The crop (y, x, height, width) is resampled to (resized_height, resized_width). The window
     (y, x, height, width) of the result is kept, with zeros where it exceeds it. Then it is flipped.
+    Then come the operations on pixels, in order, each with its name and its numbers: those of
+    torchvision's function of that name (see the documentation of transforms).
     """
 
     crop: tuple[int, int, int, int]
@@ -248,6 +299,8 @@ class Augmentation(NamedTuple):
     window: tuple[int, int, int, int]
     flip_horizontal: bool
     flip_vertical: bool
+    operations: tuple[tuple[str, tuple[float, ...]], ...]
+    size: tuple[int, int]
 
 
 def augmentation(
@@ -265,15 +318,12 @@ def augmentation(
         rows: what they are keyed by, int64 (n,): global row numbers, or `plan.draw_keys`.
         heights, widths: of the upright images in pixels, int32 (n,).
     """
-    rows = np.ascontiguousarray(rows, np.int64)
-    out = np.empty((len(rows), 12), np.int32)
-    compiled.native().plans(
+    drawn = compiled.native().draws(
         seed & 0xFFFFFFFFFFFFFFFF,
         epoch,
-        rows,
+        np.ascontiguousarray(rows, np.int64),
         np.ascontiguousarray(heights, np.int32),
         np.ascontiguousarray(widths, np.int32),
-        out,
     )
     return [
         Augmentation(
@@ -282,6 +332,8 @@ def augmentation(
             (v[6], v[7], v[8], v[9]),
             bool(v[10]),
             bool(v[11]),
+            operations,
+            size,
         )
-        for v in out.tolist()
+        for size, v, operations in drawn
     ]

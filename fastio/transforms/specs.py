@@ -43,7 +43,8 @@ def filter_name(interpolation: object, name: str) -> str:
     return text
 
 
-def _check_probability(p: float, name: str) -> None:
+def check_probability(p: float, name: str) -> None:
+    """Raises TransformError if p is no probability."""
     if not 0.0 <= p <= 1.0:
         raise TransformError(f"{name}: p must be in [0, 1], got {p!r}")
 
@@ -73,12 +74,10 @@ class RandomResizedCrop:
             if not 0.0 < low <= high or (name == "scale" and high > 1.0):
                 raise TransformError(f"RandomResizedCrop: {name} {(low, high)!r} is not a range")
 
-    def add_to(self, geometry: _native.Geometry) -> None:
+    def add_to(self, chain: _native.Chain) -> None:
         height, width = pair(self.size, "RandomResizedCrop")
         filter_ = _FILTERS[filter_name(self.interpolation, "RandomResizedCrop")]
-        geometry.random_resized_crop(
-            height, width, *self.scale, *self.ratio, filter_, self.antialias
-        )
+        chain.random_resized_crop(height, width, *self.scale, *self.ratio, filter_, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,9 @@ class Resize:
     def one_number(self) -> bool:
         return isinstance(self.size, int) or len(self.size) == 1
 
-    def add_to(self, geometry: _native.Geometry) -> None:
+    def add_to(self, chain: _native.Chain) -> None:
         height, width = pair(self.size, "Resize")
-        geometry.resize(
+        chain.resize(
             height,
             0 if self.one_number() else width,
             self.max_size or 0,
@@ -130,8 +129,8 @@ class CenterCrop:
     def __post_init__(self) -> None:
         pair(self.size, "CenterCrop")
 
-    def add_to(self, geometry: _native.Geometry) -> None:
-        geometry.center_crop(*pair(self.size, "CenterCrop"))
+    def add_to(self, chain: _native.Chain) -> None:
+        chain.center_crop(*pair(self.size, "CenterCrop"))
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,8 @@ class RandomCrop:
         if not isinstance(self.padding, int) or self.padding < 0:
             raise TransformError(f"RandomCrop: padding must be an int >= 0, got {self.padding!r}")
 
-    def add_to(self, geometry: _native.Geometry) -> None:
-        geometry.random_crop(*pair(self.size, "RandomCrop"), self.padding)
+    def add_to(self, chain: _native.Chain) -> None:
+        chain.random_crop(*pair(self.size, "RandomCrop"), self.padding)
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,10 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability(self.p, "RandomHorizontalFlip")
+        check_probability(self.p, "RandomHorizontalFlip")
 
-    def add_to(self, geometry: _native.Geometry) -> None:
-        geometry.horizontal_flip(self.p)
+    def add_to(self, chain: _native.Chain) -> None:
+        chain.horizontal_flip(self.p)
 
 
 @dataclass(frozen=True)
@@ -175,10 +174,10 @@ class RandomVerticalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability(self.p, "RandomVerticalFlip")
+        check_probability(self.p, "RandomVerticalFlip")
 
-    def add_to(self, geometry: _native.Geometry) -> None:
-        geometry.vertical_flip(self.p)
+    def add_to(self, chain: _native.Chain) -> None:
+        chain.vertical_flip(self.p)
 
 
 @dataclass(frozen=True)

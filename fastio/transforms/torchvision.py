@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, Literal
 
 from fastio.errors import TransformError
+from fastio.transforms.drawn import (
+    AugMix,
+    AutoAugment,
+    Compose,
+    RandAugment,
+    RandomApply,
+    RandomChoice,
+    RandomOrder,
+    TrivialAugmentWide,
+)
 from fastio.transforms.per_sample import Pipeline
+from fastio.transforms.pixels import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    Pad,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPosterize,
+    RandomRotation,
+    RandomSolarize,
+)
 from fastio.transforms.specs import (
     CenterCrop,
     Normalize,
@@ -25,8 +53,8 @@ def from_torchvision(transform: object) -> list[Any] | None:
     """Returns a torchvision transform (v1 or v2) as a list of fastio's; None if it is unknown.
 
     It is recognised by its module and class, torchvision is never imported. What would change the
-    result is not known: RandomResizedCrop with another filter than Pillow's three, a fill other
-    than 0, Normalize that is not per channel.
+    result is not known: RandomResizedCrop with another filter than Pillow's three, RandomRotation
+    with expand, RandomCrop with pad_if_needed, Grayscale to one channel, fills by type.
     """
     kind = type(transform)
     if not kind.__module__.startswith("torchvision.transforms"):
@@ -98,9 +126,68 @@ def _from_random_resized_crop(t: Any) -> list[Any]:
 
 
 def _from_random_crop(t: Any) -> list[Any] | None:
-    padding = 0 if t.padding is None else t.padding
-    plain = isinstance(padding, int) and not t.pad_if_needed and t.fill in (0, None)
-    return [RandomCrop(_size(t.size), padding)] if plain and t.padding_mode == "constant" else None
+    if t.pad_if_needed:
+        return None
+    if t.padding is None:
+        return [RandomCrop(_size(t.size))]
+    if isinstance(t.padding, int) and t.fill in (0, None) and t.padding_mode == "constant":
+        return [RandomCrop(_size(t.size), t.padding)]
+    return [Pad(_plain(t.padding), _plain(t.fill), t.padding_mode), RandomCrop(_size(t.size))]
+
+
+def _plain(value: Any) -> Any:
+    """Returns a parameter with its sequences as tuples, which specifications can be compared by."""
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _same(target: type, **names: str) -> Callable[[Any], list[Any]]:
+    """Returns the conversion to a specification that has the same parameters.
+
+    Args:
+        target: class of the specification.
+        names: attributes of the transform that have another name than the parameter.
+    """
+    parameters = [field.name for field in fields(target)]
+
+    def convert(t: Any) -> list[Any]:
+        values = {name: _plain(getattr(t, names.get(name, name))) for name in parameters}
+        for name in ("interpolation", "policy"):
+            if name in values:
+                values[name] = str(getattr(values[name], "value", values[name]))
+        return [target(**values)]
+
+    return convert
+
+
+def _inside(target: type, weights: str | None = None) -> Callable[[Any], list[Any] | None]:
+    """Returns the conversion of a transform that holds others.
+
+    Args:
+        target: class of the specification.
+        weights: attribute of the transform with its probability or weights.
+    """
+
+    def convert(t: Any) -> list[Any] | None:
+        steps: list[Any] = []
+        for transform in t.transforms:
+            known = from_torchvision(transform)
+            if known is None:
+                return None
+            steps.append(known[0] if len(known) == 1 else Compose(tuple(known)))
+        if weights is None:
+            return [target(tuple(steps))]
+        return [target(tuple(steps), _plain(getattr(t, weights)))]
+
+    return convert
+
+
+def _from_random_choice(t: Any) -> list[Any] | None:
+    return _inside(RandomChoice, "p" if hasattr(t, "p") else "probabilities")(t)
+
+
+def _from_erasing(t: Any) -> list[Any]:
+    value = "random" if t.value is None else t.value
+    return [RandomErasing(float(t.p), _plain(t.scale), _plain(t.ratio), _plain(value))]
 
 
 def _from_to_dtype(t: Any) -> list[Any] | None:
@@ -135,6 +222,30 @@ _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "Resize": _from_resize,
     "CenterCrop": lambda t: [CenterCrop(_size(t.size))],
     "RandomCrop": _from_random_crop,
+    "Pad": _same(Pad),
+    "ColorJitter": _same(ColorJitter),
+    "Grayscale": _same(Grayscale),
+    "RandomGrayscale": _same(RandomGrayscale),
+    "GaussianBlur": _same(GaussianBlur),
+    "RandomSolarize": _same(RandomSolarize),
+    "RandomPosterize": _same(RandomPosterize),
+    "RandomInvert": _same(RandomInvert),
+    "RandomEqualize": _same(RandomEqualize),
+    "RandomAutocontrast": _same(RandomAutocontrast),
+    "RandomAdjustSharpness": _same(RandomAdjustSharpness),
+    "RandomErasing": _from_erasing,
+    "RandomRotation": _same(RandomRotation),
+    "RandomAffine": _same(RandomAffine),
+    "RandomPerspective": _same(RandomPerspective),
+    "RandAugment": _same(RandAugment),
+    "TrivialAugmentWide": _same(TrivialAugmentWide),
+    "AutoAugment": _same(AutoAugment),
+    "AugMix": _same(AugMix),
+    "RandomApply": _inside(RandomApply, "p"),
+    "RandomChoice": _from_random_choice,
+    "RandomOrder": _inside(RandomOrder),
+    "Identity": lambda t: [],
+    "RGB": lambda t: [],
     "RandomHorizontalFlip": lambda t: [RandomHorizontalFlip(float(t.p))],
     "RandomVerticalFlip": lambda t: [RandomVerticalFlip(float(t.p))],
     "ToTensor": lambda t: [ToDtype("float32", scale=True)],

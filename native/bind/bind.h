@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/chain.h"
 #include "core/codebook.h"
-#include "core/geometry.h"
 #include "core/mapping.h"
 #include "core/read.h"
 #include "core/status.h"
@@ -37,23 +37,24 @@ struct FilePath {
 
 // What Python holds of objects that worker threads share. Never a nanobind shared_ptr of a Python
 // object: dropping the last one on a worker thread would take the interpreter's lock.
-struct SharedGeometry {
+struct SharedChain {
   // The chain as it is now, which nobody changes any more.
-  std::shared_ptr<const Geometry> get() const {
+  std::shared_ptr<const Chain> get() const {
     const std::lock_guard lock(mutex_);
     return value_;
   }
-  Status add(const GeometryStep& step) {
+  // Calls `change` with a longer chain.
+  template <typename Change>
+  void extend(const Change& change) {
     const std::lock_guard lock(mutex_);
-    auto longer = std::make_shared<Geometry>(*value_);
-    Status status = longer->add(step);
-    if (status.ok()) value_ = std::move(longer);
-    return status;
+    auto longer = std::make_shared<Chain>(*value_);
+    change(*longer);
+    value_ = std::move(longer);
   }
 
  private:
   mutable std::mutex mutex_;
-  std::shared_ptr<const Geometry> value_ = std::make_shared<Geometry>();
+  std::shared_ptr<const Chain> value_ = std::make_shared<Chain>();
 };
 struct SharedCodebook {
   std::shared_ptr<const Codebook> value;
@@ -109,7 +110,7 @@ void check_rows(const Table& table, const std::vector<std::int64_t>& rows);
 void bind_cpu(nb::module_& m);
 void bind_status(nb::module_& m);
 void bind_order(nb::module_& m);
-void bind_geometry(nb::module_& m);
+void bind_chain(nb::module_& m);
 void bind_image(nb::module_& m);
 void bind_blocks(nb::module_& m);
 void bind_table(nb::module_& m);

@@ -227,7 +227,7 @@ HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
   return slot;
 }
 
-HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry& geometry,
+HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedChain& chain,
                 std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
@@ -261,8 +261,8 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
   auto slot =
-      std::make_shared<ImageSlot>(files.value, geometry.get(), std::move(book), task,
-                                  std::move(reads), memory.data, memory.height, memory.width);
+      std::make_shared<ImageSlot>(files.value, chain.get(), std::move(book), task, std::move(reads),
+                                  memory.data, memory.height, memory.width);
   std::vector<Memory> kept;
   if (out) kept.push_back(std::move(*out));
   return queue(held, HeldSlot(std::move(slot), std::move(kept), held.away));
@@ -361,7 +361,7 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
 nb::tuple counters(const HeldEngine& held) {
   const ImageCounters& c = held.engine.counters();
   return nb::make_tuple(c.images.load(), c.bytes.load(), c.read_ns.load(), c.decode_ns.load(),
-                        c.resample_ns.load());
+                        c.resample_ns.load(), c.augment_ns.load());
 }
 
 }  // namespace
@@ -414,8 +414,8 @@ void bind_engine(nb::module_& m) {
           "Has so many threads take rows from now on; returns how many do, less where the system "
           "has no more.")
       .def(
-          "submit", &submit, nb::arg("files"), nb::arg("geometry"), nb::arg("seed"),
-          nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
+          "submit", &submit, nb::arg("files"), nb::arg("chain"), nb::arg("seed"), nb::arg("epoch"),
+          nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
           nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
           nb::arg("crc32c").none(), nb::arg("codebook").none(), nb::arg("channels"),
           nb::arg("channels_last"), nb::arg("normalize"), nb::arg("out").noconvert().none(),
@@ -431,7 +431,8 @@ void bind_engine(nb::module_& m) {
            "Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to "
            "target[i] of out, zeros behind them up to room[i]. Failures are of pieces.")
       .def("close", &HeldEngine::close)
-      .def("counters", &counters, "(images, bytes, read ns, decode ns, resample ns), all threads.");
+      .def("counters", &counters,
+           "(images, bytes, read ns, decode ns, resample ns, augment ns), all threads.");
 }
 
 }  // namespace fastio

@@ -58,12 +58,12 @@ void* place(void* context, std::int32_t height, std::int32_t width) {
   return height == target.height && width == target.width ? target.data : nullptr;
 }
 
-void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t epoch,
-               std::int64_t row, const Pixels& pixels, const OutPixels& out, bool channels_last,
+void transform(const SharedChain& chain, std::uint64_t seed, std::uint64_t epoch, std::int64_t row,
+               const Pixels& pixels, const OutPixels& out, bool channels_last,
                const Normalize& normalize) {
-  const std::shared_ptr<const Geometry> kept = geometry.get();
+  const std::shared_ptr<const Chain> kept = chain.get();
   ImageTask task;
-  task.geometry = kept.get();
+  task.chain = kept.get();
   task.seed = seed;
   task.epoch = epoch;
   task.channels = static_cast<int>(out.shape(channels_last ? 2 : 0));
@@ -158,11 +158,11 @@ void bind_image(nb::module_& m) {
         "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
         "array), every coefficient of which is read. Raises ValueError if the file is damaged, or "
         "has more pixels.");
-  m.def("transform", &transform, nb::arg("geometry"), nb::arg("seed"), nb::arg("epoch"),
+  m.def("transform", &transform, nb::arg("chain"), nb::arg("seed"), nb::arg("epoch"),
         nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(), nb::arg("channels_last"),
         nb::arg("normalize").none(),
-        "Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that "
-        "the geometry gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or "
+        "Applies a chain to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that "
+        "the chain gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or "
         "where normalize has scales and biases float32.");
 }
 

@@ -7,7 +7,7 @@ NB_MODULE(_native, m) {
   fastio::bind_cpu(m);
   fastio::bind_status(m);
   fastio::bind_order(m);
-  fastio::bind_geometry(m);
+  fastio::bind_chain(m);
   fastio::bind_image(m);
   fastio::bind_blocks(m);
   fastio::bind_table(m);

@@ -90,13 +90,10 @@ void crop_window(CropPlan& plan, const Box& box) {
   plan.window_width = box.width;
 }
 
-// Resamples the window, which becomes the crop, to height x width.
-Status resample_window(CropPlan& plan, const GeometryStep& step, std::int32_t height,
-                       std::int32_t width) {
-  if (plan.window_y < plan.kept_top || plan.window_x < plan.kept_left ||
-      plan.window_y + plan.window_height > plan.kept_bottom ||
-      plan.window_x + plan.window_width > plan.kept_right)
-    return Status::error(Code::unsupported, "a padded crop can't be resized");
+// Resamples the window, in which there is no padding (see Geometry::add), to height x width. It
+// becomes the crop.
+void resample_window(CropPlan& plan, const GeometryStep& step, std::int32_t height,
+                     std::int32_t width) {
   plan.crop_y += plan.window_y;
   plan.crop_x += plan.window_x;
   plan.crop_height = plan.window_height;
@@ -106,7 +103,6 @@ Status resample_window(CropPlan& plan, const GeometryStep& step, std::int32_t he
   plan.window_y = plan.window_x = plan.kept_top = plan.kept_left = 0;
   plan.filter = step.filter;
   plan.antialias = step.antialias;
-  return Status::okay();
 }
 
 Status apply(const GeometryStep& step, const Draws& draws, CropPlan& plan) {
@@ -114,7 +110,8 @@ Status apply(const GeometryStep& step, const Draws& draws, CropPlan& plan) {
   switch (step.kind) {
     case GeometryStep::Kind::random_resized_crop:
       crop_window(plan, random_resized_box(step, h, w, draws));
-      return resample_window(plan, step, step.height, step.width);
+      resample_window(plan, step, step.height, step.width);
+      break;
     case GeometryStep::Kind::resize: {
       std::int32_t new_h = h, new_w = w;
       if (step.width > 0) {
@@ -123,7 +120,8 @@ Status apply(const GeometryStep& step, const Draws& draws, CropPlan& plan) {
       } else {
         shorter_edge_size(step, new_h, new_w);
       }
-      return resample_window(plan, step, new_h, new_w);
+      resample_window(plan, step, new_h, new_w);
+      break;
     }
     case GeometryStep::Kind::center_crop:
       crop_window(plan, {center_offset(h, step.height), center_offset(w, step.width), step.height,
@@ -156,14 +154,16 @@ Status apply(const GeometryStep& step, const Draws& draws, CropPlan& plan) {
 
 }  // namespace
 
-Status Geometry::add(const GeometryStep& step) {
+Status Geometry::add(const GeometryStep& step, std::uint32_t number) {
   using Kind = GeometryStep::Kind;
   if (step.kind == Kind::random_resized_crop || step.kind == Kind::resize) {
-    if (resampled_)
-      return Status::error(Code::unsupported, "an image is resampled once, not twice");
+    if (resampled_ || may_pad_)
+      return Status::error(Code::unsupported, "this would resample the image twice");
     resampled_ = true;
   }
-  steps_.push_back(step);
+  may_pad_ |=
+      step.kind == Kind::center_crop || (step.kind == Kind::random_crop && step.padding > 0);
+  steps_.push_back({step, number});
   return Status::okay();
 }
 
@@ -172,9 +172,9 @@ Status Geometry::plan(std::int32_t height, std::int32_t width, std::uint64_t see
   out = CropPlan{};
   out.crop_height = out.out_height = out.window_height = out.kept_bottom = height;
   out.crop_width = out.out_width = out.window_width = out.kept_right = width;
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const Draws draws{seed, epoch, row, static_cast<std::uint32_t>(i)};
-    if (Status status = apply(steps_[i], draws, out); !status.ok()) return status;
+  for (const Numbered& numbered : steps_) {
+    const Draws draws{seed, epoch, row, numbered.number};
+    if (Status status = apply(numbered.step, draws, out); !status.ok()) return status;
   }
   return Status::okay();
 }

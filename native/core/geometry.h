@@ -55,18 +55,22 @@ struct CropPlan {
 // Immutable once built; thread-safe.
 class Geometry {
  public:
-  // Code::unsupported when the chain resamples twice.
-  Status add(const GeometryStep& step);
+  // The step's draws are keyed by `number`. Code::unsupported, and nothing is added, when the image
+  // would be resampled twice, or with pixels of padding.
+  Status add(const GeometryStep& step, std::uint32_t number);
 
   // The plan for an image of height x width (upright, both >= 1). Code::unsupported where a step
-  // is impossible for this size (a RandomCrop larger than the padded image, or the resizing of a
-  // window that overhangs it).
+  // is impossible for this size (a RandomCrop larger than the padded image).
   Status plan(std::int32_t height, std::int32_t width, std::uint64_t seed, std::uint64_t epoch,
               std::int64_t row, CropPlan& out) const;
 
  private:
-  std::vector<GeometryStep> steps_;
-  bool resampled_ = false;
+  struct Numbered {
+    GeometryStep step;
+    std::uint32_t number;
+  };
+  std::vector<Numbered> steps_;
+  bool resampled_ = false, may_pad_ = false;
 };
 
 }  // namespace fastio

@@ -58,14 +58,15 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
     status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
   if (status.ok()) status = plan(task, request, reading);
   if (status.ok()) {
-    void* out = place(context, plan_.window_height, plan_.window_width);
+    void* out = place(context, drawn_.height, drawn_.width);
     if (!out) status = Status::error(Code::unsupported, "no room for an image of this size");
     Pixels pixels;
     if (status.ok() && !reading.empty) status = read_region(request, reading, pixels);
     if (status.ok()) status = finish(task, reading, pixels, out);
   }
   jpeg_.finish();
-  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_}) buffer->shrink(kKeep);
+  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_})
+    buffer->shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
 }
@@ -145,11 +146,19 @@ Status ImageDecoder::plan(const ImageTask& task, const ImageRequest& request, Re
   const bool swap = swaps_axes(reading.orientation);
   const std::int32_t height = swap ? reading.stored_width : reading.stored_height;
   const std::int32_t width = swap ? reading.stored_height : reading.stored_width;
-  Status status = task.geometry->plan(height, width, task.seed, task.epoch, request.row, plan_);
+  const Status status = task.chain->draw(height, width, task.seed, task.epoch, request.row, drawn_);
   if (!status.ok()) return status;
+  plan_ = drawn_.crop;
   if (request.codec == Codec::jpeg) reading.denominator = reduction(plan_);
   if (reading.source_channels == 1) reading.channels = 1;
+  return plan_pixels(reading);
+}
 
+// Of plan_, for an image that lies in memory or is decoded to it.
+Status ImageDecoder::plan_pixels(Reading& reading) {
+  const bool swap = swaps_axes(reading.orientation);
+  const std::int32_t height = swap ? reading.stored_width : reading.stored_height;
+  const std::int32_t width = swap ? reading.stored_height : reading.stored_width;
   // A reduced image has its last sample cut short, at the stored right and bottom: where the
   // upright axis runs the other way, that sample comes first.
   const int d = reading.denominator;
@@ -157,8 +166,8 @@ Status ImageDecoder::plan(const ImageTask& task, const ImageRequest& request, Re
   const double slack_y = mirrors_y(reading.orientation) ? double(down) * d - height : 0;
   const double slack_x = mirrors_x(reading.orientation) ? double(across) * d - width : 0;
   Axis y, x;
-  status = plan_axis(reading, true, (plan_.crop_y + slack_y) / d, double(plan_.crop_height) / d,
-                     down, y);
+  Status status = plan_axis(reading, true, (plan_.crop_y + slack_y) / d,
+                            double(plan_.crop_height) / d, down, y);
   if (!status.ok()) return status;
   status = plan_axis(reading, false, (plan_.crop_x + slack_x) / d, double(plan_.crop_width) / d,
                      across, x);
@@ -235,19 +244,24 @@ Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, const
   if (!status.ok()) return status;
   if (!reading.empty)
     resampler_.run(pixels.first, pixels.stride, window.first, window.stride, window.plane);
-  deliver(task, reading, window, out);
-  return status;
+  return deliver(task, reading, window, out);
 }
 
 Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading, void* out,
                                   Window& window) {
   const auto height = static_cast<std::size_t>(plan_.window_height);
   const auto width = static_cast<std::size_t>(plan_.window_width);
-  const std::size_t bytes = height * width * static_cast<std::size_t>(reading.channels);
-  const bool planar = task.store.layout == Layout::chw;
+  const bool planar = task.store.layout == Layout::chw || augmented();
   const bool expanded = reading.channels != task.channels;  // gray to RGB
+  const bool moves = drawn_.height != plan_.window_height || drawn_.width != plan_.window_width;
+  const bool stored_so =
+      task.store.element == Element::u8 &&
+      (augmented() ? task.store.layout == Layout::chw && !moves : planar || !expanded);
+  // All channels of the batch are planes of what is augmented; else gray is expanded at the end.
+  const auto channels = static_cast<std::size_t>(augmented() ? task.channels : reading.channels);
+  const std::size_t bytes = height * width * channels;
   window.pixels = static_cast<std::uint8_t*>(out);
-  if (task.store.element == Element::f32 || (expanded && !planar)) {
+  if (!stored_so) {
     if (!result_.resize(bytes)) return no_memory();
     window.pixels = result_.data();
   }
@@ -260,11 +274,14 @@ Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading,
   return Status::okay();
 }
 
-void ImageDecoder::deliver(const ImageTask& task, const Reading& reading, const Window& window,
-                           void* out) const {
-  const std::size_t pixels =
-      static_cast<std::size_t>(plan_.window_height) * static_cast<std::size_t>(plan_.window_width);
-  if (task.store.element == Element::f32) {
+Status ImageDecoder::deliver(const ImageTask& task, const Reading& reading, const Window& window,
+                             void* out) {
+  const auto height = static_cast<std::size_t>(drawn_.height);
+  const std::size_t pixels = height * static_cast<std::size_t>(drawn_.width);
+  if (augmented()) {
+    const Status status = deliver_augmented(task, reading, window, out);
+    if (!status.ok()) return status;
+  } else if (task.store.element == Element::f32) {
     store_floats(task.store, window.pixels, reading.channels, pixels, task.channels,
                  static_cast<float*>(out));
   } else if (window.pixels != out) {
@@ -274,6 +291,86 @@ void ImageDecoder::deliver(const ImageTask& task, const Reading& reading, const 
     for (int c = 1; c < task.channels; ++c)
       std::memcpy(window.pixels + static_cast<std::size_t>(c) * pixels, window.pixels, pixels);
   }
+  if (task.store.element == Element::f32)
+    for (const DrawnOp& drawn : drawn_.erased)
+      erase_floats(drawn, task.store.layout, drawn_.height, drawn_.width, task.channels,
+                   static_cast<float*>(out));
+  return Status::okay();
+}
+
+Status ImageDecoder::deliver_augmented(const ImageTask& task, const Reading& reading,
+                                       const Window& window, void* out) {
+  Planes image{window.pixels, task.channels, plan_.window_height, plan_.window_width};
+  for (int c = reading.channels; c < task.channels; ++c)
+    std::memcpy(image.plane(c), image.plane(0), image.pixels());
+  const Status status = augment(image);
+  if (!status.ok() || image.data == out) return status;
+  if (task.store.layout == Layout::hwc && image.channels > 1) {
+    std::uint8_t* pixels = static_cast<std::uint8_t*>(out);
+    if (task.store.element == Element::f32) {
+      if (!stored_.resize(image.bytes())) return no_memory();
+      pixels = stored_.data();
+    }
+    interleave_planes(image, pixels);
+    image.data = pixels;
+  }
+  if (task.store.element == Element::f32) {
+    store_floats(task.store, image.data, task.channels, image.pixels(), task.channels,
+                 static_cast<float*>(out));
+  } else if (image.data != out) {
+    std::memcpy(out, image.data, image.bytes());
+  }
+  return status;
+}
+
+// Runs the drawn operations; `image` moves to other memory where its size changes.
+Status ImageDecoder::augment(Planes& image) {
+  const Stopwatch watch(counters_.augment_ns);
+  Status status;
+  for (std::size_t i = 0; i < drawn_.ops.size() && status.ok(); ++i) {
+    const DrawnOp& drawn = drawn_.ops[i];
+    if (drawn.op == PixelOp::crop) {
+      status = crop_again(drawn_.crops[static_cast<std::size_t>(drawn.numbers[0])], image);
+    } else if (drawn.op == PixelOp::pad) {
+      status = pad(drawn, image);
+    } else {
+      pixels_.run(image, drawn);
+    }
+  }
+  return status;
+}
+
+Status ImageDecoder::crop_again(const CropPlan& plan, Planes& image) {
+  plan_ = plan;
+  Reading reading;
+  reading.stored_height = image.height;
+  reading.stored_width = image.width;
+  reading.source_channels = reading.channels = 1;
+  const Status status = plan_pixels(reading);
+  if (!status.ok()) return status;
+  Planes result{nullptr, image.channels, plan.window_height, plan.window_width};
+  if (!moved_.resize(result.bytes())) return no_memory();
+  result.data = moved_.data();
+  if (reading.padded) std::memset(result.data, 0, result.bytes());
+  const std::ptrdiff_t from = std::ptrdiff_t{reading.region.y} * image.width + reading.region.x;
+  const std::ptrdiff_t to = std::ptrdiff_t{reading.top} * result.width + reading.left;
+  for (int c = 0; c < image.channels && !reading.empty; ++c)
+    resampler_.run(image.plane(c) + from, image.width, result.plane(c) + to, result.width);
+  std::swap(moved_, result_);
+  image = result;
+  return status;
+}
+
+Status ImageDecoder::pad(const DrawnOp& drawn, Planes& image) {
+  const auto& v = drawn.numbers;
+  Planes result{nullptr, image.channels, image.height + static_cast<std::int32_t>(v[1] + v[3]),
+                image.width + static_cast<std::int32_t>(v[0] + v[2])};
+  if (!moved_.resize(result.bytes())) return no_memory();
+  result.data = moved_.data();
+  pad_planes(image, drawn, result);
+  std::swap(moved_, result_);
+  image = result;
+  return Status::okay();
 }
 
 }  // namespace fastio

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "block_decoder.h"
-#include "geometry.h"
+#include "chain.h"
 #include "jpeg.h"
 #include "limits.h"
+#include "pixel_runner.h"
 #include "planar.h"
 #include "read.h"
 #include "resample.h"
@@ -43,7 +44,7 @@ struct ImageRequest {
 
 // What is wanted of every image of a batch.
 struct ImageTask {
-  const Geometry* geometry = nullptr;
+  const Chain* chain = nullptr;
   const Codebook* codebook = nullptr;  // for block records
   std::uint64_t seed = 0, epoch = 0;
   int channels = 3;                      // 3: RGB; 1: gray, as Pillow's convert("L")
@@ -54,6 +55,7 @@ struct ImageTask {
 // Where time goes, in nanoseconds and counts; summed over threads.
 struct ImageCounters {
   std::atomic<std::uint64_t> images{0}, bytes{0}, read_ns{0}, decode_ns{0}, resample_ns{0};
+  std::atomic<std::uint64_t> augment_ns{0};  // of operations on pixels
 };
 
 // Decodes, crops, resamples and stores one image at a time. One a thread; it keeps its scratch
@@ -102,6 +104,7 @@ class ImageDecoder {
   Status open_jpeg(const ImageRequest& request, Reading& reading);
   Status open_raw(const ImageRequest& request, Reading& reading) const;
   Status plan(const ImageTask& task, const ImageRequest& request, Reading& reading);
+  Status plan_pixels(Reading& reading);
   Status plan_axis(const Reading& reading, bool vertical, double begin, double size,
                    std::int32_t limit, Axis& axis) const;
   Status read_region(const ImageRequest& request, const Reading& reading, Pixels& out);
@@ -118,16 +121,21 @@ class ImageDecoder {
   Status fetch(const ImageRequest& request, const ByteRange& range, Buffer& scratch,
                const std::uint8_t*& bytes);
 
-  // An image of the window's size with as many channels as are resampled: `out` itself, or memory
-  // for deliver() to put into the form that the batch has.
+  // The first crop: `out` itself, or memory for deliver() to put into the form that the batch has.
+  // What is augmented lies in planes, one for each channel of the batch.
   struct Window {
     std::uint8_t* pixels = nullptr;
     std::uint8_t* first = nullptr;         // where resampled pixels begin; around them are zeros
     std::ptrdiff_t stride = 0, plane = 0;  // in bytes; plane 0: channels are interleaved
   };
   Status place_result(const ImageTask& task, const Reading& reading, void* out, Window& window);
-  void deliver(const ImageTask& task, const Reading& reading, const Window& window,
-               void* out) const;
+  Status deliver(const ImageTask& task, const Reading& reading, const Window& window, void* out);
+  Status deliver_augmented(const ImageTask& task, const Reading& reading, const Window& window,
+                           void* out);
+  Status augment(Planes& image);
+  Status crop_again(const CropPlan& plan, Planes& image);
+  Status pad(const DrawnOp& drawn, Planes& image);
+  bool augmented() const { return !drawn_.ops.empty(); }
 
   Status finish_blocks(const ImageTask& task, const Reading& reading, const PlaneView* planes,
                        void* out);
@@ -137,12 +145,15 @@ class ImageDecoder {
 
   ImageCounters& counters_;
   JpegDecoder jpeg_;
-  CropPlan plan_;
+  DrawnChain drawn_;
+  CropPlan plan_;  // of the crop at hand
+  PixelRunner pixels_;
   Resampler resampler_;
   BlockDecoder blocks_;
   PlanarResampler planar_;
   PlaneRegion planned_;
   Buffer block_, upright_, packed_, result_;
+  Buffer moved_, stored_;   // images whose size has changed; that are put into another form
   Buffer header_, dc_;      // parts of a block record
   std::vector<Buffer> ac_;  // ... ranges of its AC section
   std::vector<const std::uint8_t*> ac_bytes_;

@@ -46,14 +46,15 @@ Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& re
     status = check_pixels(blocks_.shape().height, blocks_.shape().width, task.max_pixels);
   if (status.ok()) status = plan_blocks(task, request, reading);
   if (status.ok()) {
-    void* out = place(context, plan_.window_height, plan_.window_width);
+    void* out = place(context, drawn_.height, drawn_.width);
     if (!out) status = Status::error(Code::unsupported, "no room for an image of this size");
     PlaneView planes[3] = {};
     if (status.ok() && !reading.empty) status = read_planes(request, planes);
     if (status.ok()) status = finish_blocks(task, reading, planes, out);
   }
   blocks_.shrink(kKeep);
-  for (Buffer* buffer : {&upright_, &packed_, &result_, &header_, &dc_}) buffer->shrink(kKeep);
+  for (Buffer* buffer : {&upright_, &packed_, &result_, &moved_, &stored_, &header_, &dc_})
+    buffer->shrink(kKeep);
   for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
@@ -101,8 +102,9 @@ Status ImageDecoder::plan_blocks(const ImageTask& task, const ImageRequest& requ
   const bool swap = swaps_axes(reading.orientation);
   const std::int32_t height = swap ? shape.width : shape.height;
   const std::int32_t width = swap ? shape.height : shape.width;
-  Status status = task.geometry->plan(height, width, task.seed, task.epoch, request.row, plan_);
+  Status status = task.chain->draw(height, width, task.seed, task.epoch, request.row, drawn_);
   if (!status.ok()) return status;
+  plan_ = drawn_.crop;
   Axis y, x;
   status = plan_axis(reading, true, plan_.crop_y, plan_.crop_height, height, y);
   if (status.ok()) status = plan_axis(reading, false, plan_.crop_x, plan_.crop_width, width, x);
@@ -166,8 +168,7 @@ Status ImageDecoder::finish_blocks(const ImageTask& task, const Reading& reading
   } else if (!reading.empty) {
     planar_.run(planes, window.first, window.stride, window.plane);
   }
-  if (status.ok()) deliver(task, reading, window, out);
-  return status;
+  return status.ok() ? deliver(task, reading, window, out) : status;
 }
 
 // The stored image lies on its side, and so does what comes of it.

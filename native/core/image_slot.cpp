@@ -47,12 +47,12 @@ struct Target {
 
 }  // namespace
 
-ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
+ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Chain> chain,
                      std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
                      std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
     : Slot(reads.file.size(), kClaim),
       files_(std::move(files)),
-      geometry_(std::move(geometry)),
+      chain_(std::move(chain)),
       codebook_(std::move(codebook)),
       task_(task),
       reads_(std::move(reads)),
@@ -62,7 +62,7 @@ ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geome
       row_bytes_(store_bytes(task.store, out_height, out_width, task.channels)),
       status_(reads_.file.size()),
       images_(out ? 0 : reads_.file.size()) {
-  task_.geometry = geometry_.get();
+  task_.chain = chain_.get();
   task_.codebook = codebook_.get();
 }
 

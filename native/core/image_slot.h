@@ -35,7 +35,7 @@ class ImageSlot : public Slot {
   // keep their own sizes. codebook: null where no row is a block record. Rows whose codec is
   // Codec::encoded are not touched: their status is Code::foreign from the beginning, and Python
   // fills them.
-  ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
+  ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Chain> chain,
             std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
             std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
 
@@ -60,7 +60,7 @@ class ImageSlot : public Slot {
   static void* place(void* context, std::int32_t height, std::int32_t width);
 
   const std::shared_ptr<FileSet> files_;
-  const std::shared_ptr<const Geometry> geometry_;
+  const std::shared_ptr<const Chain> chain_;
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;

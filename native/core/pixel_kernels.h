@@ -1,7 +1,8 @@
-// Between pixel_ops.cpp and the kernels of each instruction set: plain functions on planes of bytes.
+// Between pixel_ops.cpp and the kernels of each instruction set: plain functions on planes of
+// bytes.
 //
 // All levels run the same loops (pixel_loops.h), compiled for each of them. Their arithmetic is in
-// integers, or in single floats that are neither reordered nor fused, so that all give equal bytes.
+// integers, so that all give equal bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@ namespace fastio {
 
 inline constexpr int kFractionBits = 7;  // of samples in 16 bits
 
-// byte -> (byte - low) * unit * factor / 65536 - less + more, in kFractionBits; what falls below 0 on
-// the way is 0. Then clamped to a byte, cut off. No step exceeds 16 bits.
+// byte -> (byte - low) * unit * factor / 65536 - less + more, in kFractionBits; what falls below 0
+// on the way is 0. Then clamped to a byte, cut off. No step exceeds 16 bits.
 struct PixelScale {
   std::uint8_t low = 0;
   std::uint16_t unit = 1 << 8, factor = 1 << 15, less = 0, more = 0;
@@ -20,8 +21,8 @@ struct PixelScale {
 
 struct PixelKernels {
   void (*scale)(std::uint8_t* p, std::size_t n, const PixelScale& how);
-  // p[i] = p[i] * a + q[i] * b (or less, if `subtract`), clamped to a byte, cut off; a and b, at most
-  // 2, are in 1 << 15ths, and a + b is at most 2.
+  // p[i] = p[i] * a + q[i] * b (or less, if `subtract`), clamped to a byte, cut off; a and b, at
+  // most 2, are in 1 << 15ths, and a + b is at most 2.
   void (*blend)(std::uint8_t* p, const std::uint8_t* q, std::size_t n, std::uint16_t a,
                 std::uint16_t b, bool subtract);
   // p[i] = (p[i] >= threshold ? p[i] ^ invert : p[i]) & mask.
@@ -34,8 +35,9 @@ struct PixelKernels {
   // Luma of planes r, g and b, cut off; returns the sum of it. y may be null, or one of the planes.
   std::uint64_t (*gray)(const std::uint8_t* r, const std::uint8_t* g, const std::uint8_t* b,
                         std::size_t n, std::uint8_t* y);
-  // Turns hues by `sixths` sixths of the circle, in (-3, 3].
-  void (*turn_hue)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n, float sixths);
+  // Turns hues by turn / 8192 sixths of the circle, less than 6 of them.
+  void (*turn_hue)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
+                   std::uint16_t turn);
   // A row's pixels with their neighbours in three rows of `width` bytes, weighed as torchvision's
   // adjust_sharpness does; not its first and last.
   void (*near_means)(const std::uint8_t* above, const std::uint8_t* here, const std::uint8_t* below,

@@ -103,44 +103,48 @@ uint64_t gray(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, ui
   return total;
 }
 
-// A colour of the greatest value `high` and the range `range` of its channels, whose hue is
-// `sixths` of a circle: its channel that is at 5 (red), 3 (green) or 1 (blue). See "HSL and HSV",
-// A. R. Smith 1978, in the form without cases.
-inline float channel_at(float at, float sixths, float high, float range) {
-  float k = at + sixths;
-  k = k >= 6.0f ? k - 6.0f : k;
-  float t = 4.0f - k;
-  t = k < t ? k : t;
-  t = t < 1.0f ? t : 1.0f;
-  t = t > 0.0f ? t : 0.0f;
-  return high - range * t;
-}
-
-inline uint8_t from_float(float v) {  // of [0, 255], as torchvision converts floats to bytes
-  return static_cast<uint8_t>(static_cast<int>(v * (255.999f / 255.0f)));
+// A sample of a colour with the greatest value `high` and the range `range` of its channels (in
+// 16ths), whose hue is `at` sixteenths of the range into the circle of six ranges, counted from the
+// channel's own begin. See "HSL and HSV", A. R. Smith 1978, in the form without cases; that all is
+// multiplied by the range spares the division.
+inline uint8_t channel_at(uint16_t at, uint16_t high, uint16_t range) {
+  const auto circle = static_cast<uint16_t>(6 * range);
+  const auto less = static_cast<uint16_t>(at - circle);  // wraps round where `at` is below
+  at = less < at ? less : at;
+  const auto rest = static_cast<int16_t>(4 * range - at), here = static_cast<int16_t>(at);
+  int16_t t = here < rest ? here : rest;
+  t = t < static_cast<int16_t>(range) ? t : static_cast<int16_t>(range);
+  t = t > 0 ? t : int16_t{0};
+  const auto value = static_cast<uint16_t>(16 * high - static_cast<uint16_t>(t));
+  return static_cast<uint8_t>((value + (value >> 8)) >> 4);  // torchvision's 255.999 / 255
 }
 
 void turn_hue(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict b, size_t n,
-              float sixths) {
+              uint16_t turn) {
   for (size_t i = 0; i < n; ++i) {
-    const float red = static_cast<float>(r[i]), green = static_cast<float>(g[i]);
-    const float blue = static_cast<float>(b[i]);
-    float high = red > green ? red : green, low = red < green ? red : green;
+    const uint16_t red = r[i], green = g[i], blue = b[i];
+    uint16_t high = red > green ? red : green, low = red < green ? red : green;
     high = blue > high ? blue : high;
     low = blue < low ? blue : low;
-    const float range = high - low;
-    const float unit = 1.0f / (range > 0.0f ? range : 1.0f);
-    const float of_red = (green - blue) * unit, of_green = (blue - red) * unit + 2.0f;
-    const float of_blue = (red - green) * unit + 4.0f;
-    float hue = high == green ? of_green : of_blue;
+    const auto span = static_cast<uint16_t>(high - low);
+    const auto range = static_cast<uint16_t>(16 * span);
+    // From red on; red's own hues begin at -1, green's lie around 2, blue's around 4.
+    const auto of_red = static_cast<uint16_t>(green - blue + 6 * span);
+    const auto of_green = static_cast<uint16_t>(blue - red + 2 * span);
+    const auto of_blue = static_cast<uint16_t>(red - green + 4 * span);
+    uint16_t hue = high == green ? of_green : of_blue;
     hue = high == red ? of_red : hue;
-    hue += sixths;
-    hue = hue < 0.0f ? hue + 6.0f : hue;
-    hue = hue < 0.0f ? hue + 6.0f : hue;  // red's hue begins at -1, and the turn at -3
-    hue = hue >= 6.0f ? hue - 6.0f : hue;
-    r[i] = from_float(channel_at(5.0f, hue, high, range));
-    g[i] = from_float(channel_at(3.0f, hue, high, range));
-    b[i] = from_float(channel_at(1.0f, hue, high, range));
+    // In [0, 7] ranges, and turned by less than 6 more: below 1 << 16 in 16ths.
+    auto at = static_cast<uint16_t>(16 * hue);
+    const auto circle = static_cast<uint16_t>(6 * range);
+    uint16_t less = static_cast<uint16_t>(at - circle);
+    at = less < at ? less : at;
+    at = static_cast<uint16_t>(at + high_half(static_cast<uint16_t>(range << 3), turn));
+    less = static_cast<uint16_t>(at - circle);
+    at = less < at ? less : at;
+    r[i] = channel_at(static_cast<uint16_t>(at + 5 * range), high, range);
+    g[i] = channel_at(static_cast<uint16_t>(at + 3 * range), high, range);
+    b[i] = channel_at(static_cast<uint16_t>(at + range), high, range);
   }
 }
 
@@ -185,9 +189,7 @@ using Lanes = __m256i;
 inline Lanes load(const uint16_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
-inline void store(uint16_t* to, Lanes v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
-}
+inline void store(uint16_t* to, Lanes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); }
 inline Lanes all(uint16_t v) { return _mm256_set1_epi16(static_cast<short>(v)); }
 inline Lanes add(Lanes a, Lanes b) { return _mm256_add_epi16(a, b); }
 inline Lanes high_halves(Lanes a, Lanes b) { return _mm256_mulhi_epu16(a, b); }
@@ -236,8 +238,8 @@ void narrow(const uint16_t* p, size_t n, uint8_t* out) {
   }
 }
 
-constexpr PixelKernels kLoops = {scale, blend,    bits,       look_up, extremes, gray,
-                                 turn_hue, near_means, weigh,   widen,    narrow};
+constexpr PixelKernels kLoops = {scale,    blend,      bits,  look_up, extremes, gray,
+                                 turn_hue, near_means, weigh, widen,   narrow};
 
 }  // namespace
 }  // namespace fastio

@@ -13,7 +13,7 @@ namespace {
 
 using Table = std::array<std::uint8_t, 256>;
 
-constexpr double kOne = 1 << 15;   // a factor of 1 in PixelScale and blend, where bytes are << 8
+constexpr double kOne = 1 << 15;      // a factor of 1 in PixelScale and blend, where bytes are << 8
 constexpr double kMostFactor = 1.99;  // that they take
 
 const PixelKernels& kernels() {
@@ -101,9 +101,11 @@ void adjust_contrast(const Planes& image, double factor) {
 }
 
 void adjust_hue(const Planes& image, double turns) {
-  if (image.channels == 3)
-    kernels().turn_hue(image.plane(0), image.plane(1), image.plane(2), image.pixels(),
-                       static_cast<float>(6 * turns));
+  if (image.channels != 3) return;
+  const double positive = turns < 0 ? turns + 1 : turns;
+  kernels().turn_hue(
+      image.plane(0), image.plane(1), image.plane(2), image.pixels(),
+      static_cast<std::uint16_t>(std::min(6 * 8192.0 - 1, std::nearbyint(positive * 6 * 8192))));
 }
 
 void posterize(const Planes& image, int bits) {

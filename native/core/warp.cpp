@@ -60,13 +60,14 @@ WarpMap affine_map(double degrees, double move_x, double move_y, double scale, d
 
 WarpMap perspective_map(std::int32_t height, std::int32_t width,
                         const std::array<std::array<double, 2>, 4>& corners) {
-  // Eight equations for the map between pixels counted from the middle, by Gauss' elimination.
+  // Eight equations for the map between points counted from the middle, by Gauss' elimination.
   const double hx = 0.5 * width, hy = 0.5 * height;
-  const double from[4][2] = {{-hx, -hy}, {hx, -hy}, {hx, hy}, {-hx, hy}};
+  const double right = width - 1, bottom = height - 1;
+  const double to[4][2] = {{0, 0}, {right, 0}, {right, bottom}, {0, bottom}};
   double rows[8][9];
   for (std::size_t k = 0; k < 4; ++k) {
-    const double x = from[k][0], y = from[k][1];
-    const double u = corners[k][0] - hx, v = corners[k][1] - hy;
+    const double x = corners[k][0] - hx, y = corners[k][1] - hy;
+    const double u = to[k][0] - hx, v = to[k][1] - hy;
     const double first[9] = {x, y, 1, 0, 0, 0, -u * x, -u * y, u};
     const double second[9] = {0, 0, 0, x, y, 1, -v * x, -v * y, v};
     std::copy(first, first + 9, rows[2 * k]);
@@ -90,13 +91,13 @@ WarpMap perspective_map(std::int32_t height, std::int32_t width,
 }
 
 void Warp::run(const Planes& image, const WarpMap& map, bool smooth,
-               const std::array<std::uint8_t, 3>& fill) {
+               const std::array<std::uint8_t, 3>& fill, bool given) {
   source_.resize(std::max(source_.size(), image.bytes()));
   std::memcpy(source_.data(), image.data, image.bytes());
   const auto& m = map.m;
   const bool rows_only = m[0] == 1 && m[3] == 0 && m[6] == 0 && m[7] == 0;
   if (smooth) {
-    bilinear(image, map, fill);
+    bilinear(image, map, fill, given);
   } else if (rows_only) {
     shift_rows(image, map, fill);
   } else {
@@ -153,28 +154,40 @@ void Warp::nearest(const Planes& image, const WarpMap& map,
   }
 }
 
-// Of the four pixels around a point, those outside of the image have the fill's colour.
 void Warp::bilinear(const Planes& image, const WarpMap& map,
-                    const std::array<std::uint8_t, 3>& fill) {
+                    const std::array<std::uint8_t, 3>& fill, bool given) {
   const Mapper mapper(image, map);
-  const auto w = static_cast<std::size_t>(image.width);
-  const auto sample = [&](int c, float x, float y) {
-    if (!(x >= 0 && x < static_cast<float>(image.width) && y >= 0 &&
-          y < static_cast<float>(image.height)))
-      return static_cast<float>(fill[static_cast<std::size_t>(c)]);
-    const std::size_t at = static_cast<std::size_t>(y) * w + static_cast<std::size_t>(x);
-    return static_cast<float>(source_[image.pixels() * static_cast<std::size_t>(c) + at]);
-  };
-  for (std::int32_t row = 0; row < image.height; ++row) {
-    for (std::int32_t column = 0; column < image.width; ++column) {
+  const std::int32_t width = image.width, height = image.height;
+  const auto w = static_cast<std::size_t>(width);
+  for (std::int32_t row = 0; row < height; ++row) {
+    for (std::int32_t column = 0; column < width; ++column) {
       const Point point = mapper(column, row);
-      const float x = std::floor(point.x), y = std::floor(point.y);
-      const float right = point.x - x, down = point.y - y;
+      const std::size_t out = static_cast<std::size_t>(row) * w + static_cast<std::size_t>(column);
+      // Also false where a coordinate is not a number.
+      if (!(point.x > -1 && point.x < static_cast<float>(width) && point.y > -1 &&
+            point.y < static_cast<float>(height))) {
+        for (int c = 0; c < image.channels; ++c)
+          image.plane(c)[out] = fill[static_cast<std::size_t>(c)];
+        continue;
+      }
+      const auto x = static_cast<std::int32_t>(std::floor(point.x));
+      const auto y = static_cast<std::int32_t>(std::floor(point.y));
+      const float right = point.x - static_cast<float>(x), down = point.y - static_cast<float>(y);
+      // Pixels outside weigh nothing, and are read where there is one.
+      const float wx0 = x >= 0 ? 1 - right : 0, wx1 = x + 1 < width ? right : 0;
+      const float wy0 = y >= 0 ? 1 - down : 0, wy1 = y + 1 < height ? down : 0;
+      const auto x0 = static_cast<std::size_t>(std::max(x, 0));
+      const auto x1 = static_cast<std::size_t>(std::min(x + 1, width - 1));
+      const auto top = static_cast<std::size_t>(std::max(y, 0)) * w;
+      const auto bottom = static_cast<std::size_t>(std::min(y + 1, height - 1)) * w;
+      const float mask = (wx0 + wx1) * (wy0 + wy1);
       for (int c = 0; c < image.channels; ++c) {
-        const float top = sample(c, x, y) * (1 - right) + sample(c, x + 1, y) * right;
-        const float bottom = sample(c, x, y + 1) * (1 - right) + sample(c, x + 1, y + 1) * right;
-        image.plane(c)[static_cast<std::size_t>(row) * w + static_cast<std::size_t>(column)] =
-            static_cast<std::uint8_t>(std::nearbyint(top * (1 - down) + bottom * down));
+        const std::uint8_t* from = source_.data() + image.pixels() * static_cast<std::size_t>(c);
+        float v = wy0 * (wx0 * from[top + x0] + wx1 * from[top + x1]) +
+                  wy1 * (wx0 * from[bottom + x0] + wx1 * from[bottom + x1]);
+        const float outside = fill[static_cast<std::size_t>(c)];
+        if (given) v = (v - outside) * mask + outside;
+        image.plane(c)[out] = static_cast<std::uint8_t>(std::nearbyint(v));
       }
     }
   }

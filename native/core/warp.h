@@ -21,22 +21,24 @@ struct WarpMap {
 WarpMap affine_map(double degrees, double move_x, double move_y, double scale, double shear_x,
                    double shear_y, double centre_x = 0, double centre_y = 0);
 
-// The map that takes the corners of a result of height x width (top left, top right, bottom right,
-// bottom left) to these points of an image of the same size, (x, y) in pixels from its top left.
+// The map of an image whose corner pixels (top left, top right, bottom right, bottom left) come to
+// lie at these points of the result, (x, y) in pixels from its top left corner.
 WarpMap perspective_map(std::int32_t height, std::int32_t width,
                         const std::array<std::array<double, 2>, 4>& corners);
 
 class Warp {
  public:
-  // image becomes the result, of the same size. fill: of each channel, where the point lies
-  // outside of the image.
+  // image becomes the result, of the same size. fill: the value of each channel where the point
+  // lies outside of the image. Between pixels, as torchvision has it, those outside are 0, and the
+  // sum counts with its share of the fill once more (unless no fill was `given`).
   void run(const Planes& image, const WarpMap& map, bool bilinear,
-           const std::array<std::uint8_t, 3>& fill);
+           const std::array<std::uint8_t, 3>& fill, bool given);
 
  private:
   void shift_rows(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
   void nearest(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
-  void bilinear(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
+  void bilinear(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill,
+                bool given);
 
   std::vector<std::uint8_t> source_;
   std::vector<std::int32_t> at_;

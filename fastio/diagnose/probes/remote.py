@@ -169,7 +169,8 @@ def loader_bytes_s(context: Context) -> float | None:
     if run.begun is None:
         return None
     done = run.stats[-1] - run.stats[run.begun]
-    busy_s, took_s = done.read_s + done.decode_s + done.resample_s, run.stop_s - run.begin_s
+    busy_s = done.read_s + done.decode_s + done.resample_s + done.augment_s
+    took_s = run.stop_s - run.begin_s
     if done.bytes_fetched < _LEAST_FETCHED or busy_s > _BUSY * context.cores * took_s:
         return None
     return done.bytes_fetched / took_s

@@ -212,7 +212,7 @@ def busy_table(measured: Measured) -> Table:
 
     columns: Columns = {
         "run": lambda run: RUN_NAMES[run.name],
-        **{stage: seconds(stage) for stage in ("read", "decode", "resample")},
+        **{stage: seconds(stage) for stage in ("read", "decode", "resample", "augment")},
         "Python": seconds("transform"),
         **{stage: seconds(stage) for stage in ("copy", "compute")},
         "bytes": lambda run: size(run.bytes_read),

@@ -288,7 +288,7 @@ def diagnose_stats(
 def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
     """Yields a finding for each part of the time that is waited for and matters."""
     elapsed_s, batches = stats.elapsed_s, max(1, stats.batches)
-    busy_s = stats.read_s + stats.decode_s + stats.resample_s
+    busy_s = stats.read_s + stats.decode_s + stats.resample_s + stats.augment_s
     # Remedies that leave the threads as much to do gain no more than they take.
     least_s = max(model_s or 0.0, busy_s / stats.threads if stats.threads else 0.0)
     between_s = stats.between_s * 1e3 / batches
@@ -296,7 +296,7 @@ def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[F
     culprit, what, advice, after_s = _thread_waits(stats, cores, model_s or 0.0)
     busy = (
         f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
-        f"{stats.resample_s:.1f} s resizing"
+        f"{stats.resample_s:.1f} s resizing, {stats.augment_s:.1f} s augmenting"
         if stats.path == "native"
         else f"{stats.wait_share:.0%} of the time is waiting in next()"
     )
@@ -349,7 +349,7 @@ def _thread_waits(stats: Stats, cores: int, model_s: float) -> tuple[Culprit, st
     if 0 < stats.threads < cores:
         what = f"{stats.threads} loading threads, on {cores} cores"
         return "threads", what, THREADS, max(model_s, stats.elapsed_s * stats.threads / cores)
-    if stats.read_s > stats.decode_s + stats.resample_s:
+    if stats.read_s > stats.decode_s + stats.resample_s + stats.augment_s:
         advice = "fastio pack, a faster disk, more memory; see `fastio doctor DATA`"
         return "fetch", "threads that wait for the disk", advice, model_s
     advice = "fastio pack (blocks), more cores; see `fastio doctor DATA`"

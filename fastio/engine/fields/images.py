@@ -61,12 +61,12 @@ class ImageReader(Reader):
         self._stager = stager
         self._source = ImageSource(dataset, name, stager)
         self.compiled = settings.transforms.get(name) or Compiled()
-        self._geometry = self.compiled.native()
+        self._chain = self.compiled.native()
         self._channels = kind.channels
         self._channels_last = settings.channels_last
         size = self.compiled.size
-        fuses = settings.normalize_on_cpu and size is not None
-        self._affine = affine(self.compiled.tail, kind.channels) if fuses else None
+        fuses = settings.normalize_on_cpu or self.compiled.erasing
+        self._affine = affine(self.compiled.tail, kind.channels) if fuses and size else None
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self._affine is None else ()
         self.pools = {}
         if size is not None:
@@ -141,7 +141,7 @@ class ImageReader(Reader):
         slots.append(
             self._threads.native.submit(
                 files,
-                self._geometry,
+                self._chain,
                 batch.seed,
                 batch.epoch,
                 reads.file,
@@ -190,9 +190,9 @@ class ImageReader(Reader):
         place = out
         if place is None:
             (plan,) = augmentation(self.compiled, seed, epoch, [key], [height], [width])
-            place = np.empty(self._shape(plan.window[2:]), np.uint8)
+            place = np.empty(self._shape(plan.size), np.uint8)
         _native.transform(
-            self._geometry, seed, epoch, key, pixels, place, self._channels_last, self._affine
+            self._chain, seed, epoch, key, pixels, place, self._channels_last, self._affine
         )
         return place if out is None else None
 

@@ -311,7 +311,7 @@ def submitted(engine: _native.Engine, files: _native.FileSet, **changed: Any) ->
         "normalize": None,
         "out": np.zeros((2, 4, 4, 3), np.uint8),
     }
-    return engine.submit(files, _native.Geometry(), 0, 0, *(given | changed).values())
+    return engine.submit(files, _native.Chain(), 0, 0, *(given | changed).values())
 
 
 @pytest.fixture
@@ -400,7 +400,7 @@ def test_checksums_and_bins_refuse_arguments() -> None:
 
 
 def test_pixels_of_another_size_are_refused() -> None:
-    geometry = _native.Geometry()
+    chain = _native.Chain()
     pixels = np.zeros((4, 4, 3), np.uint8)
     wrong = [
         (np.zeros((4, 5, 3), np.uint8), True, None),
@@ -412,15 +412,17 @@ def test_pixels_of_another_size_are_refused() -> None:
     ]
     for out, channels_last, normalize in wrong:
         with pytest.raises(REFUSED):
-            _native.transform(geometry, 0, 0, 0, pixels, out, channels_last, normalize)
+            _native.transform(chain, 0, 0, 0, pixels, out, channels_last, normalize)
     with pytest.raises(REFUSED):
         _native.transform(
-            geometry, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy(), True, None
+            chain, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy(), True, None
         )
     one = np.ones(1, np.int32)
-    for out in (np.zeros((1, 11), np.int32), read_only(np.zeros((1, 12), np.int32))):
+    for wrong in (np.ones(2, np.int32), np.zeros(1, np.int32)):
         with pytest.raises(REFUSED):
-            geometry.plans(0, 0, int64(0), one, one, out)
+            chain.draws(0, 0, int64(0), wrong, one)
+        with pytest.raises(REFUSED):
+            chain.draws(0, 0, int64(0), one, wrong)
 
 
 def test_a_forked_child_waits_for_no_lock_of_its_parent(

@@ -51,9 +51,9 @@ def raw_images(path: Path, rows: int) -> tuple[_native.FileSet, list[np.ndarray]
 def test_an_image_is_taken_by_one_thread(tmp_path: Path) -> None:
     files, reads = raw_images(tmp_path / "raw", 64)
     engine = _native.Engine(2)
-    geometry = _native.Geometry()
+    chain = _native.Chain()
     for _ in range(20):
-        slot = engine.submit(files, geometry, 0, 0, *reads, None, None, 3, True, None, None)
+        slot = engine.submit(files, chain, 0, 0, *reads, None, None, 3, True, None, None)
         assert slot.wait(60.0)
         taken: list[object] = []
 
@@ -70,17 +70,16 @@ def test_a_geometry_grows_while_it_is_used(tmp_path: Path) -> None:
     engine = _native.Engine(2)
     one = np.full(50, 4, np.int32)
     for _ in range(5):
-        geometry = _native.Geometry()
+        chain = _native.Chain()
 
-        def grow(geometry: _native.Geometry = geometry) -> None:
+        def grow(chain: _native.Chain = chain) -> None:
             for _ in range(200):
-                geometry.horizontal_flip(0.5)
+                chain.horizontal_flip(0.5)
 
-        def use(geometry: _native.Geometry = geometry) -> None:
-            out = np.zeros((50, 12), np.int32)
+        def use(chain: _native.Chain = chain) -> None:
             for _ in range(30):
-                geometry.plans(0, 0, np.arange(50), one, one, out)
-                slot = engine.submit(files, geometry, 0, 0, *reads, None, None, 3, True, None, None)
+                chain.draws(0, 0, np.arange(50), one, one)
+                slot = engine.submit(files, chain, 0, 0, *reads, None, None, 3, True, None, None)
                 assert slot.wait(60.0)
                 assert slot.failures() == []
 
@@ -122,14 +121,14 @@ def test_a_table_is_set_gathered_and_closed_by_threads(tmp_path: Path) -> None:
 
 def test_an_engine_is_closed_while_batches_are_submitted(tmp_path: Path) -> None:
     files, reads = raw_images(tmp_path / "raw", 16)
-    geometry = _native.Geometry()
+    chain = _native.Chain()
     for _ in range(10):
         engine = _native.Engine(2)
 
         def submit(engine: _native.Engine = engine) -> None:
             for _ in range(20):
                 out = np.zeros((16, 4, 4, 3), np.uint8)
-                slot = engine.submit(files, geometry, 0, 0, *reads, None, None, 3, True, None, out)
+                slot = engine.submit(files, chain, 0, 0, *reads, None, None, 3, True, None, out)
                 engine.set_threads(3)
                 engine.counters()
                 slot.wait(0.0)

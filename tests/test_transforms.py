@@ -162,7 +162,7 @@ def test_a_list_is_taken_apart_in_its_three_parts() -> None:
     compiled = T.compile(
         [T.Resize(256), T.CenterCrop(224), T.ToDtype("float32", scale=True), T.OnBatch(mixup)]
     )
-    assert compiled.geometry == (T.Resize(256), T.CenterCrop(224))
+    assert compiled.steps == (T.Resize(256), T.CenterCrop(224))
     assert compiled.tail == (T.ToDtype("float32", scale=True),)
     assert compiled.batch == (mixup,)
 
@@ -187,10 +187,9 @@ def test_the_size_is_known_when_it_does_not_depend_on_the_image(steps: Any, size
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([T.Resize(8), T.Resize(4)], "resampled once"),
-        ([T.RandomResizedCrop(8), T.Resize(4)], "resampled once"),
-        ([T.ToDtype("float32"), T.Resize(8)], "flips first"),
-        ([T.OnBatch(abs), T.CenterCrop(8)], "flips first"),
+        ([T.ToDtype("float32"), T.Resize(8)], "operations on pixels first"),
+        ([T.Normalize([0], [1]), T.ColorJitter(0.4)], "operations on pixels first"),
+        ([T.OnBatch(abs), T.CenterCrop(8)], "put OnBatch last"),
         ([T.OnBatch(abs), T.Normalize([0], [1])], r"after OnBatch\(abs\)"),
         (["flip"], "is neither a transform"),
         ([None], "is neither a transform"),
@@ -314,7 +313,7 @@ def test_to_uint8_before_a_crop_as_in_torchvisions_recipes_is_left_out() -> None
         stand_in(
             "Resize", size=4, max_size=None, interpolation=type("I", (), {"value": "lanczos"})
         ),
-        stand_in("RandomCrop", size=4, padding=[1, 2], pad_if_needed=False, fill=0),
+        stand_in("RandomCrop", size=4, padding=None, pad_if_needed=True, fill=0),
         stand_in("Compose", transforms=[stand_in("ToTensor"), stand_in("ColorJitter")]),
         stand_in("Compose", transforms=[lambda x: x]),
         stand_in("ToDtype", dtype={"image": "float32"}, scale=True),

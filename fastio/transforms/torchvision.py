@@ -62,7 +62,7 @@ def from_torchvision(transform: object) -> list[Any] | None:
     convert = _TORCHVISION.get(kind.__name__)
     try:
         return None if convert is None else convert(transform)
-    except (TransformError, TypeError, ValueError):
+    except (AttributeError, TransformError, TypeError, ValueError):
         return None
 
 

@@ -186,7 +186,7 @@ class Bench {
 
   int crops_;
   Codebook book_;
-  Geometry geometry_;
+  Chain geometry_;
   std::vector<std::unique_ptr<Photo>> photos_;
   std::size_t blocks_ = 0, jpeg_bytes_ = 0, record_bytes_ = 0;
   int foreign_ = 0;
@@ -266,7 +266,7 @@ void Bench::time_crops() {
   ImageCounters counters;
   ImageDecoder decoder(counters);
   ImageTask task;
-  task.geometry = &geometry_;
+  task.chain = &geometry_;
   task.codebook = &book_;
   task.seed = kSeed;
   std::vector<std::uint8_t> out(std::size_t{3} * kSize * kSize);

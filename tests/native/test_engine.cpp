@@ -63,13 +63,13 @@ class Shard {
     file.close();
     files = std::make_shared<FileSet>(true);
     files->add({path_});
-    auto crop = std::make_shared<Geometry>();
+    auto crop = std::make_shared<Chain>();
     GeometryStep step;
     step.kind = GeometryStep::Kind::random_crop;
     step.height = step.width = kEdge;
-    REQUIRE(crop->add(step).ok());
-    geometry = crop;
-    whole = std::make_shared<Geometry>();
+    crop->add(step);
+    chain = crop;
+    whole = std::make_shared<Chain>();
   }
   ~Shard() { fs::remove(path_); }
   Shard(const Shard&) = delete;
@@ -93,7 +93,7 @@ class Shard {
   // A batch whose rows go to `out`, which has room for them.
   std::shared_ptr<ImageSlot> batch(std::size_t rows, Bytes& out) const {
     out.assign(rows * kRowBytes, 1);
-    return std::make_shared<ImageSlot>(files, geometry, nullptr, ImageTask{}, reads(rows),
+    return std::make_shared<ImageSlot>(files, chain, nullptr, ImageTask{}, reads(rows),
                                        out.data(), kEdge, kEdge);
   }
   std::shared_ptr<ImageSlot> own_sizes(ImageReads of) const {
@@ -108,7 +108,7 @@ class Shard {
   }
 
   std::shared_ptr<FileSet> files;
-  std::shared_ptr<const Geometry> geometry, whole;
+  std::shared_ptr<const Chain> chain, whole;
 
  private:
   std::string path_;
@@ -169,7 +169,7 @@ TEST_CASE("a bad row is its own status, and its neighbours are whole") {
   reads.codec[6] = 77;                      // of no kind
   reads.length[7] = -2;                     // no length
   Bytes memory(8 * kRowBytes);
-  const auto slot = std::make_shared<ImageSlot>(shard.files, shard.geometry, nullptr, ImageTask{},
+  const auto slot = std::make_shared<ImageSlot>(shard.files, shard.chain, nullptr, ImageTask{},
                                                 reads, memory.data(), kEdge, kEdge);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
@@ -349,7 +349,7 @@ TEST_CASE("an engine that goes with work in its queue leaves every batch done") 
   }
 }
 
-TEST_CASE("slots, files and geometry may outlive the engine, or go before it") {
+TEST_CASE("slots, files and chain may outlive the engine, or go before it") {
   Engine engine(2);
   std::shared_ptr<ImageSlot> last;
   Bytes memory[20];

@@ -110,10 +110,10 @@ const Shard& mixed() {
   return shard;
 }
 
-std::shared_ptr<const Geometry> chain(const std::vector<GeometryStep>& steps) {
-  auto geometry = std::make_shared<Geometry>();
-  for (const GeometryStep& step : steps) REQUIRE(geometry->add(step).ok());
-  return geometry;
+std::shared_ptr<const Chain> chain_of(const std::vector<GeometryStep>& steps) {
+  auto chain = std::make_shared<Chain>();
+  for (const GeometryStep& step : steps) chain->add(step);
+  return chain;
 }
 
 struct Outcome {
@@ -124,13 +124,13 @@ struct Outcome {
 
 // A batch of these rows from a file of these bytes.
 Outcome run(const Bytes& file, const ImageReads& reads, std::shared_ptr<const Codebook> book,
-            std::shared_ptr<const Geometry> geometry, int threads = 2) {
+            std::shared_ptr<const Chain> chain, int threads = 2) {
   const TemporaryFile on_disk(file);
   const auto files = std::make_shared<FileSet>(true);
   files->add({on_disk.path});
   Engine engine(threads);
   const auto slot =
-      std::make_shared<ImageSlot>(files, geometry, book, ImageTask{}, reads, nullptr, 0, 0);
+      std::make_shared<ImageSlot>(files, chain, book, ImageTask{}, reads, nullptr, 0, 0);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   Outcome out;
@@ -148,9 +148,9 @@ Outcome run(const Bytes& file, const ImageReads& reads, std::shared_ptr<const Co
 
 // What one row's record gives from memory.
 Bytes from_memory(const Shard& shard, const ImageReads& reads, std::size_t row,
-                  const Geometry& geometry) {
+                  const Chain& chain) {
   ImageTask task;
-  task.geometry = &geometry;
+  task.chain = &chain;
   task.codebook = shard.book.get();
   ImageRequest request;
   request.orientation = reads.orientation[row];
@@ -186,11 +186,11 @@ TEST_CASE("records read whole or in parts give the pixels that they give from me
                                               {sized(Kind::resize, 9, 8)},
                                               {sized(Kind::center_crop, 1000, 3)}})
     for (const int threads : {1, 3}) {
-      const auto geometry = chain(steps);
-      const Outcome got = run(shard.bytes, reads, shard.book, geometry, threads);
+      const auto chain = chain_of(steps);
+      const Outcome got = run(shard.bytes, reads, shard.book, chain, threads);
       for (std::size_t row = 0; row < 4; ++row) {
         REQUIRE(got.status[row].ok());
-        REQUIRE(got.pixels[row] == from_memory(shard, reads, row, *geometry));
+        REQUIRE(got.pixels[row] == from_memory(shard, reads, row, *chain));
       }
     }
 }
@@ -201,9 +201,9 @@ TEST_CASE("of a large record no more is read than a crop or a thumbnail needs") 
   const ImageReads reads = only(shard.reads(), 1);
   const std::size_t head = header_bytes_bound(600, 500);
   const Outcome crop =
-      run(shard.bytes, reads, shard.book, chain({sized(Kind::center_crop, 16, 16)}));
+      run(shard.bytes, reads, shard.book, chain_of({sized(Kind::center_crop, 16, 16)}));
   CHECK(crop.bytes < head + shard.records[1].size() / 8);
-  const Outcome eighth = run(shard.bytes, reads, shard.book, chain({sized(Kind::resize, 30, 30)}));
+  const Outcome eighth = run(shard.bytes, reads, shard.book, chain_of({sized(Kind::resize, 30, 30)}));
   CHECK(eighth.bytes == head + header.ac_begin[0] - header.bytes);
 }
 
@@ -212,7 +212,7 @@ TEST_CASE("a narrow crop of a wide photo reads its groups of tiles, not whole ti
   shard.add(sized_picture(600, 3600, 30), 0);
   const BlockHeader header = test::header_of(shard.records[0]);
   const Outcome crop = run(shard.bytes, only(shard.reads(), 0), shard.book,
-                           chain({sized(Kind::center_crop, 100, 100)}));
+                           chain_of({sized(Kind::center_crop, 100, 100)}));
   REQUIRE(crop.status[0].ok());
   // 248 to 350 down, 1748 to 1852 across, with the samples that chroma is interpolated from.
   const std::int32_t first = 248 / 16, last = 350 / 16, column = 1800 / 512;
@@ -230,16 +230,16 @@ TEST_CASE("a record of 48 KiB is read whole, one of a byte more in parts") {
   Shard shard;
   shard.add(sized_picture(200, 200, 20), kReadWhole);
   shard.add(sized_picture(200, 200, 20), kReadWhole + 1);
-  const auto geometry = chain({sized(Kind::center_crop, 20, 20)});
-  CHECK(run(shard.bytes, only(shard.reads(), 0), shard.book, geometry).bytes == kReadWhole);
-  CHECK(run(shard.bytes, only(shard.reads(), 1), shard.book, geometry).bytes < kReadWhole / 2);
+  const auto chain = chain_of({sized(Kind::center_crop, 20, 20)});
+  CHECK(run(shard.bytes, only(shard.reads(), 0), shard.book, chain).bytes == kReadWhole);
+  CHECK(run(shard.bytes, only(shard.reads(), 1), shard.book, chain).bytes < kReadWhole / 2);
 }
 
 TEST_CASE("padding alone takes nothing of a large record but its header") {
   const Shard& shard = mixed();
   GeometryStep corner = sized(Kind::random_crop, 1, 1);
   corner.padding = 30000;  // the picture is one part in 10,000 of it
-  const Outcome zero = run(shard.bytes, only(shard.reads(), 1), shard.book, chain({corner}));
+  const Outcome zero = run(shard.bytes, only(shard.reads(), 1), shard.book, chain_of({corner}));
   REQUIRE(zero.status[0].ok());
   CHECK(zero.pixels[0] == Bytes(3, 0));
   CHECK(zero.bytes == header_bytes_bound(600, 500));
@@ -247,14 +247,14 @@ TEST_CASE("padding alone takes nothing of a large record but its header") {
 
 TEST_CASE("columns that name another size than a large record do not matter") {
   const Shard& shard = mixed();
-  const auto geometry = chain({sized(Kind::random_resized_crop, 50, 50)});
+  const auto chain = chain_of({sized(Kind::random_resized_crop, 50, 50)});
   ImageReads reads = only(shard.reads(), 1);
-  const Bytes right = run(shard.bytes, reads, shard.book, geometry).pixels[0];
+  const Bytes right = run(shard.bytes, reads, shard.book, chain).pixels[0];
   for (const auto& [height, width] :
        std::vector<std::pair<int, int>>{{1, 1}, {0, 0}, {-3, 9}, {65535, 65535}}) {
     reads.height[0] = height;
     reads.width[0] = width;
-    const Outcome got = run(shard.bytes, reads, shard.book, geometry);
+    const Outcome got = run(shard.bytes, reads, shard.book, chain);
     REQUIRE(got.status[0].ok());
     CHECK(got.pixels[0] == right);
   }
@@ -264,11 +264,11 @@ TEST_CASE("damage to a large record matters where the crop is") {
   const Shard& shard = mixed();
   const BlockHeader header = test::header_of(shard.records[1]);
   const ImageReads reads = only(shard.reads(), 1);
-  const auto geometry = chain({sized(Kind::center_crop, 32, 32)});
+  const auto chain = chain_of({sized(Kind::center_crop, 32, 32)});
   const auto code = [&](std::size_t at) {
     Bytes damaged = shard.bytes;
     damaged[shard.begin[1] + at] ^= 1;
-    return run(damaged, reads, shard.book, geometry).status[0].code;
+    return run(damaged, reads, shard.book, chain).status[0].code;
   };
   const std::size_t row = 300 / 16, tiles = 4;
   CHECK(code(header.bytes - 9) == Code::corrupt);
@@ -282,32 +282,32 @@ TEST_CASE("damage to a large record matters where the crop is") {
 
 TEST_CASE("a file cut short within a record is an error as far as it matters") {
   const Shard& shard = mixed();
-  const auto geometry = chain({sized(Kind::center_crop, 32, 32)});
+  const auto chain = chain_of({sized(Kind::center_crop, 32, 32)});
   for (const std::size_t row : {0, 1}) {
     const ImageReads reads = only(shard.reads(), row);
     const std::size_t begin = shard.begin[row], size = shard.records[row].size();
     for (const std::size_t left : {std::size_t{0}, std::size_t{1}, std::size_t{19}, size / 100,
                                    size / 20, size / 4, size / 3}) {
       const Bytes part(shard.bytes.data(), shard.bytes.data() + begin + left);
-      CHECK(run(part, reads, shard.book, geometry).status[0].code == Code::truncated);
+      CHECK(run(part, reads, shard.book, chain).status[0].code == Code::truncated);
     }
   }
   const Bytes all_but_one(shard.bytes.data(),
                           shard.bytes.data() + shard.begin[1] + shard.records[1].size() - 1);
-  CHECK(run(all_but_one, only(shard.reads(), 1), shard.book, geometry).status[0].ok());
+  CHECK(run(all_but_one, only(shard.reads(), 1), shard.book, chain).status[0].ok());
 }
 
 TEST_CASE("offsets and lengths that are no record's are errors, and neighbours are whole") {
   const Shard& shard = mixed();
-  const auto geometry = chain({sized(Kind::random_resized_crop, 20, 20)});
+  const auto chain = chain_of({sized(Kind::random_resized_crop, 20, 20)});
   const ImageReads sound = shard.reads();
-  const Outcome expected = run(shard.bytes, sound, shard.book, geometry);
+  const Outcome expected = run(shard.bytes, sound, shard.book, chain);
   constexpr std::int64_t kMost = INT64_MAX;
   const auto check = [&](std::int64_t offset, std::int64_t length, Code code) {
     ImageReads reads = sound;
     reads.offset[1] = offset;
     reads.length[1] = length;
-    const Outcome got = run(shard.bytes, reads, shard.book, geometry);
+    const Outcome got = run(shard.bytes, reads, shard.book, chain);
     CAPTURE(offset);
     CAPTURE(length);
     CAPTURE(got.status[1].message);
@@ -331,12 +331,12 @@ TEST_CASE("the checksum column is not of block records, which have their own") {
   const Shard& shard = mixed();
   ImageReads reads = shard.reads();
   reads.crc32c.assign(4, 12345);
-  const Outcome got = run(shard.bytes, reads, shard.book, chain({sized(Kind::center_crop, 9, 9)}));
+  const Outcome got = run(shard.bytes, reads, shard.book, chain_of({sized(Kind::center_crop, 9, 9)}));
   for (const Status& status : got.status) CHECK(status.ok());
 }
 
 TEST_CASE("block records of a batch without a codebook are errors") {
   const Shard& shard = mixed();
-  const Outcome got = run(shard.bytes, shard.reads(), nullptr, chain({}));
+  const Outcome got = run(shard.bytes, shard.reads(), nullptr, chain_of({}));
   for (const Status& status : got.status) CHECK(status.code == Code::corrupt);
 }

@@ -165,11 +165,11 @@ TEST_CASE("crops, padding, flips and orientations are those of the whole picture
   for (int round = 0; round < 400; ++round) {
     const JpegOptions o = test::random_options(rng);
     const Bytes file = test::make_jpeg(o, rng());
-    Geometry geometry;
+    Chain chain;
     for (int i = random_int(rng, 0, 3); i > 0; --i)
-      REQUIRE(geometry.add(random_step(rng, 60)).ok());
+      chain.add(random_step(rng, 60));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.channels = rng() % 4 == 0 ? 1 : 3;
     ImageRequest request;
     request.orientation = static_cast<std::uint8_t>(random_int(rng, 1, 8));
@@ -178,11 +178,11 @@ TEST_CASE("crops, padding, flips and orientations are those of the whole picture
     CAPTURE(int{request.orientation});
     const Result got = decode(bench.decoder, task, request, file);
     const Picture whole = upright(decoded(file), request.orientation);
-    CropPlan plan;
-    const Status planned = geometry.plan(whole.height, whole.width, 0, 0, round, plan);
+    DrawnChain drawn;
+    const Status planned = chain.draw(whole.height, whole.width, 0, 0, round, drawn);
     REQUIRE(got.status.code == planned.code);
     if (!planned.ok()) continue;
-    const Picture expected = with_channels(applied(whole, plan), task.channels);
+    const Picture expected = with_channels(applied(whole, drawn.crop), task.channels);
     REQUIRE(got.height == expected.height);
     REQUIRE(got.width == expected.width);
     REQUIRE(got.out == expected.pixels);
@@ -198,11 +198,11 @@ TEST_CASE("a raw image is what a JPEG of the same pixels would be") {
     Picture p{random_int(rng, 1, 40), random_int(rng, 1, 40), 0, {}};
     p.channels = std::vector<int>{1, 3, 4}[rng() % 3];
     p.pixels = test::picture(p.height, p.width, p.channels, 100, rng());
-    Geometry geometry;
+    Chain chain;
     for (int i = random_int(rng, 0, 2); i > 0; --i)
-      REQUIRE(geometry.add(random_step(rng, 30)).ok());
+      chain.add(random_step(rng, 30));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.channels = rng() % 2 ? 1 : 3;
     ImageRequest request;
     request.codec = Codec::raw;
@@ -213,20 +213,20 @@ TEST_CASE("a raw image is what a JPEG of the same pixels would be") {
     request.row = round;
     const Result got = decode(bench.decoder, task, request, p.pixels);
     const Picture whole = upright(p, request.orientation);
-    CropPlan plan;
-    if (!geometry.plan(whole.height, whole.width, 0, 0, round, plan).ok()) continue;
+    DrawnChain drawn;
+    if (!chain.draw(whole.height, whole.width, 0, 0, round, drawn).ok()) continue;
     REQUIRE(got.status.ok());
-    REQUIRE(got.out == with_channels(applied(whole, plan), task.channels).pixels);
+    REQUIRE(got.out == with_channels(applied(whole, drawn.crop), task.channels).pixels);
   }
 }
 
 TEST_CASE("planes and floats hold the values of interleaved bytes") {
   const Bytes file = test::make_jpeg(JpegOptions{.height = 20, .width = 33}, 1);
-  Geometry geometry;
-  REQUIRE(geometry.add(sized(Kind::center_crop, 25, 18)).ok());
+  Chain chain;
+  chain.add(sized(Kind::center_crop, 25, 18));
   Bench bench;
   ImageTask task;
-  task.geometry = &geometry;
+  task.chain = &chain;
   const Result bytes = decode(bench.decoder, task, {}, file);
   REQUIRE(bytes.status.ok());
   for (const Layout layout : {Layout::hwc, Layout::chw}) {
@@ -268,10 +268,10 @@ TEST_CASE("a crop that is shrunk a lot is close to the same crop of the whole pi
     o.quality = 95;
     o.noise = 4;
     const Bytes file = test::make_jpeg(o, rng());
-    Geometry geometry;
-    REQUIRE(geometry.add(sized(Kind::random_resized_crop, 17, 13)).ok());
+    Chain chain;
+    chain.add(sized(Kind::random_resized_crop, 17, 13));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     const Picture whole = upright(decoded(file), orientation);
     for (int row = 0; row < 6; ++row) {
       ImageRequest request;
@@ -304,7 +304,7 @@ TEST_CASE("any chain on any picture stays within its memory") {
     if (round % 10 == 1) o.width *= 10;
     o.progressive = round % 7 == 0 && !o.four_tables;
     const Bytes file = test::make_jpeg(o, rng());
-    Geometry geometry;
+    Chain chain;
     bool resized = false;
     for (int i = random_int(rng, 1, 4); i > 0; --i) {
       GeometryStep s = random_step(rng, 90);
@@ -316,10 +316,10 @@ TEST_CASE("any chain on any picture stays within its memory") {
         s.filter = kFilters[rng() % 3];
         s.antialias = rng() % 4 != 0;
       }
-      REQUIRE(geometry.add(s).ok());
+      chain.add(s);
     }
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.channels = rng() % 3 == 0 ? 1 : 3;
     task.store.layout = rng() % 2 ? Layout::hwc : Layout::chw;
     task.store.element = rng() % 2 ? Element::u8 : Element::f32;
@@ -343,25 +343,25 @@ TEST_CASE("the longest edges there are") {
   task.channels = 1;
   for (const auto& [height, width] :
        std::vector<std::pair<int, int>>{{65535, 1}, {1, 65535}, {3, 3}}) {
-    Geometry geometry;
-    REQUIRE(geometry.add(sized(Kind::resize, height, width)).ok());
-    task.geometry = &geometry;
+    Chain chain;
+    chain.add(sized(Kind::resize, height, width));
+    task.chain = &chain;
     CHECK(decode(bench.decoder, task, {}, wide).status.ok());
   }
-  Geometry shorter;  // would be 65535 x 65500 times as much
-  REQUIRE(shorter.add(sized(Kind::resize, 65535, 0)).ok());
-  task.geometry = &shorter;
+  Chain shorter;  // would be 65535 x 65500 times as much
+  shorter.add(sized(Kind::resize, 65535, 0));
+  task.chain = &shorter;
   CHECK(decode(bench.decoder, task, {}, wide).status.code == Code::unsupported);
-  Geometry padded;
-  REQUIRE(padded.add(sized(Kind::center_crop, 65535, 10)).ok());
-  task.geometry = &padded;
+  Chain padded;
+  padded.add(sized(Kind::center_crop, 65535, 10));
+  task.chain = &padded;
   CHECK(decode(bench.decoder, task, {}, wide).status.ok());
 }
 
 TEST_CASE("raw images whose bytes are not their size are corrupt") {
-  const Geometry geometry;
+  const Chain chain;
   ImageTask task;
-  task.geometry = &geometry;
+  task.chain = &chain;
   Bench bench;
   const auto code = [&](std::int32_t height, std::int32_t width, int channels, std::size_t size) {
     ImageRequest request;
@@ -383,9 +383,9 @@ TEST_CASE("raw images whose bytes are not their size are corrupt") {
 }
 
 TEST_CASE("codecs and orientations that no writer makes are errors, not crashes") {
-  const Geometry geometry;
+  const Chain chain;
   ImageTask task;
-  task.geometry = &geometry;
+  task.chain = &chain;
   Bench bench;
   const Bytes file = test::make_jpeg(JpegOptions{.height = 9, .width = 14}, 1);
   for (int codec = 2; codec < 256; ++codec) {
@@ -401,9 +401,9 @@ TEST_CASE("codecs and orientations that no writer makes are errors, not crashes"
 }
 
 TEST_CASE("a size that is refused ends the image, and the next one is whole") {
-  const Geometry geometry;
+  const Chain chain;
   ImageTask task;
-  task.geometry = &geometry;
+  task.chain = &chain;
   Bench bench;
   const Bytes file = test::make_jpeg(JpegOptions{.height = 9, .width = 14}, 1);
   Bytes padded = file;

@@ -31,10 +31,10 @@ JpegOptions small_picture() {
 
 // A task for records of `sample` with these steps.
 struct Task : ImageTask {
-  Geometry steps;
+  Chain steps;
   Task(const Sample& sample, const std::vector<GeometryStep>& of) {
-    for (const GeometryStep& step : of) REQUIRE(steps.add(step).ok());
-    geometry = &steps;
+    for (const GeometryStep& step : of) steps.add(step);
+    chain = &steps;
     codebook = sample.book.get();
   }
   Task(const Task&) = delete;

@@ -95,11 +95,11 @@ TEST_CASE("crops, padding, flips and orientations of a record are those of its J
   int compared = 0;
   for (int round = 0; round < 300; ++round) {
     const Sample s(test::random_picture(rng, 60, 200), rng());
-    Geometry geometry;
+    Chain chain;
     for (int i = random_int(rng, 0, 3); i > 0; --i)
-      REQUIRE(geometry.add(random_step(rng, 60)).ok());
+      chain.add(random_step(rng, 60));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     ImageRequest request;
     request.orientation = static_cast<std::uint8_t>(random_int(rng, 1, 8));
     request.row = round;
@@ -123,18 +123,18 @@ TEST_CASE("resized crops are near those of the JPEG: each filter, window, flip a
     o.noise = 5;
     CAPTURE(test::describe(o));
     const Sample s(o, rng());
-    Geometry geometry;
+    Chain chain;
     GeometryStep step = sized(rng() % 2 ? Kind::resize : Kind::random_resized_crop,
                               random_int(rng, 48, 160), random_int(rng, 48, 160));
     if (step.kind == Kind::resize && rng() % 2) step.width = 0;
     step.filter = kFilters[round % 3];
     step.antialias = rng() % 4 != 0;
-    REQUIRE(geometry.add(step).ok());
-    if (rng() % 2) REQUIRE(geometry.add(sized(Kind::horizontal_flip, 0, 0)).ok());
-    if (rng() % 2) REQUIRE(geometry.add(sized(Kind::center_crop, 60, 70)).ok());
-    if (rng() % 4 == 0) REQUIRE(geometry.add(random_step(rng, 50)).ok());
+    chain.add(step);
+    if (rng() % 2) chain.add(sized(Kind::horizontal_flip, 0, 0));
+    if (rng() % 2) chain.add(sized(Kind::center_crop, 60, 70));
+    if (rng() % 4 == 0) chain.add(random_step(rng, 50));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     ImageRequest request;
     request.orientation = static_cast<std::uint8_t>(random_int(rng, 1, 8));
     request.row = round;
@@ -152,12 +152,12 @@ TEST_CASE("zeros around a picture stand where they do for its JPEG") {
     o.level = 255;
     o.quality = 100;
     const Sample s(o, 1);
-    Geometry geometry;
-    if (rng() % 2) REQUIRE(geometry.add(sized(Kind::resize, random_int(rng, 1, 50), 0)).ok());
+    Chain chain;
+    if (rng() % 2) chain.add(sized(Kind::resize, random_int(rng, 1, 50), 0));
     for (int i = random_int(rng, 1, 3); i > 0; --i)
-      REQUIRE(geometry.add(random_step(rng, 90)).ok());
+      chain.add(random_step(rng, 90));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.channels = rng() % 3 ? 3 : 1;
     ImageRequest request;
     request.orientation = static_cast<std::uint8_t>(random_int(rng, 1, 8));
@@ -179,10 +179,10 @@ TEST_CASE("gray pictures for RGB, and any picture for gray") {
       in.blocks[1] = in.blocks[2] = in.blocks[0];
     }
     const Sample s(in);
-    Geometry geometry;
-    REQUIRE(geometry.add(sized(Kind::random_resized_crop, 60, 50)).ok());
+    Chain chain;
+    chain.add(sized(Kind::random_resized_crop, 60, 50));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.channels = round % 2 ? 1 : 3;
     ImageRequest request;
     request.row = round;
@@ -199,10 +199,10 @@ TEST_CASE("files coded as RGB, also where two components are subsampled") {
     JpegCoefficients in = photo(70, 150, 3, test::kSamplings[round % 5], rng());
     in.shape.colour = Colour::rgb;
     const Sample s(in);
-    Geometry geometry;
-    if (round % 2) REQUIRE(geometry.add(sized(Kind::resize, 60, 100)).ok());
+    Chain chain;
+    if (round % 2) chain.add(sized(Kind::resize, 60, 100));
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.channels = round % 3 ? 3 : 1;
     const Both both = decode_both(bench, s, task, {});
     REQUIRE(both.blocks.status.ok());
@@ -216,10 +216,10 @@ TEST_CASE("a photo that is shrunk, a little or a lot, is near its exact pixels s
   for (const test::Sampling sampling : test::kSamplings)
     for (const int size : {300, 200, 120, 90, 70, 40, 20, 9}) {
       const Sample s(photo(640, 800, 3, sampling, rng()));
-      Geometry geometry;
-      REQUIRE(geometry.add(sized(Kind::random_resized_crop, size, size)).ok());
+      Chain chain;
+      chain.add(sized(Kind::random_resized_crop, size, size));
       ImageTask task;
-      task.geometry = &geometry;
+      task.chain = &chain;
       task.codebook = s.book.get();
       const test::Decoded exact = test::decode_fully(s.jpeg, 1);
       for (int row = 0; row < 4; ++row) {
@@ -234,9 +234,10 @@ TEST_CASE("a photo that is shrunk, a little or a lot, is near its exact pixels s
         CAPTURE(size);
         CAPTURE(sampling.h * 10 + sampling.v);
         // From a shrink of 8 on it is the mean of each block that is shrunk.
-        CropPlan plan;
-        REQUIRE(geometry.plan(exact.height, exact.width, 0, 0, row, plan).ok());
-        const bool means = std::min(plan.crop_height, plan.crop_width) >= 8 * size;
+        DrawnChain drawn;
+        REQUIRE(chain.draw(exact.height, exact.width, 0, 0, row, drawn).ok());
+        const bool means =
+            std::min(drawn.crop.crop_height, drawn.crop.crop_width) >= 8 * size;
         CHECK(mean_difference(got, expected) < (means ? 3 : 1));
       }
     }
@@ -250,10 +251,10 @@ TEST_CASE("without antialiasing or with nearest nothing is reduced, however much
     GeometryStep step = sized(Kind::resize, random_int(rng, 5, 60), random_int(rng, 5, 60));
     step.filter = kFilters[round % 3];
     step.antialias = step.filter == Filter::nearest && round % 2 == 1;
-    Geometry geometry;
-    REQUIRE(geometry.add(step).ok());
+    Chain chain;
+    chain.add(step);
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     const Both both = decode_both(bench, s, task, {});
     REQUIRE(both.blocks.status.ok());
     CHECK(mean_difference(both.blocks, both.jpeg) < 1);
@@ -266,7 +267,7 @@ TEST_CASE("one pixel of a picture, and a picture of one pixel") {
   for (int round = 0; round < 100; ++round) {
     JpegOptions o = test::random_picture(rng, round % 2 ? 1 : 70, round % 4 < 2 ? 1 : 200);
     const Sample s(o, rng());
-    Geometry geometry;
+    Chain chain;
     GeometryStep step = sized(Kind::random_crop, 1, 1);
     if (round % 3 == 1) step = sized(Kind::resize, 1, 1);
     if (round % 3 == 2) {
@@ -274,9 +275,9 @@ TEST_CASE("one pixel of a picture, and a picture of one pixel") {
       step.scale[0] = step.scale[1] = 1.0 / (o.height * o.width);
       step.ratio[0] = step.ratio[1] = 1;
     }
-    REQUIRE(geometry.add(step).ok());
+    chain.add(step);
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     ImageRequest request;
     request.row = round;
     request.orientation = static_cast<std::uint8_t>(random_int(rng, 1, 8));
@@ -295,17 +296,17 @@ TEST_CASE("edges of 65535 pixels") {
   task.codebook = s.book.get();
   for (const auto& [height, width] :
        std::vector<std::pair<int, int>>{{1, 65535}, {65535, 1}, {3, 3}, {1, 100}}) {
-    Geometry geometry;
-    REQUIRE(geometry.add(sized(Kind::resize, height, width)).ok());
-    task.geometry = &geometry;
+    Chain chain;
+    chain.add(sized(Kind::resize, height, width));
+    task.chain = &chain;
     for (const int orientation : {1, 6}) {
       ImageRequest request;
       request.orientation = static_cast<std::uint8_t>(orientation);
       CHECK(bench.decode(task, request, Codec::blocks, s.record).status.ok());
     }
   }
-  Geometry larger;
-  REQUIRE(larger.add(sized(Kind::resize, 65536, 4)).ok());
-  task.geometry = &larger;
+  Chain larger;
+  larger.add(sized(Kind::resize, 65536, 4));
+  task.chain = &larger;
   CHECK(bench.decode(task, {}, Codec::blocks, s.record).status.code == Code::unsupported);
 }

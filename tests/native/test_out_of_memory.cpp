@@ -110,7 +110,7 @@ TEST_CASE("without memory, images fail by name, and are decoded again when there
   for (const bool keep_open : {false, true}) {
     const auto files = std::make_shared<FileSet>(keep_open);
     files->add(std::vector<std::string>(8, file.path));
-    const auto geometry = std::make_shared<Geometry>();
+    const auto chain = std::make_shared<Chain>();
     ImageReads reads;
     for (int i = 0; i < 64; ++i) {
       reads.file.push_back(i % 8);
@@ -123,7 +123,7 @@ TEST_CASE("without memory, images fail by name, and are decoded again when there
     reads.width.assign(64, 0);
     reads.row.assign(64, 0);
     const auto slot = [&] {
-      return std::make_shared<ImageSlot>(files, geometry, nullptr, ImageTask{}, reads, nullptr, 0,
+      return std::make_shared<ImageSlot>(files, chain, nullptr, ImageTask{}, reads, nullptr, 0,
                                          0);
     };
     spared = true;

@@ -15,12 +15,12 @@ from tests.pictures import jpeg
 def submit(engine: _native.Engine, path: Path, rows: int, out: Any) -> _native.Slot:
     files = _native.FileSet(keep_open=False)
     files.add([str(path)])
-    geometry = _native.Geometry()
-    geometry.center_crop(20, 20)
+    chain = _native.Chain()
+    chain.center_crop(20, 20)
     numbers = np.zeros(rows, np.int64)
     small, bytes_ = numbers.astype(np.int32), numbers.astype(np.uint8)
     return engine.submit(
-        files, geometry, 0, 0, small, numbers, numbers - 1, bytes_, bytes_, small, small, numbers,
+        files, chain, 0, 0, small, numbers, numbers - 1, bytes_, bytes_, small, small, numbers,
         None, None, 3, True, None, out,
     )  # fmt: skip
 

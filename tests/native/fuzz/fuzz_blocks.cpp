@@ -68,7 +68,7 @@ struct Wanted {
     }
     return region;
   }
-  Geometry geometry() const;
+  Chain chain() const;
 };
 
 GeometryStep step_of(GeometryStep::Kind kind) {
@@ -77,7 +77,7 @@ GeometryStep step_of(GeometryStep::Kind kind) {
   return step;
 }
 
-Geometry Wanted::geometry() const {
+Chain Wanted::chain() const {
   using Kind = GeometryStep::Kind;
   std::vector<GeometryStep> steps;
   switch (s[10] % 6) {
@@ -101,7 +101,7 @@ Geometry Wanted::geometry() const {
   }
   if (s[10] & 64) steps.push_back(step_of(Kind::horizontal_flip));
   if (s[10] & 32) steps.push_back(step_of(Kind::vertical_flip));
-  Geometry geometry;
+  Chain chain;
   for (GeometryStep& step : steps) {
     step.height = 1 + s[11];
     if (step.kind != Kind::resize) step.width = 1 + s[12];
@@ -109,9 +109,9 @@ Geometry Wanted::geometry() const {
     step.antialias = !(s[13] & 16);
     step.scale[0] = (1 + s[14] % 16) / 256.0;
     step.scale[1] = (1 + s[14]) / 256.0;
-    static_cast<void>(geometry.add(step));
+    static_cast<void>(chain.add(step));
   }
-  return geometry;
+  return chain;
 }
 
 // A file in memory that holds one record.
@@ -298,9 +298,9 @@ class Ways {
 
   // A row of a batch, as the loader decodes it.
   void image(const Wanted& wanted, const Padded& whole, Outcome& out) {
-    const Geometry geometry = wanted.geometry();
+    const Chain chain = wanted.chain();
     ImageTask task;
-    task.geometry = &geometry;
+    task.chain = &chain;
     task.codebook = &wanted.book();
     task.seed = wanted.seed();
     task.channels = wanted.channels();

@@ -80,8 +80,8 @@ class Filter(enum.Enum):
 
     bicubic = 2
 
-class Geometry:
-    """A chain of crops, resizes and flips; see geometry.h."""
+class Chain:
+    """What becomes of each image of a field; see chain.h."""
 
     def __init__(self) -> None: ...
 
@@ -98,10 +98,46 @@ class Geometry:
 
     def vertical_flip(self, p: float) -> None: ...
 
-    def plans(self, seed: int, epoch: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], heights: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], widths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    def augment(self, node: Augment) -> None:
+        """Operations on pixels, which come next."""
+
+    def erase_at_end(self, node: Augment) -> None:
+        """What is erased of the normalised float32 image."""
+
+    def draws(self, seed: int, epoch: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], heights: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], widths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list:
         """
-        What the chain does to images of heights x widths (upright): int32 rows of crop y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical.
+        What the chain does to images of heights x widths (upright): of each ((height, width) of the result, crop, operations). A crop is y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical. An operation is its name and numbers; those of one named crop are as above.
         """
+
+class Spread:
+    """A number that is drawn; see augment.h."""
+
+    def __init__(self, values: Sequence[float], range: bool = False, sign: bool = False, unit: str = 'one', whole: str = 'no', offset: float = 0.0) -> None: ...
+
+class Augment:
+    """A tree of operations on pixels; see augment.h."""
+
+    @staticmethod
+    def op(name: str, numbers: Sequence[Spread], fill: Sequence[float] | None = None, bilinear: bool = False, noise: bool = False) -> Augment: ...
+
+    @staticmethod
+    def sequence(children: Sequence[Augment]) -> Augment:
+        """All of them; none: nothing happens."""
+
+    @staticmethod
+    def apply(probability: float, children: Sequence[Augment]) -> Augment: ...
+
+    @staticmethod
+    def choice(weights: Sequence[float], children: Sequence[Augment]) -> Augment: ...
+
+    @staticmethod
+    def order(children: Sequence[Augment]) -> Augment: ...
+
+    @staticmethod
+    def repeat(count: int, children: Sequence[Augment]) -> Augment: ...
+
+    @staticmethod
+    def mix(width: int, depth: int, alpha: float, child: Augment) -> Augment: ...
 
 CODEC_JPEG: int = 0
 
@@ -124,9 +160,9 @@ def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='
     (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged, or has more pixels.
     """
 
-def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None), order='C', device='cpu')], channels_last: bool, normalize: Sequence[Sequence[float]] | None) -> None:
+def transform(chain: Chain, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None), order='C', device='cpu')], channels_last: bool, normalize: Sequence[Sequence[float]] | None) -> None:
     """
-    Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that the geometry gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or where normalize has scales and biases float32.
+    Applies a chain to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that the chain gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or where normalize has scales and biases float32.
     """
 
 class SharedCodebook:
@@ -319,7 +355,7 @@ class Engine:
         Has so many threads take rows from now on; returns how many do, less where the system has no more.
         """
 
-    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None, max_pixels: int = 9223372036854775807) -> Slot:
+    def submit(self, files: FileSet, chain: Chain, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None, max_pixels: int = 9223372036854775807) -> Slot:
         """
         Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for uint8. An image of more than max_pixels is a failure of its row.
         """
@@ -337,4 +373,6 @@ class Engine:
     def close(self) -> None: ...
 
     def counters(self) -> tuple:
-        """(images, bytes, read ns, decode ns, resample ns), all threads."""
+        """
+        (images, bytes, read ns, decode ns, resample ns, augment ns), all threads.
+        """

@@ -93,8 +93,8 @@ class Shard {
   // A batch whose rows go to `out`, which has room for them.
   std::shared_ptr<ImageSlot> batch(std::size_t rows, Bytes& out) const {
     out.assign(rows * kRowBytes, 1);
-    return std::make_shared<ImageSlot>(files, chain, nullptr, ImageTask{}, reads(rows),
-                                       out.data(), kEdge, kEdge);
+    return std::make_shared<ImageSlot>(files, chain, nullptr, ImageTask{}, reads(rows), out.data(),
+                                       kEdge, kEdge);
   }
   std::shared_ptr<ImageSlot> own_sizes(ImageReads of) const {
     return std::make_shared<ImageSlot>(files, whole, nullptr, ImageTask{}, std::move(of), nullptr,

@@ -203,7 +203,8 @@ TEST_CASE("of a large record no more is read than a crop or a thumbnail needs") 
   const Outcome crop =
       run(shard.bytes, reads, shard.book, chain_of({sized(Kind::center_crop, 16, 16)}));
   CHECK(crop.bytes < head + shard.records[1].size() / 8);
-  const Outcome eighth = run(shard.bytes, reads, shard.book, chain_of({sized(Kind::resize, 30, 30)}));
+  const Outcome eighth =
+      run(shard.bytes, reads, shard.book, chain_of({sized(Kind::resize, 30, 30)}));
   CHECK(eighth.bytes == head + header.ac_begin[0] - header.bytes);
 }
 
@@ -331,7 +332,8 @@ TEST_CASE("the checksum column is not of block records, which have their own") {
   const Shard& shard = mixed();
   ImageReads reads = shard.reads();
   reads.crc32c.assign(4, 12345);
-  const Outcome got = run(shard.bytes, reads, shard.book, chain_of({sized(Kind::center_crop, 9, 9)}));
+  const Outcome got =
+      run(shard.bytes, reads, shard.book, chain_of({sized(Kind::center_crop, 9, 9)}));
   for (const Status& status : got.status) CHECK(status.ok());
 }
 

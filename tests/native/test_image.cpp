@@ -166,8 +166,7 @@ TEST_CASE("crops, padding, flips and orientations are those of the whole picture
     const JpegOptions o = test::random_options(rng);
     const Bytes file = test::make_jpeg(o, rng());
     Chain chain;
-    for (int i = random_int(rng, 0, 3); i > 0; --i)
-      chain.add(random_step(rng, 60));
+    for (int i = random_int(rng, 0, 3); i > 0; --i) chain.add(random_step(rng, 60));
     ImageTask task;
     task.chain = &chain;
     task.channels = rng() % 4 == 0 ? 1 : 3;
@@ -199,8 +198,7 @@ TEST_CASE("a raw image is what a JPEG of the same pixels would be") {
     p.channels = std::vector<int>{1, 3, 4}[rng() % 3];
     p.pixels = test::picture(p.height, p.width, p.channels, 100, rng());
     Chain chain;
-    for (int i = random_int(rng, 0, 2); i > 0; --i)
-      chain.add(random_step(rng, 30));
+    for (int i = random_int(rng, 0, 2); i > 0; --i) chain.add(random_step(rng, 30));
     ImageTask task;
     task.chain = &chain;
     task.channels = rng() % 2 ? 1 : 3;

@@ -96,8 +96,7 @@ TEST_CASE("crops, padding, flips and orientations of a record are those of its J
   for (int round = 0; round < 300; ++round) {
     const Sample s(test::random_picture(rng, 60, 200), rng());
     Chain chain;
-    for (int i = random_int(rng, 0, 3); i > 0; --i)
-      chain.add(random_step(rng, 60));
+    for (int i = random_int(rng, 0, 3); i > 0; --i) chain.add(random_step(rng, 60));
     ImageTask task;
     task.chain = &chain;
     ImageRequest request;
@@ -154,8 +153,7 @@ TEST_CASE("zeros around a picture stand where they do for its JPEG") {
     const Sample s(o, 1);
     Chain chain;
     if (rng() % 2) chain.add(sized(Kind::resize, random_int(rng, 1, 50), 0));
-    for (int i = random_int(rng, 1, 3); i > 0; --i)
-      chain.add(random_step(rng, 90));
+    for (int i = random_int(rng, 1, 3); i > 0; --i) chain.add(random_step(rng, 90));
     ImageTask task;
     task.chain = &chain;
     task.channels = rng() % 3 ? 3 : 1;
@@ -236,8 +234,7 @@ TEST_CASE("a photo that is shrunk, a little or a lot, is near its exact pixels s
         // From a shrink of 8 on it is the mean of each block that is shrunk.
         DrawnChain drawn;
         REQUIRE(chain.draw(exact.height, exact.width, 0, 0, row, drawn).ok());
-        const bool means =
-            std::min(drawn.crop.crop_height, drawn.crop.crop_width) >= 8 * size;
+        const bool means = std::min(drawn.crop.crop_height, drawn.crop.crop_width) >= 8 * size;
         CHECK(mean_difference(got, expected) < (means ? 3 : 1));
       }
     }

@@ -1,0 +1,481 @@
+"""Operations on pixels are torchvision's, within one level, and so are their draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import fastio
+from fastio import _native
+from fastio.transforms import augmentation, compile, from_torchvision
+from tests.support import import_torchvision
+
+Pixels = npt.NDArray[np.uint8]
+MODES = ("nearest", "bilinear")
+
+
+@pytest.fixture(scope="module")
+def functional() -> Any:
+    return import_torchvision().transforms.v2.functional
+
+
+LEVELS = sorted(
+    (level for level in _native.Simd if level.value <= _native.simd_best().value),
+    key=lambda level: level.value,
+)
+
+
+@contextmanager
+def instructions(level: _native.Simd) -> Iterator[None]:
+    """Has the native code use one of the instruction sets that this processor has."""
+    before = _native.simd_active()
+    _native.simd_force(level)
+    try:
+        yield
+    finally:
+        _native.simd_force(before)
+
+
+@pytest.fixture(params=LEVELS, ids=lambda level: str(level.name))
+def level(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each instruction set that this processor has."""
+    with instructions(request.param):
+        yield
+
+
+def pictures(seed: int, count: int, channels: int = 3) -> Iterator[Pixels]:
+    """Noise, flat areas, and smooth pictures with noise, of many sizes."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        height, width = (int(size) for size in rng.integers(26, 90, 2))
+        if number % 4 == 0:
+            yield rng.integers(0, 256, (height, width, channels), np.uint8)
+        elif number % 4 == 1:
+            yield rng.integers(60, 130, (height, width, channels)).astype(np.uint8)
+        else:
+            y, x = np.mgrid[:height, :width]
+            waves = [128 + 127 * np.sin(x / 7 + c) * np.cos(y / 9 + 2 * c) for c in range(channels)]
+            noise = rng.normal(0, 20 * (number % 4 - 2), (height, width, channels))
+            yield np.clip(np.stack(waves, -1) + noise, 0, 255).astype(np.uint8)
+
+
+def run(pixels: Pixels, *steps: Any, size: tuple[int, int] | None = None, key: int = 0) -> Pixels:
+    """What the native code makes of one image, (C, H, W)."""
+    height, width = size or pixels.shape[:2]
+    out = np.empty((pixels.shape[2], height, width), np.uint8)
+    chain = compile(steps).native()
+    _native.transform(chain, 7, 3, key, np.ascontiguousarray(pixels), out, False, None)
+    return out
+
+
+def run_op(pixels: Pixels, name: str, *numbers: float, **fill: Any) -> Pixels:
+    spreads = [_native.Spread([float(number)]) for number in numbers]
+    chain = _native.Chain()
+    chain.augment(_native.Augment.op(name, spreads, **fill))
+    out = np.empty((pixels.shape[2], *pixels.shape[:2]), np.uint8)
+    _native.transform(chain, 0, 0, 0, np.ascontiguousarray(pixels), out, False, None)
+    return out
+
+
+def tensor(pixels: Pixels) -> torch.Tensor:
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def differences(got: Pixels, wanted: torch.Tensor) -> npt.NDArray[np.int64]:
+    return np.abs(got.astype(np.int64) - wanted.numpy().astype(np.int64))
+
+
+Draw = Callable[[np.random.Generator], tuple[float, ...]]
+
+
+def factor(rng: np.random.Generator) -> tuple[float]:
+    return (float(rng.choice([0.0, 1.0, 2.0, rng.uniform(0, 2), rng.uniform(0, 2)])),)
+
+
+# The native name, torchvision's function, and its parameters.
+COLOURS: dict[str, tuple[str, Draw]] = {
+    "brightness": ("adjust_brightness", factor),
+    "contrast": ("adjust_contrast", factor),
+    "saturation": ("adjust_saturation", factor),
+    "sharpness": ("adjust_sharpness", factor),
+    "hue": (
+        "adjust_hue",
+        lambda rng: (float(rng.choice([-0.5, 0.0, 0.5, rng.uniform(-0.5, 0.5)])),),
+    ),
+    "posterize": ("posterize", lambda rng: (int(rng.integers(0, 9)),)),
+    "solarize": ("solarize", lambda rng: (float(rng.choice([0, 128, 255, rng.uniform(0, 255)])),)),
+    "invert": ("invert", lambda rng: ()),
+    "autocontrast": ("autocontrast", lambda rng: ()),
+    "equalize": ("equalize", lambda rng: ()),
+}
+EXACT = ("posterize", "solarize", "invert", "equalize")
+
+
+@pytest.mark.parametrize("name", COLOURS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_are_torchvisions(functional: Any, level: None, name: str, channels: int) -> None:
+    theirs, draw = COLOURS[name]
+    rng = np.random.default_rng(1)
+    for pixels in pictures(2, 40, channels):
+        numbers = draw(rng)
+        wanted = getattr(functional, theirs)(tensor(pixels), *numbers)
+        found = differences(run_op(pixels, name, *numbers), wanted)
+        assert found.max() <= (0 if name in EXACT else 1), numbers
+
+
+def test_gray_and_blur_are_torchvisions(functional: Any, level: None) -> None:
+    rng = np.random.default_rng(3)
+    for pixels in pictures(4, 60):
+        gray = functional.rgb_to_grayscale(tensor(pixels), 3)
+        assert differences(run_op(pixels, "grayscale"), gray).max() <= 1
+        columns, rows = (int(size) for size in 2 * rng.integers(0, 12, 2) + 1)
+        sigma = float(rng.uniform(0.1, 3))
+        blurred = functional.gaussian_blur(tensor(pixels), [columns, rows], [sigma, sigma])
+        found = differences(run_op(pixels, "gaussian_blur", columns, rows, sigma), blurred)
+        assert found.max() <= 1, (columns, rows, sigma)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["any", "rotation", "shear", "shift"])
+def test_affine_maps_are_torchvisions(functional: Any, level: None, mode: str, kind: str) -> None:
+    rng = np.random.default_rng(5)
+    far = total = 0
+    for number, pixels in enumerate(pictures(6, 40)):
+        height, width = pixels.shape[:2]
+        angle, scale, shear_x, shear_y = rng.uniform([-180, 0.5, -40, -40], [180, 1.6, 40, 40])
+        move_x, move_y = (int(move) for move in rng.integers(-20, 20, 2))
+        if kind != "any":
+            scale, shear_y = 1.0, 0.0
+            angle = angle if kind == "rotation" else 0.0
+            shear_x = shear_x if kind == "shear" else 0.0
+            move_x, move_y = (move_x, move_y) if kind == "shift" else (0, 0)
+        fill = [None, [10.0, 200.0, 30.0], [0.0] * 3][number % 3]
+        centre = [None, [0, 0]][number % 2]
+        wanted = functional.affine(
+            tensor(pixels), angle, [move_x, move_y], scale, [shear_x, shear_y],
+            interpolation=mode, fill=fill, center=centre,
+        )  # fmt: skip
+        middle = (0.0, 0.0) if centre is None else (-width / 2, -height / 2)
+        got = run_op(
+            pixels, "affine", angle, move_x, move_y, scale, shear_x, shear_y, *middle,
+            fill=None if fill is None else tuple(fill), bilinear=mode == "bilinear",
+        )  # fmt: skip
+        found = differences(got, wanted)
+        far, total = far + int((found > 1).sum()), total + found.size
+    # torchvision computes maps in single floats: a point between two pixels falls to either.
+    assert far <= total / 1000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_perspective_is_torchvisions(functional: Any, level: None, mode: str) -> None:
+    far = total = 0
+    step = fastio.RandomPerspective(0.6, 1.0, mode, (10, 200, 30))
+    for key, pixels in enumerate(pictures(8, 40)):
+        height, width = pixels.shape[:2]
+        (drawn,) = augmentation(compile([step]), 7, 3, [key], [height], [width])
+        ((name, numbers),) = drawn.operations
+        assert name == "perspective"
+        corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+        wanted = functional.perspective(
+            tensor(pixels), corners, np.reshape(numbers, (4, 2)).astype(int).tolist(),
+            interpolation=mode, fill=[10.0, 200.0, 30.0],
+        )  # fmt: skip
+        found = differences(run(pixels, step, key=key), wanted)
+        far, total = far + int((found > 1).sum()), total + found.size
+    assert far <= total / 1000
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize("padding", [3, (4, 1), (5, 0, 2, 7)])
+def test_padding_is_torchvisions(functional: Any, mode: str, padding: Any) -> None:
+    step = fastio.Pad(padding, (9, 8, 7), mode)
+    left, top, right, bottom = step.sides()
+    given = padding if isinstance(padding, int) else list(padding)
+    for pixels in pictures(9, 8):
+        size = pixels.shape[0] + top + bottom, pixels.shape[1] + left + right
+        fill = [9.0, 8.0, 7.0] if mode == "constant" else None
+        wanted = functional.pad(tensor(pixels), given, fill=fill, padding_mode=mode)
+        assert differences(run(pixels, step, size=size), wanted).max() == 0
+
+
+def test_an_image_is_resized_twice_and_cropped_after_operations(functional: Any) -> None:
+    steps = [
+        fastio.Resize((40, 40)), fastio.RandomInvert(1.0), fastio.RandomHorizontalFlip(1.0),
+        fastio.Pad(4, padding_mode="reflect"), fastio.CenterCrop(30), fastio.Resize((20, 24)),
+    ]  # fmt: skip
+    for pixels in pictures(10, 8):
+        wanted = functional.resize(tensor(pixels), [40, 40])
+        wanted = functional.horizontal_flip(functional.invert(wanted))
+        wanted = functional.pad(wanted, 4, padding_mode="reflect")
+        wanted = functional.resize(functional.center_crop(wanted, 30), [20, 24])
+        assert differences(run(pixels, *steps, size=(20, 24)), wanted).max() <= 1
+
+
+def replay(functional: Any, image: torch.Tensor, operations: Any, fill: Any, mode: str) -> Any:
+    """The operations that `augmentation` tells, by torchvision."""
+    original, mixed = image, None
+    for name, v in operations:
+        if name == "affine":
+            height, width = image.shape[-2:]
+            image = functional.affine(
+                image, v[0], [int(v[1]), int(v[2])], v[3], [v[4], v[5]], interpolation=mode,
+                fill=fill, center=[v[6] + width / 2, v[7] + height / 2],
+            )  # fmt: skip
+        elif name == "gaussian_blur":
+            image = functional.gaussian_blur(image, [int(v[0]), int(v[1])], [v[2], v[2]])
+        elif name == "grayscale":
+            image = functional.rgb_to_grayscale(image, 3)
+        elif name == "erase":
+            top, left, height, width = (int(number) for number in v)
+            image = image.clone()
+            image[:, top : top + height, left : left + width] = 0
+        elif name == "mix_begin":
+            original, mixed = image, v[0] * image.float()
+        elif name == "mix_add":
+            assert mixed is not None
+            mixed, image = mixed + v[0] * image, original
+        elif name == "mix_end":
+            assert mixed is not None
+            image = mixed.to(torch.uint8)
+        else:
+            theirs = COLOURS[name][0]
+            image = getattr(functional, theirs)(
+                image, *(int(n) if name == "posterize" else n for n in v)
+            )
+    return image
+
+
+RECIPES: dict[str, Callable[[Any], list[Any]]] = {
+    "rand": lambda v2: [v2.RandAugment(2, 9)],
+    "trivial": lambda v2: [v2.TrivialAugmentWide(), v2.RandomErasing(0.5)],
+    "auto": lambda v2: [v2.AutoAugment()],
+    "mix": lambda v2: [v2.AugMix()],
+    "simclr": lambda v2: [
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+        v2.RandomGrayscale(0.2),
+        v2.RandomApply([v2.GaussianBlur(23)], p=0.5),
+    ],
+    "three": lambda v2: [
+        v2.RandomChoice([v2.Grayscale(3), v2.RandomSolarize(128, 1.0), v2.GaussianBlur(5)]),
+        v2.ColorJitter(0.3, 0.3, 0.3),
+    ],
+    "affine": lambda v2: [
+        v2.RandomRotation(30), v2.RandomAffine(10, (0.1, 0.2), (0.8, 1.2), (-5, 5, -3, 3)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_is_told_is_what_is_done(functional: Any, recipe: str) -> None:
+    v2 = import_torchvision().transforms.v2
+    steps = [step for given in RECIPES[recipe](v2) for step in from_torchvision(given) or [None]]
+    compiled = compile(steps)
+    mode = "bilinear" if recipe == "mix" else "nearest"
+    fill = [0.0] if recipe == "affine" else None
+    far = total = 0
+    for key, pixels in enumerate(pictures(11, 80)):
+        height, width = pixels.shape[:2]
+        (drawn,) = augmentation(compiled, 7, 3, [key], [height], [width])
+        wanted = replay(functional, tensor(pixels), drawn.operations, fill, mode)
+        found = differences(run(pixels, *steps, key=key), wanted)
+        # Of several operations the later ones make more of a difference of one level.
+        far, total = far + int((found > 4).sum()), total + found.size
+    assert far <= total / 200
+
+
+def test_all_instruction_sets_give_equal_bytes() -> None:
+    steps = [
+        fastio.RandAugment(4, 12), fastio.ColorJitter(1, 1, 1, 0.5), fastio.GaussianBlur(9),
+        fastio.AugMix(), fastio.RandomPerspective(),
+    ]  # fmt: skip
+    for key, pixels in enumerate(pictures(12, 60)):
+        results = []
+        for level in LEVELS:
+            with instructions(level):
+                results.append(run(pixels, *steps, key=key).tobytes())
+        assert len(set(results)) == 1
+
+
+def drawn_by(step: Any, rows: int = 4000, height: int = 60, width: int = 80) -> list[Any]:
+    compiled = compile([step])
+    numbers = np.arange(rows)
+    sizes = np.full(rows, height), np.full(rows, width)
+    return [each.operations for each in augmentation(compiled, 5, 1, numbers, *sizes)]
+
+
+def is_near(count: float, expected: float, variance: float) -> bool:
+    """Within five standard deviations."""
+    return abs(count - expected) <= 5 * math.sqrt(variance)
+
+
+def same_distribution(ours: Any, theirs: Any) -> bool:
+    """Kolmogorov and Smirnov's test of two samples; one in a million fails by chance."""
+    ours, theirs = np.sort(ours), np.sort(theirs)
+    every = np.concatenate([ours, theirs])
+    parts = [np.searchsorted(each, every, side="right") / len(each) for each in (ours, theirs)]
+    limit = math.sqrt(-0.5 * math.log(1e-6 / 2) * (1 / len(ours) + 1 / len(theirs)))
+    return float(np.abs(parts[0] - parts[1]).max()) <= limit
+
+
+def test_operations_of_a_policy_are_equally_likely() -> None:
+    drawn = drawn_by(fastio.RandAugment(2, 9), 7000)
+    counts: dict[str, int] = {}
+    for operations in drawn:
+        for name, numbers in operations:
+            axis = ""
+            if name == "affine":  # rotation, two shears, two shifts
+                axis = "".join("x" if number else "-" for number in numbers[:6] if number != 1.0)
+            counts[name + axis] = counts.get(name + axis, 0) + 1
+    assert len(counts) == 13  # and the identity, of which nothing is told
+    for name, count in counts.items():
+        assert is_near(count, 1000, 1000 * 13 / 14), name
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_strengths_are_torchvisions(wide: bool) -> None:
+    transforms = import_torchvision().transforms.v2
+    step = fastio.TrivialAugmentWide() if wide else fastio.RandAugment(1, 9)
+    policy = transforms.TrivialAugmentWide if wide else transforms.RandAugment
+    space = policy._AUGMENTATION_SPACE
+    names = {name: name.title() for name in COLOURS if name.title() in space}
+    del names["equalize"]
+    names["saturation"] = "Color"
+    found: dict[str, set[float]] = {}
+    for operations in drawn_by(step, 20_000):
+        for name, numbers in operations:
+            if name in names:
+                found.setdefault(name, set()).add(round(numbers[0], 4))
+    assert found.keys() == names.keys()
+    for name, values in found.items():
+        magnitudes, signed = space[names[name]]
+        theirs = magnitudes(31, 60, 80)
+        theirs = [float(m) for m in (theirs if wide else theirs[9:10])]
+        if signed:
+            wanted = {round(1 + sign * m, 4) for m in theirs for sign in (1, -1)}
+        else:
+            wanted = {round(m * (255 if name == "solarize" else 1), 4) for m in theirs}
+        assert values == wanted, name
+
+
+def test_jitter_draws_any_order_and_uniform_factors() -> None:
+    orders: dict[tuple[str, ...], int] = {}
+    factors: dict[str, list[float]] = {}
+    for operations in drawn_by(fastio.ColorJitter(0.4, 0.3, (0.5, 2.0), 0.1), 12_000):
+        order = tuple(name for name, _ in operations)
+        orders[order] = orders.get(order, 0) + 1
+        for name, (value,) in operations:
+            factors.setdefault(name, []).append(value)
+    assert len(orders) == 24
+    assert all(is_near(count, 500, 500 * 23 / 24) for count in orders.values())
+    ranges = {
+        "brightness": (0.6, 1.4),
+        "contrast": (0.7, 1.3),
+        "saturation": (0.5, 2.0),
+        "hue": (-0.1, 0.1),
+    }
+    for name, (low, high) in ranges.items():
+        assert same_distribution(factors[name], np.linspace(low, high, 100_000)), name
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.8, 1.0])
+def test_probabilities_are_kept(p: float) -> None:
+    rows = 4000
+    steps = [
+        fastio.RandomGrayscale(p), fastio.RandomApply([fastio.RandomInvert(1.0)], p),
+        fastio.RandomSolarize(10, p), fastio.RandomErasing(p), fastio.RandomEqualize(p),
+    ]  # fmt: skip
+    for step in steps:
+        applied = sum(bool(operations) for operations in drawn_by(step, rows))
+        assert is_near(applied, rows * p, rows * p * (1 - p)), step
+
+
+def test_choices_have_their_weights() -> None:
+    choice = fastio.RandomChoice([fastio.RandomInvert(1), fastio.RandomEqualize(1)], [1, 3])
+    inverted = sum(operations[0][0] == "invert" for operations in drawn_by(choice))
+    assert is_near(inverted, 1000, 750)
+
+
+PARAMETERS = {
+    "RandomErasing": (lambda v2: v2.RandomErasing(1.0), lambda p: [p["i"], p["j"], p["h"], p["w"]]),
+    "RandomAffine": (
+        lambda v2: v2.RandomAffine((-20, 40), (0.1, 0.3), (0.7, 1.9), (-10, 20, -5, 7)),
+        lambda p: [p["angle"], *p["translate"], p["scale"], *p["shear"]],
+    ),
+    "RandomRotation": (lambda v2: v2.RandomRotation((-20, 70)), lambda p: [-p["angle"]]),
+    "RandomPerspective": (
+        lambda v2: v2.RandomPerspective(0.5, 1.0),
+        None,
+    ),
+    "GaussianBlur": (lambda v2: v2.GaussianBlur(5, (0.3, 2.5)), lambda p: [5, 5, p["sigma"][0]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, (_, told) in PARAMETERS.items() if told])
+def test_parameters_have_torchvisions_distribution(name: str) -> None:
+    v2 = import_torchvision().transforms.v2
+    make, told = PARAMETERS[name]
+    transform = make(v2)
+    (step,) = from_torchvision(transform) or [None]
+    ours = np.array([operations[0][1] for operations in drawn_by(step) if operations])
+    torch.manual_seed(0)
+    image = torch.zeros(3, 60, 80, dtype=torch.uint8)
+    assert told is not None
+    theirs = np.array([told(transform.make_params([image])) for _ in range(4000)])
+    for column in range(theirs.shape[1]):
+        assert same_distribution(ours[:, column], theirs[:, column]), column
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
+def test_mixing_weights_have_dirichlets_distribution(alpha: float) -> None:
+    drawn = drawn_by(fastio.AugMix(alpha=alpha))
+    kept = [operations[0][1][0] for operations in drawn]
+    rng = np.random.default_rng(0)
+    assert same_distribution(kept, rng.beta(alpha, alpha, 50_000))
+    first = [
+        next(v[0] for name, v in operations if name == "mix_add") / (1 - operations[0][1][0])
+        for operations in drawn
+        if operations[0][1][0] < 0.999
+    ]
+    assert same_distribution(first, rng.beta(alpha, 2 * alpha, 50_000))
+    depths = [sum(name == "mix_add" for name, _ in operations) for operations in drawn]
+    assert set(depths) == {3}
+
+
+def test_wrong_parameters_are_named() -> None:
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: fastio.ColorJitter(-1), "brightness must be"),
+        (lambda: fastio.ColorJitter(hue=0.6), "hue must be"),
+        (lambda: fastio.ColorJitter(contrast=(2.0, 1.0)), "contrast must be a range"),
+        (lambda: fastio.GaussianBlur(4), "odd"),
+        (lambda: fastio.GaussianBlur(3, 0), "sigma must be positive"),
+        (lambda: fastio.RandomPosterize(9), "bits must be"),
+        (lambda: fastio.RandomSolarize(float("nan")), "threshold"),
+        (lambda: fastio.RandomInvert(1.5), "p must be"),
+        (lambda: fastio.RandomErasing(scale=(0.5, 0.1)), "scale must be a range"),
+        (lambda: fastio.RandomErasing(value="noise"), "value must be"),
+        (lambda: fastio.RandomRotation(10, expand=True), "expand"),
+        (lambda: fastio.RandomRotation(-10), "degrees"),
+        (lambda: fastio.RandomAffine(0, interpolation="bicubic"), "interpolation"),
+        (lambda: fastio.RandomAffine(0, (2, 0)), "translate"),
+        (lambda: fastio.RandomAffine(0, fill=(1, 2)), "fill must be"),
+        (lambda: fastio.RandomPerspective(2), "distortion_scale"),
+        (lambda: fastio.Pad(-1), "padding must be"),
+        (lambda: fastio.Pad(1, padding_mode="wrap"), "padding_mode"),
+        (lambda: fastio.RandAugment(magnitude=31), "magnitude"),
+        (lambda: fastio.AutoAugment("mnist"), "policy"),
+        (lambda: fastio.AugMix(severity=11), "severity"),
+        (lambda: fastio.RandomApply([]), "list of transforms"),
+        (lambda: fastio.RandomApply([fastio.RandomCrop(3)]), "keep the size"),
+        (lambda: fastio.RandomChoice([fastio.RandomInvert()], [1, 2]), "weights"),
+        (lambda: fastio.Grayscale(1), "num_output_channels"),
+    ]
+    for make, message in wrong:
+        with pytest.raises(fastio.TransformError, match=message):
+            make()

@@ -68,7 +68,7 @@ def test_on_batch_runs_once_a_batch(folder: Path) -> None:
 
 def test_on_batch_of_a_random_transform_draws_once_for_all_images(folder: Path) -> None:
     torch.manual_seed(0)
-    steps = [*SMALL, OnBatch(unknown())]
+    steps = [*SMALL, OnBatch(import_torchvision().transforms.v2.RandomGrayscale(0.5))]
     gray = []
     with Loader(folder, 4, transforms=steps) as loader:
         for images, _ in loader:

@@ -333,8 +333,8 @@ def _native_source(request: Request) -> tuple[Rows, list[Any], ImageForm | None]
     except TransformError as error:
         return Slow(
             f"fastio cannot run the transforms natively: {error}",
-            "Put crops, resizes and flips first, with one resizing step among them, and then "
-            "ToTensor and Normalize.",
+            "Put crops, resizes, flips and operations on pixels first, and then ToTensor and "
+            "Normalize.",
         )
     return files.as_dataset(), known, sample_form(files.transform)
 

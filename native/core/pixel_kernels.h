@@ -1,4 +1,4 @@
-// Between pixel_ops.cpp and the kernels of each instruction set: plain functions on planes of
+// Between pixel.cpp and the kernels of each instruction set: plain functions on planes of
 // bytes.
 //
 // All levels run the same loops (pixel_loops.h), compiled for each of them. Their arithmetic is in

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "augment.h"
-#include "pixel_ops.h"
+#include "pixel.h"
 #include "store.h"
 #include "warp.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pixel_ops.h"
+#include "pixel.h"
 
 namespace fastio {
 

@@ -1,4 +1,4 @@
-#include "pixel_ops.h"
+#include "pixel.h"
 
 #include <algorithm>
 #include <array>

@@ -414,9 +414,7 @@ def test_pixels_of_another_size_are_refused() -> None:
         with pytest.raises(REFUSED):
             _native.transform(chain, 0, 0, 0, pixels, out, channels_last, normalize)
     with pytest.raises(REFUSED):
-        _native.transform(
-            chain, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy(), True, None
-        )
+        _native.transform(chain, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy(), True, None)
     one = np.ones(1, np.int32)
     for wrong in (np.ones(2, np.int32), np.zeros(1, np.int32)):
         with pytest.raises(REFUSED):

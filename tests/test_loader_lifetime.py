@@ -184,3 +184,17 @@ def test_importing_fastio_imports_neither_torch_nor_pandas() -> None:
     code = "import fastio, sys; print({'torch', 'pandas'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_opening_a_packed_dataset_does_not_import_pandas(folder: Path, tmp_path: Path) -> None:
+    """pyarrow imports it, where it is installed, for `to_numpy` and for arrays of Python objects."""
+    fastio.pack(folder, tmp_path / "packed")
+    code = (
+        "import fastio, sys\n"
+        "loader = fastio.Loader(sys.argv[1], 4, shuffle=True, transforms=[fastio.Resize((4, 4))])\n"
+        "next(iter(loader))\n"
+        "print('pandas' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "packed")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

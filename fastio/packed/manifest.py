@@ -321,7 +321,7 @@ class Manifest:
         return wrong
 
     def _integers(self, column: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = self._batch.column(column).to_numpy(zero_copy_only=True)
+        values: NDArray[np.int64] = np.from_dlpack(self._batch.column(column))
         return values
 
 
@@ -402,7 +402,7 @@ def manifest_batch(
     statistics: Sequence[Mapping[str, Any]] | None = None,
 ) -> pa.RecordBatch:
     """Builds a manifest as a record batch, from all of its columns except `first_row`."""
-    rows = columns["rows"].to_numpy()
+    rows = np.from_dlpack(columns["rows"])
     first_row = np.zeros(len(rows), dtype=np.int64)
     np.cumsum(rows[:-1], out=first_row[1:])
     described = arrow_schema(schema)
@@ -415,7 +415,7 @@ def manifest_batch(
         "packing": dict(packing),
         "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
         "rows": int(rows.sum()),
-        "bytes": int(columns["bytes"].to_numpy().sum()),
+        "bytes": int(np.from_dlpack(columns["bytes"]).sum()),
         "shards": len(rows),
         "columns_xxh3": hash_columns(arrays),
     }
@@ -453,7 +453,7 @@ def hash_columns(columns: Sequence[pa.Array]) -> str:
     digest = xxhash.xxh3_64()
     for column in columns:
         if not pa.types.is_large_string(column.type):
-            digest.update(np.ascontiguousarray(column.to_numpy()).data)
+            digest.update(np.from_dlpack(column).data)
             continue
         _, offsets, data = column.buffers()
         offset_bytes = 8 * (len(column) + 1)

@@ -191,7 +191,7 @@ def test_opening_a_packed_dataset_does_not_import_pandas(folder: Path, tmp_path:
     fastio.pack(folder, tmp_path / "packed")
     code = (
         "import fastio, sys\n"
-        "loader = fastio.Loader(sys.argv[1], 4, shuffle=True, transforms=[fastio.Resize((4, 4))])\n"
+        "loader = fastio.Loader(sys.argv[1], 4, transforms=[fastio.Resize((4, 4))])\n"
         "next(iter(loader))\n"
         "print('pandas' in sys.modules)"
     )

@@ -187,7 +187,7 @@ def test_importing_fastio_imports_neither_torch_nor_pandas() -> None:
 
 
 def test_opening_a_packed_dataset_does_not_import_pandas(folder: Path, tmp_path: Path) -> None:
-    """pyarrow imports it, where it is installed, for `to_numpy` and for arrays of Python objects."""
+    """pyarrow imports it, if it is installed, in `to_numpy`."""
     fastio.pack(folder, tmp_path / "packed")
     code = (
         "import fastio, sys\n"

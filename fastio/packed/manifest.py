@@ -321,7 +321,7 @@ class Manifest:
         return wrong
 
     def _integers(self, column: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = np.from_dlpack(self._batch.column(column))
+        values: NDArray[Any] = np.from_dlpack(self._batch.column(column))
         return values
 
 

@@ -33,6 +33,7 @@ from fastio.errors import (
     OptionError,
     PackError,
     PerformanceWarning,
+    PerSampleError,
     SampleError,
     SchemaError,
     ShardCorrupt,
@@ -43,6 +44,7 @@ from fastio.errors import (
     StoreError,
     TrainError,
     TransformError,
+    WorkerDied,
 )
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.packed import Dataset
@@ -68,6 +70,7 @@ from fastio.transforms import (
     Normalize,
     OnBatch,
     Pad,
+    PerSample,
     RandAugment,
     RandomAdjustSharpness,
     RandomAffine,
@@ -140,6 +143,8 @@ __all__ = [
     "PackError",
     "PackReport",
     "Pad",
+    "PerSample",
+    "PerSampleError",
     "PerformanceWarning",
     "RandAugment",
     "RandomAdjustSharpness",
@@ -182,6 +187,7 @@ __all__ = [
     "TransformError",
     "TrivialAugmentWide",
     "WarmReport",
+    "WorkerDied",
     "Writer",
     "export",
     "mix",

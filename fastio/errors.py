@@ -15,7 +15,8 @@ Each leaf also inherits the builtin that people already catch::
     |-- OptionError (ValueError)              an option does not fit the kind of data
     |-- SampleError (ValueError)              one sample cannot be read
     |   |-- ImageError                        its image cannot be decoded
-    |   `-- AudioError                        its sound file cannot be decoded
+    |   |-- AudioError                        its sound file cannot be decoded
+    |   `-- PerSampleError                    a function of a PerSample raised an error for it
     |-- TransformError (TypeError)            a transform that fastio cannot apply
     |-- CacheError (OSError)                  a cache folder cannot be used
     |-- PackError (RuntimeError)              packing or exporting cannot start or continue
@@ -24,6 +25,7 @@ Each leaf also inherits the builtin that people already catch::
     |   `-- CheckpointError                   a checkpoint is damaged or of another run
     |-- BenchError (ValueError)               a benchmark is not possible
     |   `-- MeasuredInvalid                   a file does not hold benchmark results
+    |-- WorkerDied (RuntimeError)             a worker process of a PerSample was killed
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
     `-- BuildMissing (ImportError)            the native module is not built
@@ -123,6 +125,14 @@ class AudioError(SampleError):
     """The sound file of a sample cannot be decoded, or does not have the required format."""
 
 
+class PerSampleError(SampleError):
+    """A function that runs once per sample raised an error for a sample.
+
+    `cause` has the function, the error and its traceback; `__cause__` is the error itself, if it
+    can be pickled.
+    """
+
+
 class TransformError(FastioError, TypeError):
     """A transform is unknown, or does not fit the field that it is given for."""
 
@@ -157,6 +167,10 @@ class MeasuredInvalid(BenchError):
 
 class ShardingWarning(UserWarning):
     """A loader delivers all of the data to each of several processes and was not told to do so."""
+
+
+class WorkerDied(FastioError, RuntimeError):
+    """A worker process of a PerSample ended while it called the function for samples."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):

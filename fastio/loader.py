@@ -52,11 +52,11 @@ _Batch = TypeVar("_Batch", covariant=True, default=Any)
 class Loader(DataLoader[_Batch]):
     """Loads batches of a dataset; takes the arguments of torch's DataLoader and is faster.
 
-    A path, a fastio dataset, or a torchvision ImageFolder with transforms that fastio knows uses
-    the native path: threads of this process read and decode the samples. Any other torch dataset
-    uses the torch path: torch's DataLoader loads it, with worker processes if there are any. A
-    `PerformanceWarning` then says why and what to do, once per process and reason; `stats()` has
-    the reason too. Iterate over the loader once per epoch; several iterators may be open at once.
+    A path, a fastio dataset, or a torchvision ImageFolder uses the native path: threads of this
+    process read and decode the samples. Any other torch dataset uses the torch path: torch's
+    DataLoader loads it, with worker processes if there are any. A `PerformanceWarning` then says
+    why and what to do, once per process and reason; `stats()` has the reason too. Iterate over the
+    loader once per epoch; several iterators may be open at once.
 
     A batch has the structure of the samples: tuples give a tuple, dicts a dict (on the torch path
     it is what collate_fn returns: a list for tuples). Images are contiguous tensors (N, C, H, W),
@@ -95,8 +95,8 @@ class Loader(DataLoader[_Batch]):
         drop_last: drop the last batch (counted over all ranks) if it is not full.
         timeout: maximum time to wait for a batch, in seconds; 0 waits without a limit.
         worker_init_fn, multiprocessing_context, persistent_workers: settings of the worker
-            processes of the torch path. They have no effect on the native path, which has no such
-            processes.
+            processes of the torch path. The first two also apply to the processes of `PerSample`,
+            which always persist until the loader is closed.
         generator: torch.Generator from which the order of every shuffled epoch is drawn, in exactly
             DataLoader's order. Where that order is not possible (order="window", table files that
             are not packed, a mix), the seed of each epoch's order is drawn from it. Ranks that
@@ -107,8 +107,9 @@ class Loader(DataLoader[_Batch]):
         in_order: torch path only; the native path always keeps the order.
         transforms: {field: transform or list of transforms}, or a list alone if there is one image
             field. A transform is one of fastio's, or one of torchvision's that fastio knows.
-            `OnBatch(function)` comes last and receives the field's values of a batch on the device;
-            other callables raise an error. The key None holds callables that receive the whole
+            `PerSample(function)`, or any other callable, runs once per sample in worker processes
+            or threads, after the crops. `OnBatch(function)` comes last and receives the field's
+            values of a batch on the device. The key None holds callables that receive the whole
             batch. A field of bytes may have an `AudioDecode` first. On the torch path only
             Normalize, ToDtype and OnBatch are possible, by position or key; a list applies to the
             first element.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-_NO_COUNTERS = ("path", "reason", "order", "threads")
+_NO_COUNTERS = ("path", "reason", "order", "transforms", "threads")
 
 
 @dataclass
@@ -25,6 +25,8 @@ class Stats:
         path: "native" (fastio's threads) or "torch" (torch's DataLoader and its workers).
         reason: why the torch path is used; "" on the native path.
         order: how the rows are shuffled, and why, as a sentence; "" before a loader is asked.
+        transforms: where the transforms of each field run: in native threads, per sample in
+            workers, or on the batch; "" if there are none, or on the torch path.
         batches: number of batches delivered to the caller.
         samples: number of samples in them, without padding.
         bytes_read: bytes read from storage or mapped files.
@@ -39,6 +41,7 @@ class Stats:
         decode_s: time of entropy decoding and inverse transform, summed over threads.
         resample_s: time of cropping, resizing, flipping and writing rows, summed over threads.
         augment_s: time of operations on pixels, such as ColorJitter, summed over threads.
+        sample_s: time in the Python functions of PerSample, summed over workers.
         wait_s: time that the caller waited inside next() for a batch.
         fetch_s: the part of wait_s spent on bytes of a remote dataset that had not arrived.
         transform_s: the part of wait_s spent in Python on a batch: callables, collate_fn, and
@@ -53,6 +56,7 @@ class Stats:
     path: Literal["native", "torch"] = "native"
     reason: str = ""
     order: str = ""
+    transforms: str = ""
     batches: int = 0
     samples: int = 0
     bytes_read: int = 0
@@ -66,6 +70,7 @@ class Stats:
     decode_s: float = 0.0
     resample_s: float = 0.0
     augment_s: float = 0.0
+    sample_s: float = 0.0
     wait_s: float = 0.0
     fetch_s: float = 0.0
     transform_s: float = 0.0
@@ -98,7 +103,7 @@ class Stats:
         return values | {"samples_per_s": self.samples_per_s, "wait_share": self.wait_share}
 
     def __add__(self, other: Stats) -> Stats:
-        """Returns the sum of both, with the path, reason and order of this one."""
+        """Returns the sum of both, with the texts of this one."""
         return self._combined(other, 1)
 
     def __sub__(self, earlier: Stats) -> Stats:
@@ -127,6 +132,10 @@ class Stats:
                 f"{self.decode_s:.2f} s ({self.images_decoded:,} images), resample "
                 f"{self.resample_s:.2f} s, augment {self.augment_s:.2f} s"
             )
+        if self.transforms:
+            parts.append(f"transforms: {self.transforms}")
+        if self.sample_s:
+            parts.append(f"workers: {self.sample_s:.2f} s in Python per sample")
         if self.fetch_s or self.transform_s:
             parts.append(
                 f"of the waiting: {self.fetch_s:.2f} s for the store, {self.transform_s:.2f} s in "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastio
@@ -170,24 +170,28 @@ def test_a_compose_given_to_the_loader_is_taken_apart(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "reason"),
+    ("steps", "where"),
     [
-        ([("Resize", (8, 8)), ("ColorJitter", 0.1), ("ToTensor",)], "ColorJitter"),
         (
-            [("Resize", (8, 8)), ("RandomResizedCrop", 6), ("ToTensor",)],
-            "cannot run the transforms natively",
+            [("Resize", (8, 8)), ("Lambda", ImageOps.invert), ("Resize", (8, 8)), ("ToTensor",)],
+            ") in native threads, Lambda(), Resize(size=(8, 8)",
+        ),
+        (
+            [("Resize", (8, 8)), ("ToTensor",), ("RandomResizedCrop", 6)],
+            ") in native threads, ToTensor(), RandomResizedCrop(size=(6, 6)",
         ),
     ],
 )
-def test_transforms_that_are_not_known_take_the_torch_path_which_says_why(
-    folder: Path, steps: list[Any], reason: str
+def test_the_first_transform_that_is_not_known_and_all_after_it_run_per_sample(
+    folder: Path, steps: list[Any], where: str
 ) -> None:
     dataset = image_folder(folder, *steps, version="v1")
     with Loader(dataset, 5) as batches:
         stats = batches.stats()
         images, labels = next(iter(batches))
-    assert stats.path == "torch"
-    assert reason in stats.reason
+    assert stats.path == "native"
+    assert where in stats.transforms
+    assert ") per sample in" in stats.transforms
     assert labels.tolist() == [0] * 5
     assert images.dtype == torch.float32
 

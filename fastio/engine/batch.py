@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastio.engine.ragged import RaggedBatch
+from fastio.engine.ragged import Selectable
 from fastio.errors import SampleError
 
 AnyArray = npt.NDArray[Any]
@@ -165,7 +165,7 @@ class Batch:
         """Keeps only the `good` rows, int64 indices in order."""
         self.fields = {name: _select(values, good) for name, values in self.fields.items()}
         for name, lease in self.leases.items():  # from here on the shorter views hold the lease
-            if not isinstance(self.fields[name], RaggedBatch):
+            if not isinstance(self.fields[name], Selectable):
                 self.fields[name] = lease.view(len(good))
         self.valid = int(np.count_nonzero(good < self.valid))
         self._number(good)
@@ -176,7 +176,7 @@ class Batch:
         sources[bad] = good[np.searchsorted(good, bad) % good.size]
         self._number(sources)
         for name, values in self.fields.items():
-            if isinstance(values, RaggedBatch):
+            if isinstance(values, Selectable):
                 self.fields[name] = values.take(sources)
                 continue
             for index in bad:
@@ -191,7 +191,7 @@ class Batch:
 
 def _select(values: Any, good: npt.NDArray[np.int64]) -> Any:
     """Returns the good rows of a field. Arrays are compacted in place and stay in their slot."""
-    if isinstance(values, RaggedBatch):
+    if isinstance(values, Selectable):
         return values.take(good)
     if isinstance(values, list):
         return [values[index] for index in good.tolist()]

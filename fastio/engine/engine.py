@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ import numpy.typing as npt
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ColdRows, ImageReader, Reader, check_names, make_readers
 from fastio.engine.pending import Feeder, Pending
+from fastio.engine.pump import BatchStage
 from fastio.engine.settings import EngineSettings
 from fastio.engine.stream import BatchStream
 from fastio.engine.threads import Threads
-from fastio.errors import LoaderClosed
+from fastio.errors import LoaderClosed, SampleError
 from fastio.order.plan import PlannedBatch
 from fastio.packed.rows import Rows
 from fastio.runtime.lifecycle import Owner, at_exit
@@ -36,18 +37,24 @@ class Engine:
         dataset: the dataset; the engine does not close it.
         settings: what is delivered, and how.
         stager: fetches the blocks of a remote dataset; the engine does not close it.
+        stage: changes batches before they are delivered; closed with the engine.
 
     Raises:
         TransformError: transforms name a field that does not exist or is not an image.
     """
 
     def __init__(
-        self, dataset: Rows, settings: EngineSettings, stager: Stager | None = None
+        self,
+        dataset: Rows,
+        settings: EngineSettings,
+        stager: Stager | None = None,
+        stage: BatchStage | None = None,
     ) -> None:
         self.dataset = dataset
         self.settings = settings
         self.fields = list(dataset.schema.fields if settings.fields is None else settings.fields)
         check_names(dataset.schema, self.fields, settings.transforms)
+        self.stage = stage
         self._stager = stager
         self._feeder: Feeder | None = None
         self._threads = Threads(settings.threads)
@@ -121,6 +128,7 @@ class Engine:
         shards = None if self.dataset.packed is None else self.dataset.packed.shards
         if shards is not None:
             shards.check_unchanged()
+        self.start_stage()  # first: processes are forked best while there are few threads
         self._start()
         batches = iter(plan)
         if self._stager is not None and staging is not None:
@@ -129,6 +137,11 @@ class Engine:
         stream = BatchStream(self, batches, seed & _WORD, epoch, max(1, ahead), timeout_s, shards)
         self._streams.add(stream)
         return stream
+
+    def start_stage(self) -> None:
+        """Starts the workers of the stage that follows, if there is one and some are missing."""
+        if self.stage is not None and not self._threads.closed:
+            self.stage.start()
 
     def cold_rows(self) -> ColdRows | None:
         """Returns the places of fixed-width rows in files, or None if there are no such rows."""
@@ -156,6 +169,8 @@ class Engine:
         if self._feeder is not None and self._owner.is_here:
             self._feeder.close(PATIENCE_S)
         self._feeder = None
+        if self.stage is not None:
+            self.stage.close()
         for reader in self._readers:
             for pool in reader.pools.values():
                 pool.clear()
@@ -172,6 +187,8 @@ class Engine:
             stream.cancel()
         if self._feeder is not None:
             self._feeder.close(_END_S)
+        if self.stage is not None:
+            self.stage.close()
         self._threads.end()
 
     @property
@@ -235,9 +252,9 @@ class Engine:
         for reader, work in pending.work:
             values |= reader.finish(pending, work)
         self._let_go(pending)
-        failures, planned = pending.failures, pending.planned
-        if failures and self.settings.on_error == "raise":
-            raise failures[min(failures)]
+        planned = pending.planned
+        if pending.failures and self.settings.on_error == "raise":
+            raise pending.failures[min(pending.failures)]
         batch = Batch(
             {name: values[name] for name in self.fields},
             planned.rows,
@@ -245,19 +262,35 @@ class Engine:
             pending.epoch,
             planned.step,
             planned.next_position,
-            [failures[index] for index in sorted(failures)],
-            {name: lease for _, work in pending.work for name, lease in work.leases.items()},
-            planned.occurrences,
+            leases={name: lease for _, work in pending.work for name, lease in work.leases.items()},
+            occurrences=planned.occurrences,
         )
-        return self._mend(batch, sorted(failures)) if failures else batch
+        return self.mended(batch, pending.failures)
 
-    def _mend(self, batch: Batch, bad: list[int]) -> Batch | None:
-        """Skips or replaces the bad rows of a batch."""
+    def mended(self, batch: Batch, failures: Mapping[int, SampleError]) -> Batch | None:
+        """Returns a batch without its bad rows, or with others in their place.
+
+        Args:
+            batch: the batch.
+            failures: errors of bad samples, by their place in the batch.
+
+        Returns:
+            The batch; None if all of its rows were skipped.
+
+        Raises:
+            SampleError: a sample is bad, and is neither skipped nor replaced.
+        """
+        if not failures:
+            return batch
+        bad = sorted(failures)
+        if self.settings.on_error == "raise":
+            raise failures[bad[0]]
+        batch.errors += [failures[index] for index in bad]
         good = np.setdiff1d(np.arange(len(batch.rows)), bad)
         if not good.size:
             batch.release()
             if self.settings.on_error == "replace":
-                raise batch.errors[0]
+                raise failures[bad[0]]
             self._skipped += len(bad)
             return None
         if self.settings.on_error == "skip":

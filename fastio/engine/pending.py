@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
+from fastio.engine.batch import Batch
 from fastio.engine.fields import Reader, Work
 from fastio.engine.fields.reader import WAIT_S
 from fastio.errors import LoaderClosed, SampleError
@@ -42,7 +43,9 @@ class Pending:
         blocks: blocks of a remote dataset that were requested for it.
         staged: event that is set once its blocks have arrived and `work` is complete.
         fetch_s: time that was spent waiting for `staged`.
-        left_out: whether it was cancelled before it was passed to the threads.
+        left_out: whether it was cancelled before it was passed to the threads, or to the stage that
+            follows the engine.
+        after: the batch as the stage that follows the engine leaves it; None if there is none.
     """
 
     planned: PlannedBatch
@@ -57,6 +60,7 @@ class Pending:
     staged: threading.Event | None = None
     fetch_s: float = 0.0
     left_out: bool = False
+    after: Future[Batch | None] | None = None
 
     @cached_property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -96,9 +100,13 @@ class Pending:
         return all(slot.wait(timeout_s) for slot in self.native())
 
     def wait_for_futures(self, timeout_s: float) -> bool:
-        """Waits for the Python threads; returns True once every future is done."""
-        futures = self._futures()
-        return not futures or not wait(futures, timeout_s).not_done
+        """Waits for the Python threads and what follows; returns True once all is done."""
+        after = [] if self.after is None else [self.after]
+        return _all_done([*self._futures(), *after], timeout_s)
+
+    def wait_for_readers(self, timeout_s: float) -> bool:
+        """Waits for the Python threads of readers; returns True once every future is done."""
+        return _all_done(self._futures(), timeout_s)
 
     def _futures(self) -> list[Future[Any]]:
         # As a list first: the thread that submits may add some meanwhile.
@@ -129,8 +137,9 @@ class Pending:
 
     def cancel(self) -> None:
         """Cancels work that has not started; does not wait."""
-        self.left_out = self.left_out or self.staged is not None
-        for future in self._futures():
+        after = [] if self.after is None else [self.after]
+        self.left_out = self.left_out or self.staged is not None or bool(after)
+        for future in (*after, *self._futures()):
             future.cancel()
         for slot in self.native():
             slot.cancel()
@@ -157,6 +166,10 @@ class Pending:
                     slot.abandon()
                 return False
         return True
+
+
+def _all_done(futures: list[Future[Any]], timeout_s: float) -> bool:
+    return not futures or not wait(futures, timeout_s).not_done
 
 
 class Feeder:

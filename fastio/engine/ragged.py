@@ -8,6 +8,7 @@ a nested tensor of torch, which has the memory of "flat".
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -104,8 +105,16 @@ def _check_one_open(name: str, kind: Field) -> None:
         )
 
 
+class Selectable(ABC):
+    """Values of a field in a batch that are no array and no list, and know how to pick rows."""
+
+    @abstractmethod
+    def take(self, places: Int64s) -> Selectable:
+        """Returns the values of the samples at some places."""
+
+
 @dataclass
-class RaggedBatch:
+class RaggedBatch(Selectable):
     """The rows of a ragged field in a batch.
 
     Attributes:
@@ -156,10 +165,10 @@ class RaggedBatch:
             flat[ends[index] : ends[index + 1]].reshape(shape) for index, shape in enumerate(shapes)
         ]
 
-    def take(self, indices: Int64s) -> RaggedBatch:
+    def take(self, places: Int64s) -> RaggedBatch:
         """Returns the rows at some places, in memory of their own."""
         rows = self.rows()
-        kept = [rows[index] for index in indices.tolist()]
+        kept = [rows[place] for place in places.tolist()]
         return of_rows(kept, self.form, self.values.dtype, self.axis, self.declared)
 
 

@@ -39,6 +39,8 @@ class EngineSettings:
         recycle: whether slots are reused; False gives every batch memory of its own.
         resident: whether to keep a copy of a table's rows in memory; see `Columns`.
         ragged: forms of the fields whose rows differ in size; lists for fields without one.
+        handed: image fields whose values a stage changes that follows the engine, with the function
+            that allocates their slots. They are uint8 (H, W, C), whatever `channels_last` says.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:
@@ -56,6 +58,7 @@ class EngineSettings:
     resident: bool | None = False
     ragged: Forms = field(default_factory=Forms)
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
+    handed: Mapping[str, Allocate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -65,14 +68,25 @@ class EngineSettings:
                 f"on_error must be 'raise', 'skip' or 'replace', got {self.on_error!r}"
             )
 
-    def pool(self, shape: tuple[int, ...], dtype: str, *, reuse_small: bool = False) -> SlotPool:
+    def pool(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        reuse_small: bool = False,
+        allocate: Allocate | None = None,
+    ) -> SlotPool:
         """Returns a pool of slots for a field.
 
         Args:
             shape, dtype: shape and dtype of a row.
             reuse_small: whether slots of a few kilobytes are reused too. Slots of memory that is
                 not NumPy's always are.
+            allocate: function that returns memory for a field that is not delivered as it is; its
+                slots are always reused.
         """
+        if allocate is not None:
+            return SlotPool(shape, dtype, allocate, _KEPT_SLOTS)
         keep = _KEPT_SLOTS if self.recycle else 0
         smallest = 0 if reuse_small or self.allocate is not None else _SMALL_BYTES
         return SlotPool(shape, dtype, self.allocate or numpy_memory, keep, smallest)

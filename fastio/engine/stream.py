@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from fastio.engine.batch import Batch
 from fastio.engine.fields.reader import WAIT_S
 from fastio.engine.pending import Pending
+from fastio.engine.pump import Pump
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.order.plan import PlannedBatch
 from fastio.runtime.lifecycle import Owner
@@ -61,6 +62,7 @@ class BatchStream:
         self._told_s = 0.0  # when next() last raised what could not be fetched
         self._owner = Owner()
         self._closed = False
+        self._pump = None if engine.stage is None else Pump(engine, engine.stage)
 
     def __iter__(self) -> BatchStream:
         return self
@@ -105,6 +107,8 @@ class BatchStream:
 
     def _finish(self, pending: Pending) -> Batch | None:
         try:
+            if pending.after is not None:
+                return pending.after.result()
             if pending.error is not None:
                 raise pending.error
             return self._engine.finish(pending)
@@ -119,7 +123,7 @@ class BatchStream:
         self._pending.appendleft(pending)
         for place, failed in enumerate(self._pending):
             if failed is pending or isinstance(failed.error, StoreError):
-                self._pending[place] = self._engine.again(failed)
+                self._pending[place] = self._begun(self._engine.again(failed))
                 self._engine.give_back(failed)
 
     @property
@@ -141,6 +145,8 @@ class BatchStream:
             self._pending.clear()
             return
         self._give_up()
+        if self._pump is not None:
+            self._pump.close()
         if isinstance(self._source, Lookahead):
             self._source.close()
 
@@ -173,6 +179,8 @@ class BatchStream:
             return
         for batch in self._pending:
             batch.cancel()
+        if self._pump is not None:
+            self._pump.close()
         for batch in self._pending:
             if batch.wait(WAIT_S) and batch.wait_for_futures(0.0):
                 self._engine.give_back(batch)
@@ -190,12 +198,18 @@ class BatchStream:
                 self._plan = None
                 return
             self._left = planned  # so that an interrupt does not lose it
-            pending = self._engine.submit(planned, self._seed, self._epoch)
+            pending = self._begun(self._engine.submit(planned, self._seed, self._epoch))
             self._left = None
             self._pending.append(pending)
             if self._closed:  # by another thread, which may not have seen this batch
                 self._give_up()
                 raise LoaderClosed("closed while waiting for a batch")
+
+    def _begun(self, pending: Pending) -> Pending:
+        """Passes a batch that was submitted to the pump, if a stage follows the engine."""
+        if self._pump is not None:
+            self._pump.put(pending)
+        return pending
 
     def _take(self, pending: Pending) -> None:
         """Removes the first batch from the queue, unless another thread has closed the stream."""
@@ -219,6 +233,9 @@ class BatchStream:
 
     def _is_done(self, pending: Pending, timeout_s: float) -> bool:
         """Waits for each part up to the timeout, so that signals are handled in between."""
+        if pending.after is not None:
+            self._engine.start_stage()  # also workers in the place of those that were killed
+            return pending.wait_for_futures(timeout_s)
         if pending.error is not None:
             return True
         if not pending.wait(timeout_s):

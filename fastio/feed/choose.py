@@ -22,6 +22,7 @@ from fastio.feed.delivery import FeedSettings, ImageForm, SampleForm
 from fastio.feed.fields import FieldTransforms, as_list
 from fastio.feed.mixed import ConcatFeed, MixFeed
 from fastio.feed.native import NativeFeed
+from fastio.feed.per_sample import ProcessSettings
 from fastio.feed.row_groups import TableFeed, table_memory
 from fastio.feed.seeds import drawn_by
 from fastio.feed.tuning import first_threads, most_threads
@@ -49,7 +50,7 @@ from fastio.stage import staged
 from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
 from fastio.store import is_remote
 from fastio.tensors.trees import pinned_memory
-from fastio.transforms import compile, from_torchvision, sample_form
+from fastio.transforms import PerSample, Pipeline, from_pipeline, sample_form
 from fastio.views.base import view_of
 from fastio.views.mixing import Mix, mix_of
 from fastio.views.subsets import parts_of
@@ -107,7 +108,7 @@ def dataset_settings(dataset: Any) -> Any:
         return getattr(dataset, "format", None)
     return [
         (
-            folder.transform is None or from_torchvision(folder.transform),
+            folder.transform is None or from_pipeline(folder.transform),
             folder.target_transform,
             folder.loader,
             list(folder.samples),
@@ -295,6 +296,8 @@ def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> Tab
     if groups is None:
         return None
     transforms = FieldTransforms.parse(request.transforms, groups.schema)
+    if any(compiled.per_sample for compiled in transforms.fields.values()):
+        return None  # functions are called for single rows
     settings = replace(
         how,
         ahead=max(2, request.workers.prefetch_factor or 0),
@@ -309,32 +312,27 @@ def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> Tab
     return TableFeed(groups, sampling, transforms, settings)
 
 
-def _native_source(request: Request) -> tuple[Rows, list[Any], ImageForm | None] | Slow:
-    """Returns a dataset of the native path, the transforms that it came with, and what these make
-    of an image; or why there is none."""
+def _native_source(
+    request: Request,
+) -> tuple[Rows, Mapping[str, list[Any]], ImageForm | None] | Slow:
+    """Returns a dataset of the native path, the transforms that it came with by field, and what
+    these make of an image; or why there is none."""
     rows = as_rows(request.dataset)
     if rows is not None:
-        return rows, [], None
+        return rows, {}, None
     files = image_files(request.dataset)
     if isinstance(files, Slow):
         return files
     if not files.samples:
         return _EMPTY
-    known = [] if files.transform is None else from_torchvision(files.transform)
-    if known is None:
+    known = {} if files.transform is None else {"image": from_pipeline(files.transform)}
+    if files.target_transform is not None:
+        known["label"] = [PerSample(Pipeline((files.target_transform,)))]
+    processes = ProcessSettings(request.workers.multiprocessing_context)
+    if not processes.can_send([step for steps in known.values() for step in steps]):
         return Slow(
-            f"fastio has no native form of the transform {_one_line(files.transform)}",
-            "Keep the transforms on the ImageFolder that fastio knows (crops, resizes, flips, "
-            "ToTensor, Normalize), and pass the others to the loader as "
-            "transforms=fastio.OnBatch(transform), which runs once per batch on its device.",
-        )
-    try:
-        compile(known)
-    except TransformError as error:
-        return Slow(
-            f"fastio cannot run the transforms natively: {error}",
-            "Put crops, resizes, flips and operations on pixels first, and then ToTensor and "
-            "Normalize.",
+            f"worker processes cannot be sent the transform {_one_line(files.transform)}",
+            "Define its functions at the top of a module, or pass multiprocessing_context='fork'.",
         )
     return files.as_dataset(), known, sample_form(files.transform)
 
@@ -482,7 +480,8 @@ def _native_settings(request: Request) -> FeedSettings:
         ragged=_forms(request),
     )
     ahead = max(2 if workers.prefetch_factor is None else workers.prefetch_factor, busy)
-    return FeedSettings(engine, ahead, workers.timeout, collate_fn, pinned)
+    processes = ProcessSettings(workers.multiprocessing_context, workers.worker_init_fn)
+    return FeedSettings(engine, ahead, workers.timeout, collate_fn, pinned, processes=processes)
 
 
 def _forms(request: Request) -> Forms:

@@ -16,11 +16,13 @@ from fastio.engine import EngineSettings
 from fastio.engine.ragged import RaggedBatch
 from fastio.feed.base import BatchInfo
 from fastio.feed.fields import FieldTransforms
+from fastio.feed.per_sample import ProcessSettings
 from fastio.order.sampling import Sampling
 from fastio.packed.pixels import pillow_image
 from fastio.schema import Field, Image, Scalar
 from fastio.tensors.ragged import one_part, ragged_parts
-from fastio.tensors.trees import Finish, Step, Tail, image_tensors, pin, value_tensors
+from fastio.tensors.results import Results
+from fastio.tensors.trees import Finish, Step, Tail, image_tensors, map_leaves, pin, value_tensors
 from fastio.transforms import Compiled, Pointwise
 from fastio.views.base import view_of
 
@@ -105,6 +107,7 @@ class FeedSettings:
         samples: form of the samples that collate_fn receives.
         memory: memory for row groups in bytes. If None, `table_memory` chooses it, and a restored
             state may change the size of windows.
+        processes: how processes are started that call functions for single samples.
     """
 
     engine: EngineSettings
@@ -116,6 +119,7 @@ class FeedSettings:
     let_go: bool = False
     samples: SampleForm = field(default_factory=SampleForm)
     memory: int | None = None
+    processes: ProcessSettings = field(default_factory=ProcessSettings)
 
 
 class Delivery:
@@ -150,6 +154,9 @@ class Delivery:
         self._view = view_of(dataset)
         self._batched = sampling.batched
         self._transformed = frozenset(transforms.fields)
+        self._on_batches = {
+            name for name, each in transforms.fields.items() if each.tail or each.batch
+        }
         self._settings = settings
         self.transform_s = 0.0
         steps: list[Step] = []
@@ -218,16 +225,23 @@ class Delivery:
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
         return {
-            name: field_samples(
-                values[name],
-                part,
-                self._schema.fields[name],
-                self._settings.samples,
-                transformed=name in self._transformed,
-                channels_last=self._settings.engine.channels_last,
-            )
+            name: self._samples(name, values[name], part)
             for name, part in zip(self.fields, parts, strict=True)
         }
+
+    def _samples(self, name: str, values: Any, part: Any) -> list[Any]:
+        form = self._settings.samples
+        if isinstance(values, Results):
+            changed = name in self._on_batches
+            return list(part) if changed else values.samples(form.images == "pillow")
+        return field_samples(
+            values,
+            part,
+            self._schema.fields[name],
+            form,
+            transformed=name in self._transformed,
+            channels_last=self._settings.engine.channels_last,
+        )
 
     def collated(self, samples: list[Any]) -> Any:
         """Returns the batch that collate_fn makes from samples."""
@@ -266,6 +280,8 @@ class Delivery:
         """Returns a field as tensors, followed by its sizes if the form has them."""
         if isinstance(values, RaggedBatch):
             return ragged_parts(name, values)
+        if isinstance(values, Results):
+            return {name: values.batch()}
         fresh = self._settings.pinned == "fresh"
         if not isinstance(self._schema.fields[name], Image):
             return {name: value_tensors(values, fresh=fresh)}
@@ -289,6 +305,8 @@ def _only_sample(numbers: frozenset[int | str | None], data: Any) -> Any:
     """
 
     def first(key: int | str | None, part: Any) -> Any:
+        if isinstance(part, (dict, tuple)):  # what a function returned for the sample
+            return map_leaves(lambda leaf: leaf[0], part)
         one = part[0]
         return one.item() if key in numbers and one.device.type == "cpu" else one
 

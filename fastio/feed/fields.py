@@ -11,11 +11,11 @@ from fastio.schema import Bytes, Image, Schema
 from fastio.transforms import (
     AudioDecode,
     Compiled,
-    PerSample,
     ToDtype,
     compile,
+    from_pipeline,
+    from_torchvision,
     on_whole_batch,
-    spoken,
 )
 
 
@@ -34,24 +34,25 @@ class FieldTransforms:
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, transforms: Any, schema: Schema, known: Sequence[Any] = ()) -> FieldTransforms:
+    def parse(
+        cls, transforms: Any, schema: Schema, known: Mapping[str, Sequence[Any]] | None = None
+    ) -> FieldTransforms:
         """Parses `Loader(transforms=)`.
 
         Args:
             transforms: a mapping from field (or None for the whole batch) to a transform or a list
                 of transforms; or a transform or list alone, for the only image field; or None.
             schema: schema of the dataset.
-            known: transforms that the only image field already has.
+            known: transforms that fields already have.
 
         Raises:
             TransformError: the transforms do not fit the fields or each other.
         """
         if not isinstance(transforms, Mapping):
             given = as_list(transforms)
-            transforms = {_only_field(schema, given): given} if given or known else {}
-        if known:
-            image = only_image(schema)
-            transforms = {**transforms, image: [*known, *as_list(transforms.get(image))]}
+            transforms = {_only_field(schema, given): given} if given else {}
+        for name, steps in (known or {}).items():
+            transforms = {**transforms, name: [*steps, *as_list(transforms.get(name))]}
         whole = on_whole_batch(as_list(transforms.get(None)))
         fields, audio = {}, {}
         for name, given in transforms.items():
@@ -65,35 +66,23 @@ class FieldTransforms:
             if isinstance(first, AudioDecode):
                 audio[name] = first
             fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given), name)
-            refuse_per_sample(fields[name], name)
             for step in (*fields[name].steps, *fields[name].tail):
                 if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
                     raise TransformError(f"{step} needs an image field, and {name!r} is not one")
         return cls(fields, whole, audio)
 
 
-def refuse_per_sample(compiled: Compiled, field: str | None) -> None:
-    """Raises an error if transforms have steps that run once per sample in Python.
-
-    Raises:
-        TransformError: they have.
-    """
-    for step in compiled.per_sample:
-        if isinstance(step, PerSample):
-            text, where = spoken(step.function), "" if field is None else f" on field {field!r}"
-            raise TransformError(
-                f"{text}{where} is not a transform that fastio runs per sample. To run it once per "
-                f"batch on the batch's device, write fastio.OnBatch({text}); its random values are "
-                "then drawn once for the whole batch"
-            )
-
-
 def as_list(transforms: Any) -> list[Any]:
-    """Returns None, one transform, a list or a torchvision Compose as a list of transforms."""
+    """Returns None, one transform, a list or a torchvision Compose as a list of transforms.
+
+    The steps of a Compose from the first one on that fastio does not know become one `PerSample`.
+    """
     if transforms is None:
         return []
     kind = type(transforms)
     if kind.__name__ == "Compose" and kind.__module__.startswith("torchvision.transforms"):
+        if from_torchvision(transforms) is None:
+            return from_pipeline(transforms)
         transforms = transforms.transforms
     if not isinstance(transforms, (list, tuple)):
         return [transforms]

@@ -74,7 +74,8 @@ class JoinedFeed(Feed):
         return min(leaf.set_threads(threads) for leaf in self.leaves)
 
     def stats(self) -> Stats:
-        total = Stats(threads=self.leaves[0].settings.engine.threads)
+        first = self.leaves[0].stats()
+        total = Stats(threads=first.threads, transforms=first.transforms)
         for leaf in self.leaves:
             total += leaf.stats()
         return total

@@ -16,6 +16,7 @@ from fastio.engine.fields import ReadAheadPlan, windows_of
 from fastio.feed.base import Batches, BatchInfo, Feed, HostBatches, Numbers
 from fastio.feed.delivery import Delivery, FeedSettings
 from fastio.feed.fields import FieldTransforms, only_image
+from fastio.feed.per_sample import PerSampleStage
 from fastio.order.order import mixed_seed
 from fastio.order.plan import PlannedBatch, draw_keys
 from fastio.order.sampling import Ranks, Sampling
@@ -23,8 +24,10 @@ from fastio.order.state import Cursor
 from fastio.packed.rows import Rows
 from fastio.stage import Forecast, Stager, StagingPlan, ahead_bytes, staged
 from fastio.stats import Stats
-from fastio.transforms import Augmentation
+from fastio.transforms import Augmentation, OnBatch
 from fastio.views.mixing import Chain
+
+_AHEAD_OF_STAGE = 2  # batches that are decoded while functions are called for those before
 
 
 class NativeFeed(Feed):
@@ -50,15 +53,23 @@ class NativeFeed(Feed):
         stager: Stager | None = None,
     ) -> None:
         images = dataset.schema.image_fields
+        called = {name: each for name, each in transforms.fields.items() if each.per_sample}
+        stage = None
+        if called:
+            last, count = settings.engine.channels_last, settings.engine.threads
+            stage = PerSampleStage(dataset, called, last, count, settings.processes)
+            settings = replace(settings, ahead=settings.ahead + _AHEAD_OF_STAGE)
         of_engine = replace(
             settings.engine,
+            handed={} if stage is None else stage.images,
             transforms={k: v for k, v in transforms.fields.items() if k in images},
             audio=transforms.audio,
         )
         self.settings = settings = replace(settings, engine=of_engine)
         self.transforms = transforms
         self._stager = stager
-        self._engine: Engine | None = Engine(dataset, of_engine, stager)  # has no threads yet
+        self._stage_of_samples = stage
+        self._engine: Engine | None = Engine(dataset, of_engine, stager, stage)  # no threads yet
         self.fields = tuple(self._engine.fields)
         self.delivery = Delivery(
             dataset, self.fields, sampling, transforms, settings, self._engine.tails
@@ -102,7 +113,8 @@ class NativeFeed(Feed):
     def engine(self) -> Engine:
         """Returns the engine of this process."""
         if self._engine is None:
-            self._engine = Engine(self.dataset, self.settings.engine, self._stager)
+            stage = self._stage_of_samples
+            self._engine = Engine(self.dataset, self.settings.engine, self._stager, stage)
         return self._engine
 
     def stream(
@@ -198,7 +210,11 @@ class NativeFeed(Feed):
 
     def stats(self) -> Stats:
         threads, transform_s = self.settings.engine.threads, self.delivery.transform_s
-        total = Stats(threads=threads, transform_s=transform_s)
+        total = Stats(
+            threads=threads, transform_s=transform_s, transforms="; ".join(self._described())
+        )
+        if self._stage_of_samples is not None:
+            total += Stats(sample_s=self._stage_of_samples.seconds)
         if self._engine is not None:
             total += self._engine.stats
         if self._stager is not None:
@@ -209,6 +225,20 @@ class NativeFeed(Feed):
                 refetched=transfers.refetched,
             )
         return total
+
+    def _described(self) -> Iterator[str]:
+        """Yields where the transforms of each field run, as a phrase."""
+        tails = {} if self._engine is None else self._engine.tails
+        for name, compiled in self.transforms.fields.items():
+            tail = tails.get(name, compiled.tail)
+            native = [*compiled.steps, *(compiled.tail if not tail else ())]
+            native += compiled.erasing
+            after = [*tail, *(OnBatch(function) for function in compiled.batch)]
+            parts = [f"{', '.join(map(str, native))} in native threads"] if native else []
+            if compiled.per_sample and self._stage_of_samples is not None:
+                parts.append(self._stage_of_samples.described(name))
+            parts += [f"{', '.join(map(str, after))} on the batch"] if after else []
+            yield f"{name}: {', '.join(parts)}"
 
     def close(self) -> None:
         if self._engine is not None:

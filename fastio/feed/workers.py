@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fastio.device import HostBatch
 from fastio.errors import LoaderClosed, PerformanceWarning, TransformError, warn
 from fastio.feed.base import BatchInfo, Feed, HostBatches
-from fastio.feed.fields import as_list, refuse_per_sample
+from fastio.feed.fields import as_list
 from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
@@ -185,12 +185,11 @@ def _finish(transforms: Any, reason: str) -> Finish | None:
             steps += [(None, function) for function in on_whole_batch(as_list(given))]
             continue
         compiled = compile(as_list(given), None if key is None else str(key))
-        refuse_per_sample(compiled, None if key is None else str(key))
-        native = (*compiled.steps, *compiled.erasing)
-        if native:
+        for step in (*compiled.steps, *compiled.erasing, *compiled.per_sample):
             raise TransformError(
-                f"{native[0]} needs the native path, but {reason}: apply it in the "
-                "dataset, whose samples are loaded by worker processes"
+                f"{step} needs the native path, but {reason}: apply it in the "
+                "dataset, whose samples are loaded by worker processes, or in a fastio.OnBatch, "
+                "which runs once per batch"
             )
         functions: list[Callable[[Any], Any]] = [*compiled.batch]
         if compiled.tail:

@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,6 +58,7 @@ class ImageFiles:
         samples: (path, class index) of each row, in the dataset's order.
         classes: the class names.
         transform: the ImageFolder's transform, or None.
+        target_transform: the ImageFolder's function of labels, or None.
         root: the ImageFolder's folder.
     """
 
@@ -65,6 +66,7 @@ class ImageFiles:
     classes: list[str]
     transform: Any
     root: str
+    target_transform: Any = None
 
     def as_dataset(self) -> FolderDataset:
         """Returns the rows as a dataset whose images are delivered as stored (EXIF is ignored)."""
@@ -80,14 +82,16 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
             return files
         parts.append(files)
     first = parts[0]
-    if any(part.transform is not first.transform for part in parts):
+    if any(part.transform is not first.transform for part in parts) or any(
+        part.target_transform is not first.target_transform for part in parts
+    ):
         return Slow("the ImageFolders of the ConcatDataset have different transform objects")
     samples = [sample for part in parts for sample in part.samples]
     classes = max((part.classes for part in parts), key=len)
     roots = [part.root for part in parts]
     alike = len({os.path.isabs(root) for root in roots}) == 1
     root = os.path.commonpath(roots) if alike else ""
-    return ImageFiles(samples, classes, first.transform, root)
+    return ImageFiles(samples, classes, first.transform, root, first.target_transform)
 
 
 def image_files(dataset: object) -> ImageFiles | Slow:
@@ -101,19 +105,13 @@ def image_files(dataset: object) -> ImageFiles | Slow:
         if isinstance(inner, Slow):
             return inner
         samples = [inner.samples[int(index)] for index in dataset.indices]
-        return ImageFiles(samples, inner.classes, inner.transform, inner.root)
+        return replace(inner, samples=samples)
     if type(dataset) is ConcatDataset:
         return _joined_files(dataset)
     kind = type(dataset)
     if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
         return Slow(f"fastio has no native reader for {kind.__qualname__}")
     folder: Any = dataset
-    if folder.target_transform is not None:
-        return Slow(
-            "the ImageFolder has a target_transform",
-            "Pass it to the loader instead, as transforms={'label': fastio.OnBatch(function)}; it "
-            "then gets the labels of a batch as a tensor.",
-        )
     loader = folder.loader
     name = getattr(loader, "__qualname__", without_addresses(repr(loader)))
     standard = name in ("default_loader", "pil_loader")
@@ -123,7 +121,8 @@ def image_files(dataset: object) -> ImageFiles | Slow:
             f"Leave the loader out if it only decodes files. {_PACK}",
         )
     samples, classes = list(folder.samples), list(folder.classes)
-    return ImageFiles(samples, classes, folder.transform, os.fspath(folder.root))
+    root, target = os.fspath(folder.root), folder.target_transform
+    return ImageFiles(samples, classes, folder.transform, root, target)
 
 
 def image_folders(dataset: object) -> list[Any]:

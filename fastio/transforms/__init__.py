@@ -37,7 +37,7 @@ from fastio.transforms.drawn import (
     RandomOrder,
     TrivialAugmentWide,
 )
-from fastio.transforms.per_sample import PerSample, Pipeline
+from fastio.transforms.per_sample import PerSample, Pipeline, SampleType, Workers
 from fastio.transforms.pixels import (
     ColorJitter,
     GaussianBlur,
@@ -112,8 +112,10 @@ __all__ = [
     "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
+    "SampleType",
     "ToDtype",
     "TrivialAugmentWide",
+    "Workers",
     "affine",
     "augmentation",
     "compile",

@@ -63,15 +63,19 @@ class ImageReader(Reader):
         self.compiled = settings.transforms.get(name) or Compiled()
         self._chain = self.compiled.native()
         self._channels = kind.channels
-        self._channels_last = settings.channels_last
+        handed = name in settings.handed
+        self._channels_last = settings.channels_last or handed
         size = self.compiled.size
-        fuses = settings.normalize_on_cpu or self.compiled.erasing
-        self._affine = affine(self.compiled.tail, kind.channels) if fuses and size else None
+        fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
+        self._affine = affine(self.compiled.tail, kind.channels) if fuses else None
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self._affine is None else ()
         self.pools = {}
         if size is not None:
             dtype = "uint8" if self._affine is None else "float32"
-            self.pools = {name: settings.pool(self._shape(size), dtype, reuse_small=True)}
+            pool = settings.pool(
+                self._shape(size), dtype, reuse_small=True, allocate=settings.handed.get(name)
+            )
+            self.pools = {name: pool}
 
     def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""

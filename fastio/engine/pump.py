@@ -1,0 +1,122 @@
+"""Passes decoded batches on to a stage that follows the engine, while the consumer does other work.
+
+Without such a stage, a batch is finished by the consumer that asks for it. A stage needs it
+earlier, so a thread of each stream waits for the batches in its place.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol
+
+from fastio.engine.batch import Batch
+from fastio.engine.fields.reader import WAIT_S
+from fastio.engine.pending import Pending
+from fastio.errors import LoaderClosed, SampleError
+
+if TYPE_CHECKING:
+    from fastio.engine.engine import Engine
+
+
+class BatchStage(Protocol):
+    """Changes the values of batches after they were decoded; used by several threads.
+
+    It gets the images of the fields in `EngineSettings.handed` as uint8 (H, W, C).
+    """
+
+    def start(self) -> None:
+        """Starts the workers that are missing, in this process."""
+
+    def run(
+        self,
+        batch: Batch,
+        seed: int,
+        cancelled: Callable[[], bool],
+        done: Callable[[Mapping[int, SampleError], Exception | None], None],
+    ) -> None:
+        """Begins to change a batch; does not wait.
+
+        Args:
+            batch: the batch.
+            seed: seed of its draws.
+            cancelled: returns whether nobody wants it any more.
+            done: called once, on any thread, with the errors of single samples by their place, and
+                the error of the whole batch or None.
+        """
+
+    def close(self) -> None:
+        """Ends the workers. `start` begins anew."""
+
+
+class Pump:
+    """A thread that waits for the batches of one stream and passes them on. It keeps no stream.
+
+    Args:
+        engine: the engine of the stream.
+        stage: the stage.
+    """
+
+    def __init__(self, engine: Engine, stage: BatchStage) -> None:
+        self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._arguments = engine, stage, self._queue
+        self._thread: threading.Thread | None = None
+
+    def put(self, pending: Pending) -> None:
+        """Adds a batch that was submitted; `pending.after` gets what comes of it."""
+        pending.after = Future()
+        self._queue.put(pending)
+        if self._thread is None:
+            thread = threading.Thread(
+                target=_work, args=self._arguments, name="fastio-pump", daemon=True
+            )
+            thread.start()
+            self._thread = thread
+
+    def close(self) -> None:
+        """Ends the thread after the batches that it has; does not wait, and takes no lock."""
+        self._queue.put(None)
+
+
+def _work(engine: Engine, stage: BatchStage, batches: queue.SimpleQueue[Pending | None]) -> None:
+    while (pending := batches.get()) is not None:
+        after = pending.after
+        if after is None or not after.set_running_or_notify_cancel():
+            continue
+        try:
+            _pass_on(engine, stage, pending, after)
+        except BaseException as error:
+            after.set_exception(error)
+        del pending, after
+
+
+def _pass_on(
+    engine: Engine, stage: BatchStage, pending: Pending, after: Future[Batch | None]
+) -> None:
+    while not pending.wait(WAIT_S):
+        pass
+    pending.fetch_s = 0.0  # the consumer has not waited for it
+    if pending.error is None and not pending.cancelled:
+        pending.follow()
+        while not pending.wait_for_readers(WAIT_S):
+            pass
+    if pending.error is not None:
+        raise pending.error
+    if pending.cancelled:
+        raise LoaderClosed("closed while waiting for a batch")
+    batch = engine.finish(pending)
+    if batch is None:
+        after.set_result(None)
+        return
+
+    def done(failures: Mapping[int, SampleError], error: Exception | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            after.set_result(engine.mended(batch, failures))
+        except BaseException as raised:
+            after.set_exception(raised)
+
+    stage.run(batch, pending.seed, lambda: pending.left_out, done)

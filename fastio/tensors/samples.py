@@ -1,0 +1,55 @@
+"""Single samples as Python functions get them: arrays, PIL images and tensors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastio.packed.pixels import pillow_image
+from fastio.tensors.results import is_pillow
+from fastio.transforms import SampleType
+
+
+def image_as(image: Any, kind: SampleType) -> Any:
+    """Returns an image in a type; what is no image stays as it is.
+
+    Args:
+        image: an array (H, W, C), a tensor (C, H, W) or a PIL image; it shares memory with the
+            result where that is possible.
+        kind: the type of the result.
+    """
+    if kind == "pillow":
+        array = _as_array(image)
+        known = isinstance(array, np.ndarray) and array.ndim == 3 and array.dtype == np.uint8
+        return pillow_image(array) if known else image
+    if kind == "array":
+        return _as_array(image)
+    array = _as_array(image) if is_pillow(image) else image
+    if isinstance(array, np.ndarray) and array.ndim == 3:
+        image = torch.from_numpy(array).permute(2, 0, 1)
+    if kind == "tv_tensor" and type(image) is Tensor:
+        return sys.modules["torchvision.tv_tensors"].Image(image)
+    return image
+
+
+def _as_array(image: Any) -> Any:
+    if is_pillow(image):
+        pixels = np.array(image)
+        return pixels[..., None] if pixels.ndim == 2 else pixels
+    if isinstance(image, Tensor) and image.ndim == 3:
+        return image.permute(1, 2, 0).numpy()
+    return image
+
+
+def seed_torch(seed: int) -> None:
+    """Seeds torch's global generator of the CPU."""
+    torch.default_generator.manual_seed(seed)
+
+
+def use_one_thread() -> None:
+    """Makes torch compute in the calling thread only, as in DataLoader's worker processes."""
+    torch.set_num_threads(1)

@@ -28,6 +28,7 @@ SMALL: dict[str, list[str]] = {
     "large": [PHOTOS, "--megapixels", "0.5", "--photos", "1", "--rows", "4", "--passes", "1"],
     "open": ["--rounds", "1", "--shards", "20000"],
     "parquet_direct": ["--rows", "40000", "--rounds", "1", "--memory", "4MiB"],
+    "per_sample": [PHOTOS, "--rows", "24", "--rounds", "1", "--workers", "1"],
     "peers": [PHOTOS, "--images", "12", "--rounds", "1", "--only", "fastio_loader"],
     "quality": [PHOTOS, "--crops", "1", "--large", "0"],
     "swap": ["--batches", "2", "--rounds", "1"],

@@ -1,0 +1,165 @@
+"""The worker processes of PerSample end with whoever needs them, however that ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset
+
+import fastio
+from fastio import Loader, PerSample, Resize
+from tests.children import LIMIT_S, run_code
+from tests.support import numbered_folder, told
+
+SMALL = [Resize((8, 8))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
+
+
+def process(image: Any) -> int:
+    return os.getpid()
+
+
+def negative(image: Any) -> Any:
+    return 255 - image
+
+
+def wait_for_end(pids: set[int]) -> None:
+    """Waits until processes have ended; fails if they do not within minutes."""
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            assert select.select([handle], [], [], LIMIT_S)[0], f"process {pid} goes on"
+        finally:
+            os.close(handle)
+
+
+def workers_of(batches: Any) -> set[int]:
+    return {int(pid) for pids, _ in batches for pid in pids}
+
+
+BEGUN = """
+import os, signal, sys, fastio
+
+def process(image):
+    return os.getpid()
+
+loader = fastio.Loader(
+    sys.argv[1], 2, num_workers=1,
+    transforms=[fastio.Resize((8, 8)), fastio.PerSample(process, count=2)],
+)
+batches = iter(loader)
+pids = {int(pid) for _ in range(6) for pid in next(batches)[0]}
+print(*pids, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("sys.exit(3)", 3),
+        ("", 0),
+        ("loader.close()", 0),
+        ("os._exit(4)", 4),
+    ],
+)
+def test_processes_end_however_the_main_process_ends(folder: Path, end: str, status: int) -> None:
+    done = run_code(BEGUN + end, folder)
+    assert (done.returncode, done.stderr) == (status, "")
+    pids = {int(pid) for pid in done.stdout.split()}
+    assert pids
+    wait_for_end(pids)
+
+
+INTERRUPTED = """
+try:
+    os.killpg(0, signal.SIGINT)
+    for _ in batches:
+        pass
+except KeyboardInterrupt:
+    loader.close()
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_an_epoch_and_no_worker_complains(folder: Path) -> None:
+    done = run_code(BEGUN + INTERRUPTED, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    pids, said = done.stdout.splitlines()
+    assert said == "interrupted"
+    wait_for_end({int(pid) for pid in pids.split()})
+
+
+def test_a_function_that_does_not_return_does_not_keep_a_loader_open(
+    folder: Path, tmp_path: Path
+) -> None:
+    def waits(image: Any) -> Any:
+        if told([torch.from_numpy(image).permute(2, 0, 1)]) == [5]:
+            (tmp_path / str(os.getpid())).touch()
+            threading.Event().wait()
+        return image
+
+    loader = Loader(folder, 4, transforms=[*SMALL, PerSample(waits, count=1)])
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    wait_for_end({int(path.name) for path in tmp_path.iterdir()})
+    with pytest.raises(fastio.LoaderClosed):
+        next(batches)
+
+
+def test_a_loader_that_is_garbage_ends_its_workers(folder: Path) -> None:
+    loader = Loader(folder, 4, transforms=[*SMALL, PerSample(process, count=2)])
+    pids = workers_of(loader)
+    batches = iter(loader)
+    next(batches)
+    del batches, loader
+    gc.collect()
+    wait_for_end(pids)
+
+
+def test_a_forked_child_starts_workers_of_its_own(folder: Path) -> None:
+    with Loader(folder, 4, transforms=[*SMALL, PerSample(negative, count=1)]) as loader:
+        expected = torch.cat([images for images, _ in loader])
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                found = torch.cat([images for images, _ in loader])
+                status = 0 if torch.equal(found, expected) else 2
+                loader.close()
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert torch.equal(torch.cat([images for images, _ in loader]), expected)
+
+
+def test_several_sources_call_functions_too(folder: Path, tmp_path: Path) -> None:
+    fastio.pack(folder, tmp_path / "packed")
+    steps = [*SMALL, PerSample(negative, count=1)]
+    with Loader(folder, 4, transforms=steps) as loader:
+        expected = torch.cat([images for images, _ in loader])
+    both = ConcatDataset([fastio.open(folder), fastio.open(folder)])
+    with Loader(both, 5, transforms=steps) as loader:
+        found = torch.cat([images for images, _ in loader])
+    assert torch.equal(found, torch.cat([expected, expected]))
+    mixed = fastio.mix([(str(folder), 1), (str(tmp_path / "packed"), 2)])
+    options: dict[str, Any] = {"shuffle": True, "seed": 1}
+    with Loader(mixed, 6, transforms=SMALL, **options) as loader:
+        expected = torch.cat([255 - images for images, _ in loader])
+    with Loader(mixed, 6, transforms=steps, **options) as loader:
+        assert torch.equal(torch.cat([images for images, _ in loader]), expected)

@@ -15,7 +15,8 @@ bool is_flip(const GeometryStep& step) {
 Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
   const auto& v = drawn.numbers;
   const std::string size = std::to_string(height) + " x " + std::to_string(width) + " pixels";
-  if (drawn.op == PixelOp::gaussian_blur && (v[0] / 2 > width || v[1] / 2 > height))
+  if (drawn.op == PixelOp::gaussian_blur &&
+      (static_cast<int>(v[0]) / 2 >= width || static_cast<int>(v[1]) / 2 >= height))
     return Status::error(Code::unsupported, "GaussianBlur's kernel is too large for " + size);
   if (drawn.op != PixelOp::pad) return Status::okay();
   const auto mode = static_cast<PadMode>(v[4]);

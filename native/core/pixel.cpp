@@ -16,14 +16,7 @@ using Table = std::array<std::uint8_t, 256>;
 constexpr double kOne = 1 << 15;      // a factor of 1 in PixelScale and blend, where bytes are << 8
 constexpr double kMostFactor = 1.99;  // that they take
 
-const PixelKernels& kernels() {
-#ifdef FASTIO_X86
-  const Simd simd = simd_active();
-  if (simd == Simd::avx512) return kPixelAvx512;
-  if (simd == Simd::avx2) return kPixelAvx2;
-#endif
-  return kPixelPortable;
-}
+const PixelKernels& kernels() { return pixel_kernels(); }
 
 std::uint8_t to_byte(double value) {
   return static_cast<std::uint8_t>(std::clamp(value, 0.0, 255.0));
@@ -80,10 +73,20 @@ std::vector<std::uint16_t> gaussian(int size, double sigma) {
   for (std::size_t k = 0; k < weight.size(); ++k)
     out.push_back(static_cast<std::uint16_t>(
         std::min(65535.0, std::nearbyint(weight[k] / sum * (k ? 65536.0 : 32768.0)))));
+  while (out.size() > 1 && out.back() == 0) out.pop_back();  // of narrow Gaussians most are
   return out;
 }
 
 }  // namespace
+
+const PixelKernels& pixel_kernels() {
+#ifdef FASTIO_X86
+  const Simd simd = simd_active();
+  if (simd == Simd::avx512) return kPixelAvx512;
+  if (simd == Simd::avx2) return kPixelAvx2;
+#endif
+  return kPixelPortable;
+}
 
 void adjust_brightness(const Planes& image, double factor) { scale(image, factor, 0); }
 

@@ -19,6 +19,15 @@ struct PixelScale {
   std::uint16_t unit = 1 << 8, factor = 1 << 15, less = 0, more = 0;
 };
 
+// Where pixels of the result of a warp lie in the image: (x, y) in pixels from the middle to
+// (m0 x + m1 y + m2, m3 x + m4 y + m5) / (m6 x + m7 y + 1).
+struct PixelMap {
+  float m[8];
+  float half_x, half_y;        // from the first pixel to the middle
+  std::int32_t width, height;  // of the image and the result
+  std::int32_t outside;        // the place of pixels that are not in the image
+};
+
 struct PixelKernels {
   void (*scale)(std::uint8_t* p, std::size_t n, const PixelScale& how);
   // p[i] = p[i] * a + q[i] * b (or less, if `subtract`), clamped to a byte, cut off; a and b, at
@@ -49,7 +58,13 @@ struct PixelKernels {
   // Bytes to numbers of kFractionBits fractional bits, and back, rounded.
   void (*widen)(const std::uint8_t* p, std::size_t n, std::uint16_t* out);
   void (*narrow)(const std::uint16_t* p, std::size_t n, std::uint8_t* out);
+  // Of the first `count` pixels of a row the places of the nearest pixels of the image.
+  void (*nearest_places)(const PixelMap& map, std::int32_t row, std::int32_t count,
+                         std::int32_t* at);
 };
+
+// Those of the instruction set in use.
+const PixelKernels& pixel_kernels();
 
 extern const PixelKernels kPixelPortable;
 #ifdef FASTIO_X86

@@ -20,6 +20,67 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
+#ifdef FASTIO_X86
+// A register of each instruction set, as bytes or as 16-bit words.
+#if defined(__AVX512BW__)
+using Lanes = __m512i;
+inline Lanes load(const void* from) { return _mm512_loadu_si512(from); }
+inline void store(void* to, Lanes v) { _mm512_storeu_si512(to, v); }
+inline Lanes all_words(uint16_t v) { return _mm512_set1_epi16(static_cast<short>(v)); }
+inline Lanes all_bytes(uint8_t v) { return _mm512_set1_epi8(static_cast<char>(v)); }
+inline Lanes add(Lanes a, Lanes b) { return _mm512_add_epi16(a, b); }
+inline Lanes less(Lanes a, Lanes b) { return _mm512_subs_epu16(a, b); }
+inline Lanes less_bytes(Lanes a, Lanes b) { return _mm512_subs_epu8(a, b); }
+inline Lanes product(Lanes a, Lanes b) { return _mm512_mullo_epi16(a, b); }
+inline Lanes high_halves(Lanes a, Lanes b) { return _mm512_mulhi_epu16(a, b); }
+inline Lanes first_words(Lanes v) { return _mm512_unpacklo_epi8(_mm512_setzero_si512(), v); }
+inline Lanes last_words(Lanes v) { return _mm512_unpackhi_epi8(_mm512_setzero_si512(), v); }
+inline Lanes to_bytes(Lanes a, Lanes b) {
+  return _mm512_packus_epi16(_mm512_srli_epi16(a, kFractionBits),
+                             _mm512_srli_epi16(b, kFractionBits));
+}
+inline Lanes high_bytes(Lanes v) { return _mm512_srli_epi16(v, 8); }
+#elif defined(__AVX2__)
+using Lanes = __m256i;
+inline Lanes load(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+inline void store(void* to, Lanes v) { _mm256_storeu_si256(static_cast<__m256i*>(to), v); }
+inline Lanes all_words(uint16_t v) { return _mm256_set1_epi16(static_cast<short>(v)); }
+inline Lanes all_bytes(uint8_t v) { return _mm256_set1_epi8(static_cast<char>(v)); }
+inline Lanes add(Lanes a, Lanes b) { return _mm256_add_epi16(a, b); }
+inline Lanes less(Lanes a, Lanes b) { return _mm256_subs_epu16(a, b); }
+inline Lanes less_bytes(Lanes a, Lanes b) { return _mm256_subs_epu8(a, b); }
+inline Lanes product(Lanes a, Lanes b) { return _mm256_mullo_epi16(a, b); }
+inline Lanes high_halves(Lanes a, Lanes b) { return _mm256_mulhi_epu16(a, b); }
+inline Lanes first_words(Lanes v) { return _mm256_unpacklo_epi8(_mm256_setzero_si256(), v); }
+inline Lanes last_words(Lanes v) { return _mm256_unpackhi_epi8(_mm256_setzero_si256(), v); }
+inline Lanes to_bytes(Lanes a, Lanes b) {
+  return _mm256_packus_epi16(_mm256_srli_epi16(a, kFractionBits),
+                             _mm256_srli_epi16(b, kFractionBits));
+}
+inline Lanes high_bytes(Lanes v) { return _mm256_srli_epi16(v, 8); }
+#else
+using Lanes = __m128i;
+inline Lanes load(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
+inline void store(void* to, Lanes v) { _mm_storeu_si128(static_cast<__m128i*>(to), v); }
+inline Lanes all_words(uint16_t v) { return _mm_set1_epi16(static_cast<short>(v)); }
+inline Lanes all_bytes(uint8_t v) { return _mm_set1_epi8(static_cast<char>(v)); }
+inline Lanes add(Lanes a, Lanes b) { return _mm_add_epi16(a, b); }
+inline Lanes less(Lanes a, Lanes b) { return _mm_subs_epu16(a, b); }
+inline Lanes less_bytes(Lanes a, Lanes b) { return _mm_subs_epu8(a, b); }
+inline Lanes product(Lanes a, Lanes b) { return _mm_mullo_epi16(a, b); }
+inline Lanes high_halves(Lanes a, Lanes b) { return _mm_mulhi_epu16(a, b); }
+inline Lanes first_words(Lanes v) { return _mm_unpacklo_epi8(_mm_setzero_si128(), v); }
+inline Lanes last_words(Lanes v) { return _mm_unpackhi_epi8(_mm_setzero_si128(), v); }
+inline Lanes to_bytes(Lanes a, Lanes b) {
+  return _mm_packus_epi16(_mm_srli_epi16(a, kFractionBits), _mm_srli_epi16(b, kFractionBits));
+}
+inline Lanes high_bytes(Lanes v) { return _mm_srli_epi16(v, 8); }
+#endif
+constexpr size_t kBytes = sizeof(Lanes);
+#endif
+
 // The high half of a product: every level has an instruction for it.
 inline uint16_t high_half(uint16_t a, uint16_t b) {
   return static_cast<uint16_t>((static_cast<uint32_t>(a) * static_cast<uint32_t>(b)) >> 16);
@@ -30,32 +91,55 @@ inline uint8_t to_byte(uint16_t v) {  // of kFractionBits, cut off
   return static_cast<uint8_t>(v < 255 ? v : 255);
 }
 
+// byte << 8, through the steps of PixelScale.
+#ifdef FASTIO_X86
+inline Lanes scaled(Lanes words, Lanes unit, Lanes factor, Lanes minus, Lanes plus) {
+  const Lanes v = high_halves(product(high_bytes(words), unit), factor);
+  return add(less(v, minus), plus);
+}
+#endif
+
 void scale(uint8_t* p, size_t n, const PixelScale& how) {
-  const uint16_t unit = how.unit, factor = how.factor, less = how.less, more = how.more;
+  const uint16_t unit = how.unit, factor = how.factor, minus = how.less, plus = how.more;
   const uint8_t low = how.low;
-  for (size_t i = 0; i < n; ++i) {
+  size_t i = 0;
+#ifdef FASTIO_X86
+  const Lanes lows = all_bytes(low), units = all_words(unit), factors = all_words(factor);
+  const Lanes minuses = all_words(minus), pluses = all_words(plus);
+  for (; i + kBytes <= n; i += kBytes) {
+    const Lanes v = less_bytes(load(p + i), lows);
+    store(p + i, to_bytes(scaled(first_words(v), units, factors, minuses, pluses),
+                          scaled(last_words(v), units, factors, minuses, pluses)));
+  }
+#endif
+  for (; i < n; ++i) {
     const uint8_t above = p[i] > low ? static_cast<uint8_t>(p[i] - low) : 0;
     const uint16_t v = high_half(static_cast<uint16_t>(above * unit), factor);
-    const uint16_t rest = v > less ? static_cast<uint16_t>(v - less) : 0;
-    p[i] = to_byte(static_cast<uint16_t>(rest + more));
+    const uint16_t rest = v > minus ? static_cast<uint16_t>(v - minus) : 0;
+    p[i] = to_byte(static_cast<uint16_t>(rest + plus));
   }
 }
 
 // The last summands stand for what was cut off, and for the rounding of a and b.
 void blend(uint8_t* __restrict p, const uint8_t* __restrict q, size_t n, uint16_t a, uint16_t b,
            bool subtract) {
-  if (subtract) {
-    for (size_t i = 0; i < n; ++i) {
-      const uint16_t v = high_half(static_cast<uint16_t>(p[i] << 8), a);
-      const uint16_t w = high_half(static_cast<uint16_t>(q[i] << 8), b);
-      p[i] = to_byte(static_cast<uint16_t>((v > w ? v - w : 0) + 2));
-    }
-  } else {
-    for (size_t i = 0; i < n; ++i) {
-      const uint16_t v = high_half(static_cast<uint16_t>(p[i] << 8), a);
-      const uint16_t w = high_half(static_cast<uint16_t>(q[i] << 8), b);
-      p[i] = to_byte(static_cast<uint16_t>(v + w + 3));
-    }
+  size_t i = 0;
+#ifdef FASTIO_X86
+  const Lanes as = all_words(a), bs = all_words(b), more = all_words(subtract ? 2 : 3);
+  const auto sum = [&](Lanes v, Lanes w) {
+    const Lanes x = high_halves(v, as), y = high_halves(w, bs);
+    return add(subtract ? less(x, y) : add(x, y), more);
+  };
+  for (; i + kBytes <= n; i += kBytes) {
+    const Lanes v = load(p + i), w = load(q + i);
+    store(p + i, to_bytes(sum(first_words(v), first_words(w)), sum(last_words(v), last_words(w))));
+  }
+#endif
+  for (; i < n; ++i) {
+    const uint16_t v = high_half(static_cast<uint16_t>(p[i] << 8), a);
+    const uint16_t w = high_half(static_cast<uint16_t>(q[i] << 8), b);
+    p[i] = to_byte(subtract ? static_cast<uint16_t>((v > w ? v - w : 0) + 2)
+                            : static_cast<uint16_t>(v + w + 3));
   }
 }
 
@@ -177,48 +261,30 @@ void weigh_some(const uint16_t* const* low, const uint16_t* const* high, const u
 
 #ifdef FASTIO_X86
 // Compilers do not keep the sums in registers by themselves.
-#if defined(__AVX512BW__)
-using Lanes = __m512i;
-inline Lanes load(const uint16_t* from) { return _mm512_loadu_si512(from); }
-inline void store(uint16_t* to, Lanes v) { _mm512_storeu_si512(to, v); }
-inline Lanes all(uint16_t v) { return _mm512_set1_epi16(static_cast<short>(v)); }
-inline Lanes add(Lanes a, Lanes b) { return _mm512_add_epi16(a, b); }
-inline Lanes high_halves(Lanes a, Lanes b) { return _mm512_mulhi_epu16(a, b); }
-#elif defined(__AVX2__)
-using Lanes = __m256i;
-inline Lanes load(const uint16_t* from) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+template <size_t Count>
+void weigh_at(const uint16_t* const* low, const uint16_t* const* high, const uint16_t* weight,
+              int taps, size_t i, uint16_t bias, uint16_t* __restrict out) {
+  constexpr size_t kWords = kBytes / 2;
+  Lanes sum[Count];
+  for (size_t j = 0; j < Count; ++j) sum[j] = all_words(bias);
+  for (int k = 0; k < taps; ++k) {
+    const uint16_t *a = low[k] + i, *b = high[k] + i;
+    const Lanes w = all_words(weight[k]);
+    for (size_t j = 0; j < Count; ++j)
+      sum[j] = add(sum[j], high_halves(add(load(a + j * kWords), load(b + j * kWords)), w));
+  }
+  for (size_t j = 0; j < Count; ++j) store(out + i + j * kWords, sum[j]);
 }
-inline void store(uint16_t* to, Lanes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); }
-inline Lanes all(uint16_t v) { return _mm256_set1_epi16(static_cast<short>(v)); }
-inline Lanes add(Lanes a, Lanes b) { return _mm256_add_epi16(a, b); }
-inline Lanes high_halves(Lanes a, Lanes b) { return _mm256_mulhi_epu16(a, b); }
-#else
-using Lanes = __m128i;
-inline Lanes load(const uint16_t* from) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-}
-inline void store(uint16_t* to, Lanes v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), v); }
-inline Lanes all(uint16_t v) { return _mm_set1_epi16(static_cast<short>(v)); }
-inline Lanes add(Lanes a, Lanes b) { return _mm_add_epi16(a, b); }
-inline Lanes high_halves(Lanes a, Lanes b) { return _mm_mulhi_epu16(a, b); }
-#endif
 
+// The last pixels are computed twice where they do not fill a register.
 void weigh(const uint16_t* const* low, const uint16_t* const* high, const uint16_t* weight,
            int taps, size_t n, uint16_t bias, uint16_t* __restrict out) {
-  constexpr size_t kLanes = sizeof(Lanes) / sizeof(uint16_t), kStep = 4 * kLanes;
+  constexpr size_t kWords = kBytes / 2;
+  if (n < kWords) return weigh_some(low, high, weight, taps, 0, n, bias, out);
   size_t i = 0;
-  for (; i + kStep <= n; i += kStep) {
-    Lanes sum[4] = {all(bias), all(bias), all(bias), all(bias)};
-    for (int k = 0; k < taps; ++k) {
-      const uint16_t *a = low[k] + i, *b = high[k] + i;
-      const Lanes w = all(weight[k]);
-      for (size_t j = 0; j < 4; ++j)
-        sum[j] = add(sum[j], high_halves(add(load(a + j * kLanes), load(b + j * kLanes)), w));
-    }
-    for (size_t j = 0; j < 4; ++j) store(out + i + j * kLanes, sum[j]);
-  }
-  weigh_some(low, high, weight, taps, i, n, bias, out);
+  for (; i + 4 * kWords <= n; i += 4 * kWords) weigh_at<4>(low, high, weight, taps, i, bias, out);
+  for (; i + kWords <= n; i += kWords) weigh_at<1>(low, high, weight, taps, i, bias, out);
+  if (i < n) weigh_at<1>(low, high, weight, taps, n - kWords, bias, out);
 }
 #else
 void weigh(const uint16_t* const* low, const uint16_t* const* high, const uint16_t* weight,
@@ -238,8 +304,43 @@ void narrow(const uint16_t* p, size_t n, uint8_t* out) {
   }
 }
 
+// To the nearest whole number, halves to even ones, as nearbyint: |v| is below 1 << 22. What is
+// below -1 or above `size` becomes that; what is not a number, -1.
+inline int32_t whole(float v, float size) {
+  v = v > -1.0f ? v : -1.0f;
+  v = v < size ? v : size;
+  return static_cast<int32_t>((v + 12582912.0f) - 12582912.0f);
+}
+
+void nearest_places(const PixelMap& map, int32_t row, int32_t count, int32_t* __restrict at) {
+  const float half_x = map.half_x, half_y = map.half_y;
+  const float y = static_cast<float>(row) - half_y;
+  const float m0 = map.m[0], m2 = map.m[2], m3 = map.m[3], m5 = map.m[5], m6 = map.m[6];
+  const float bx = map.m[1] * y, by = map.m[4] * y, bw = map.m[7] * y;
+  const int32_t width = map.width, height = map.height, outside = map.outside;
+  const float last_x = static_cast<float>(width), last_y = static_cast<float>(height);
+  const bool flat = map.m[6] == 0 && map.m[7] == 0;
+  const auto place = [&](float px, float py) {
+    const int32_t column = whole(px + half_x, last_x), line = whole(py + half_y, last_y);
+    const bool inside = (column >= 0) & (column < width) & (line >= 0) & (line < height);
+    return inside ? line * width + column : outside;
+  };
+  if (flat) {
+    for (int32_t i = 0; i < count; ++i) {
+      const float x = static_cast<float>(i) - half_x;
+      at[i] = place(m0 * x + bx + m2, m3 * x + by + m5);
+    }
+  } else {
+    for (int32_t i = 0; i < count; ++i) {
+      const float x = static_cast<float>(i) - half_x;
+      const float w = m6 * x + bw + 1.0f;
+      at[i] = place((m0 * x + bx + m2) / w, (m3 * x + by + m5) / w);
+    }
+  }
+}
+
 constexpr PixelKernels kLoops = {scale,    blend,      bits,  look_up, extremes, gray,
-                                 turn_hue, near_means, weigh, widen,   narrow};
+                                 turn_hue, near_means, weigh, widen,   narrow,   nearest_places};
 
 }  // namespace
 }  // namespace fastio

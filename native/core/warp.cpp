@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "pixel_kernels.h"
+
 namespace fastio {
 namespace {
 
@@ -92,8 +94,14 @@ WarpMap perspective_map(std::int32_t height, std::int32_t width,
 
 void Warp::run(const Planes& image, const WarpMap& map, bool smooth,
                const std::array<std::uint8_t, 3>& fill, bool given) {
-  source_.resize(std::max(source_.size(), image.bytes()));
-  std::memcpy(source_.data(), image.data, image.bytes());
+  const auto channels = static_cast<std::size_t>(image.channels);
+  stride_ = image.pixels() + static_cast<std::size_t>(image.width);
+  source_.resize(std::max(source_.size(), stride_ * channels));
+  for (std::size_t c = 0; c < channels; ++c) {
+    std::uint8_t* const plane = source_.data() + stride_ * c;
+    std::memcpy(plane, image.plane(static_cast<int>(c)), image.pixels());
+    std::memset(plane + image.pixels(), fill[c], static_cast<std::size_t>(image.width));
+  }
   const auto& m = map.m;
   const bool rows_only = m[0] == 1 && m[3] == 0 && m[6] == 0 && m[7] == 0;
   if (smooth) {
@@ -101,7 +109,7 @@ void Warp::run(const Planes& image, const WarpMap& map, bool smooth,
   } else if (rows_only) {
     shift_rows(image, map, fill);
   } else {
-    nearest(image, map, fill);
+    nearest(image, map);
   }
 }
 
@@ -123,73 +131,110 @@ void Warp::shift_rows(const Planes& image, const WarpMap& map,
       std::uint8_t* out = image.plane(c) + static_cast<std::size_t>(row) * w;
       std::memset(out, fill[static_cast<std::size_t>(c)], w);
       if (count > 0)
-        std::memcpy(out + left,
-                    source_.data() + image.pixels() * static_cast<std::size_t>(c) +
-                        static_cast<std::size_t>(y) * w + right,
+        std::memcpy(out + left, source(c) + static_cast<std::size_t>(y) * w + right,
                     static_cast<std::size_t>(count));
     }
   }
 }
 
-void Warp::nearest(const Planes& image, const WarpMap& map,
-                   const std::array<std::uint8_t, 3>& fill) {
-  const Mapper mapper(image, map);
+void Warp::nearest(const Planes& image, const WarpMap& map) {
+  PixelMap places{};
+  for (std::size_t i = 0; i < 8; ++i) places.m[i] = static_cast<float>(map.m[i]);
+  places.half_x = 0.5f * static_cast<float>(image.width - 1);
+  places.half_y = 0.5f * static_cast<float>(image.height - 1);
+  places.width = image.width;
+  places.height = image.height;
+  places.outside = static_cast<std::int32_t>(image.pixels());
   const auto w = static_cast<std::size_t>(image.width);
-  const float width = static_cast<float>(image.width), height = static_cast<float>(image.height);
   at_.resize(std::max(at_.size(), w));
+  const std::int32_t* const at = at_.data();
   for (std::int32_t row = 0; row < image.height; ++row) {
-    for (std::int32_t column = 0; column < image.width; ++column) {
-      const Point point = mapper(column, row);
-      const float x = std::nearbyint(point.x), y = std::nearbyint(point.y);
-      const bool inside = x >= 0 && x < width && y >= 0 && y < height;
-      at_[static_cast<std::size_t>(column)] =
-          inside ? static_cast<std::int32_t>(y) * image.width + static_cast<std::int32_t>(x) : -1;
-    }
-    for (int c = 0; c < image.channels; ++c) {
-      const std::uint8_t* from = source_.data() + image.pixels() * static_cast<std::size_t>(c);
-      const std::uint8_t outside = fill[static_cast<std::size_t>(c)];
-      std::uint8_t* out = image.plane(c) + static_cast<std::size_t>(row) * w;
-      for (std::size_t i = 0; i < w; ++i) out[i] = at_[i] >= 0 ? from[at_[i]] : outside;
+    pixel_kernels().nearest_places(places, row, image.width, at_.data());
+    const std::size_t begin = static_cast<std::size_t>(row) * w;
+    if (image.channels == 3) {
+      const std::uint8_t *r = source(0), *g = source(1), *b = source(2);
+      std::uint8_t* const red = image.plane(0) + begin;
+      std::uint8_t* const green = image.plane(1) + begin;
+      std::uint8_t* const blue = image.plane(2) + begin;
+      for (std::size_t i = 0; i < w; ++i) {
+        const std::int32_t place = at[i];
+        red[i] = r[place];
+        green[i] = g[place];
+        blue[i] = b[place];
+      }
+    } else {
+      for (int c = 0; c < image.channels; ++c)
+        for (std::size_t i = 0; i < w; ++i) image.plane(c)[begin + i] = source(c)[at[i]];
     }
   }
 }
 
+// Between four pixels: in integers where all of them are in the image, which differs from floats by
+// less than rounding does.
 void Warp::bilinear(const Planes& image, const WarpMap& map,
                     const std::array<std::uint8_t, 3>& fill, bool given) {
   const Mapper mapper(image, map);
   const std::int32_t width = image.width, height = image.height;
   const auto w = static_cast<std::size_t>(width);
+  const float last_x = static_cast<float>(width - 1), last_y = static_cast<float>(height - 1);
   for (std::int32_t row = 0; row < height; ++row) {
     for (std::int32_t column = 0; column < width; ++column) {
       const Point point = mapper(column, row);
       const std::size_t out = static_cast<std::size_t>(row) * w + static_cast<std::size_t>(column);
-      // Also false where a coordinate is not a number.
-      if (!(point.x > -1 && point.x < static_cast<float>(width) && point.y > -1 &&
-            point.y < static_cast<float>(height))) {
-        for (int c = 0; c < image.channels; ++c)
-          image.plane(c)[out] = fill[static_cast<std::size_t>(c)];
-        continue;
-      }
-      const auto x = static_cast<std::int32_t>(std::floor(point.x));
-      const auto y = static_cast<std::int32_t>(std::floor(point.y));
-      const float right = point.x - static_cast<float>(x), down = point.y - static_cast<float>(y);
-      // Pixels outside weigh nothing, and are read where there is one.
-      const float wx0 = x >= 0 ? 1 - right : 0, wx1 = x + 1 < width ? right : 0;
-      const float wy0 = y >= 0 ? 1 - down : 0, wy1 = y + 1 < height ? down : 0;
-      const auto x0 = static_cast<std::size_t>(std::max(x, 0));
-      const auto x1 = static_cast<std::size_t>(std::min(x + 1, width - 1));
-      const auto top = static_cast<std::size_t>(std::max(y, 0)) * w;
-      const auto bottom = static_cast<std::size_t>(std::min(y + 1, height - 1)) * w;
-      const float mask = (wx0 + wx1) * (wy0 + wy1);
-      for (int c = 0; c < image.channels; ++c) {
-        const std::uint8_t* from = source_.data() + image.pixels() * static_cast<std::size_t>(c);
-        float v = wy0 * (wx0 * from[top + x0] + wx1 * from[top + x1]) +
-                  wy1 * (wx0 * from[bottom + x0] + wx1 * from[bottom + x1]);
-        const float outside = fill[static_cast<std::size_t>(c)];
-        if (given) v = (v - outside) * mask + outside;
-        image.plane(c)[out] = static_cast<std::uint8_t>(std::nearbyint(v));
+      if (point.x >= 0 && point.x < last_x && point.y >= 0 && point.y < last_y) {
+        between(image, point.x, point.y, out);
+      } else {
+        at_edge(image, point.x, point.y, out, fill, given);
       }
     }
+  }
+}
+
+void Warp::between(const Planes& image, float px, float py, std::size_t out) const {
+  constexpr std::uint32_t kOne = 1 << 11;
+  const auto x = static_cast<std::uint32_t>(px * kOne), y = static_cast<std::uint32_t>(py * kOne);
+  const std::uint32_t right = x % kOne, down = y % kOne;
+  const auto w = static_cast<std::size_t>(image.width);
+  const std::size_t at = static_cast<std::size_t>(y / kOne) * w + x / kOne;
+  for (int c = 0; c < image.channels; ++c) {
+    const std::uint8_t* const p = source(c) + at;
+    const std::uint32_t top = p[0] * (kOne - right) + p[1] * right;
+    const std::uint32_t bottom = p[w] * (kOne - right) + p[w + 1] * right;
+    const std::uint32_t v = top * (kOne - down) + bottom * down;
+    image.plane(c)[out] = static_cast<std::uint8_t>((v + kOne * kOne / 2) / (kOne * kOne));
+  }
+}
+
+void Warp::at_edge(const Planes& image, float px, float py, std::size_t out,
+                   const std::array<std::uint8_t, 3>& fill, bool given) const {
+  const std::int32_t width = image.width, height = image.height;
+  // Also false where a coordinate is not a number.
+  const bool near =
+      px > -1 && px < static_cast<float>(width) && py > -1 && py < static_cast<float>(height);
+  if (!near) {
+    for (int c = 0; c < image.channels; ++c)
+      image.plane(c)[out] = fill[static_cast<std::size_t>(c)];
+    return;
+  }
+  const auto x = static_cast<std::int32_t>(std::floor(px));
+  const auto y = static_cast<std::int32_t>(std::floor(py));
+  const float right = px - static_cast<float>(x), down = py - static_cast<float>(y);
+  // Pixels outside weigh nothing, and are read where there is one.
+  const float wx0 = x >= 0 ? 1 - right : 0, wx1 = x + 1 < width ? right : 0;
+  const float wy0 = y >= 0 ? 1 - down : 0, wy1 = y + 1 < height ? down : 0;
+  const auto w = static_cast<std::size_t>(width);
+  const auto x0 = static_cast<std::size_t>(std::max(x, 0));
+  const auto x1 = static_cast<std::size_t>(std::min(x + 1, width - 1));
+  const auto top = static_cast<std::size_t>(std::max(y, 0)) * w;
+  const auto bottom = static_cast<std::size_t>(std::min(y + 1, height - 1)) * w;
+  const float mask = (wx0 + wx1) * (wy0 + wy1);
+  for (int c = 0; c < image.channels; ++c) {
+    const std::uint8_t* const from = source(c);
+    float v = wy0 * (wx0 * from[top + x0] + wx1 * from[top + x1]) +
+              wy1 * (wx0 * from[bottom + x0] + wx1 * from[bottom + x1]);
+    const float outside = fill[static_cast<std::size_t>(c)];
+    if (given) v = (v - outside) * mask + outside;
+    image.plane(c)[out] = static_cast<std::uint8_t>(std::nearbyint(v));
   }
 }
 

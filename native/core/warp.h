@@ -36,11 +36,20 @@ class Warp {
 
  private:
   void shift_rows(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
-  void nearest(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
+  const std::uint8_t* source(int c) const {
+    return source_.data() + stride_ * static_cast<std::size_t>(c);
+  }
+  void nearest(const Planes& image, const WarpMap& map);
   void bilinear(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill,
                 bool given);
+  // One pixel of the result: within the image, and at its edge or outside.
+  void between(const Planes& image, float px, float py, std::size_t out) const;
+  void at_edge(const Planes& image, float px, float py, std::size_t out,
+               const std::array<std::uint8_t, 3>& fill, bool given) const;
 
+  // A copy of the image, each plane followed by a row of `fill`.
   std::vector<std::uint8_t> source_;
+  std::size_t stride_ = 0;  // from plane to plane
   std::vector<std::int32_t> at_;
 };
 

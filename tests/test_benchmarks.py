@@ -31,6 +31,7 @@ SMALL: dict[str, list[str]] = {
     "per_sample": [PHOTOS, "--rows", "24", "--rounds", "1", "--workers", "1"],
     "peers": [PHOTOS, "--images", "12", "--rounds", "1", "--only", "fastio_loader"],
     "quality": [PHOTOS, "--crops", "1", "--large", "0"],
+    "recipes": [PHOTOS, "--count", "24", "--slow", "12", "--rounds", "1", "--threads", "1"],
     "swap": ["--batches", "2", "--rounds", "1"],
     "tables warm": ["warm", "--rows", "400000", "--rounds", "1"],
     "tables cold": ["cold", "--rows", "40000", "--rounds", "1"],

@@ -175,6 +175,18 @@ def test_torchvision_s_imagefolder_with_transforms_is_packed_as_samples(
     assert dataset.classes == ("class0", "class1", "class2")
 
 
+def test_torchvision_s_imagefolder_with_a_target_transform_is_packed_with_its_labels(
+    folder: Path, tmp_path: Path
+) -> None:
+    vision = import_torchvision()
+    plain = vision.datasets.ImageFolder(str(folder))
+    pack(
+        vision.datasets.ImageFolder(str(folder), target_transform=lambda n: n + 10), tmp_path / "o"
+    )
+    dataset = open_dataset(tmp_path / "o")
+    assert [dataset[row][1] for row in range(15)] == [label + 10 for label in plain.targets]
+
+
 def spoil(folder: Path) -> list[str]:
     """Damage three files of a folder; returns their paths in order."""
     bad = [folder / "class0" / "3.jpg", folder / "class1" / "0.jpg", folder / "class2" / "4.jpg"]

@@ -81,17 +81,39 @@ def test_a_random_split_is_known(folder: Path) -> None:
     assert [len(found.samples) for found in files if isinstance(found, ImageFiles)] == [2, 3]
 
 
+def test_image_folders_with_a_loader_of_their_own_are_not_known(folder: Path) -> None:
+    found = image_files(image_folder(folder, loader=Path.read_bytes))
+    assert isinstance(found, Slow)
+    assert "loader of its own, Path.read_bytes" in found.reason
+
+
+def image_dataset_of_timm(folder: Path, **attributes: Any) -> Any:
+    """A dataset with the names and attributes that timm's has (timm is not installed here)."""
+    samples = image_folder(folder).samples
+    reader = type("ReaderImageFolder", (), {})()
+    vars(reader).update(root=str(folder), samples=samples, class_to_idx={"class1": 1, "class0": 0})
+    dataset = type("ImageDataset", (Dataset,), {"__module__": "timm.data.dataset"})()
+    given = {"reader": reader, "load_bytes": False, "input_img_mode": "RGB", "transform": len}
+    given |= {"target_transform": abs, "additional_features": None}
+    vars(dataset).update(given | attributes)
+    return dataset
+
+
+def test_an_image_dataset_of_timm_is_known_by_its_files(folder: Path) -> None:
+    files = image_files(image_dataset_of_timm(folder))
+    assert isinstance(files, ImageFiles)
+    assert files.samples == image_folder(folder).samples
+    assert files.classes == ["class0", "class1"]
+    assert (files.transform, files.target_transform) == (len, abs)
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"target_transform": str}, "target_transform"),
-        ({"loader": Path.read_bytes}, r"loader of its own, Path\.read_bytes"),
-    ],
+    "attributes", [{"load_bytes": True}, {"input_img_mode": "L"}, {"additional_features": ["x"]}]
 )
-def test_image_folders_that_do_more_than_read_files_are_not_known(
-    folder: Path, options: dict[str, Any], reason: str
+def test_an_image_dataset_of_timm_that_gives_something_else_is_not_known(
+    folder: Path, attributes: dict[str, Any]
 ) -> None:
-    assert reason.replace("\\", "") in str(image_files(image_folder(folder, **options)))
+    assert isinstance(image_files(image_dataset_of_timm(folder, **attributes)), Slow)
 
 
 def test_a_subclass_of_image_folder_is_not_known(folder: Path) -> None:

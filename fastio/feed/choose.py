@@ -43,7 +43,6 @@ from fastio.sources.torch_dataset import (
     Slow,
     WorkerSettings,
     image_files,
-    image_folders,
     single_sample,
 )
 from fastio.stage import staged
@@ -106,15 +105,11 @@ def dataset_settings(dataset: Any) -> Any:
         return indices, [dataset_settings(part) for part in parts]
     if is_hugging_face(dataset):
         return getattr(dataset, "format", None)
-    return [
-        (
-            folder.transform is None or from_pipeline(folder.transform),
-            folder.target_transform,
-            folder.loader,
-            list(folder.samples),
-        )
-        for folder in image_folders(dataset)
-    ]
+    files = image_files(dataset)
+    if isinstance(files, Slow):
+        return files
+    transform = files.transform is None or from_pipeline(files.transform)
+    return transform, files.target_transform, files.samples
 
 
 def make_feed(request: Request) -> Feed:

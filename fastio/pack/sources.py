@@ -324,7 +324,7 @@ def _files_of_image_folder(src: Any) -> FolderDataset | None:
     from fastio.sources.torch_dataset import Slow, image_files
 
     found = image_files(src)
-    if isinstance(found, Slow) or found.transform is not None:
+    if isinstance(found, Slow) or found.transform is not None or found.target_transform is not None:
         return None
     return found.as_dataset()
 

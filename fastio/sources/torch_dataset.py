@@ -97,6 +97,8 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
 def image_files(dataset: object) -> ImageFiles | Slow:
     """Returns the files of a torchvision ImageFolder, or a torch Subset or ConcatDataset of some.
 
+    An ImageDataset of timm that reads a folder is one, too.
+
     Returns:
         The files; or why `dataset` cannot be read as files.
     """
@@ -109,6 +111,8 @@ def image_files(dataset: object) -> ImageFiles | Slow:
     if type(dataset) is ConcatDataset:
         return _joined_files(dataset)
     kind = type(dataset)
+    if (kind.__module__, kind.__qualname__) == ("timm.data.dataset", "ImageDataset"):
+        return _files_of_timm(dataset)
     if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
         return Slow(f"fastio has no native reader for {kind.__qualname__}")
     folder: Any = dataset
@@ -125,15 +129,20 @@ def image_files(dataset: object) -> ImageFiles | Slow:
     return ImageFiles(samples, classes, folder.transform, root, target)
 
 
-def image_folders(dataset: object) -> list[Any]:
-    """Returns the torchvision ImageFolders that a dataset consists of, through torch's views."""
-    if type(dataset) is Subset:
-        return image_folders(dataset.dataset)
-    if type(dataset) is ConcatDataset:
-        return [folder for part in dataset.datasets for folder in image_folders(part)]
-    kind = type(dataset)
-    is_folder = (kind.__module__, kind.__qualname__) == (_FOLDER_MODULE, "ImageFolder")
-    return [dataset] if is_folder else []
+def _files_of_timm(dataset: Any) -> ImageFiles | Slow:
+    """Returns the files of an ImageDataset of timm."""
+    reader = dataset.reader
+    if type(reader).__name__ != "ReaderImageFolder":
+        return Slow(f"the ImageDataset of timm has a {type(reader).__name__}")
+    plain = not dataset.load_bytes and dataset.input_img_mode == "RGB"
+    if not plain or dataset.additional_features is not None:
+        return Slow("the ImageDataset of timm gives something else than RGB images and classes")
+    numbers = reader.class_to_idx
+    classes = sorted(numbers, key=numbers.get)
+    if [numbers[name] for name in classes] != list(range(len(classes))):
+        return Slow("the classes of the ImageDataset of timm are not numbered from 0")
+    samples, root = list(reader.samples), os.fspath(reader.root)
+    return ImageFiles(samples, classes, dataset.transform, root, dataset.target_transform)
 
 
 def is_iterable_dataset(dataset: object) -> bool:

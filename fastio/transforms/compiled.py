@@ -29,7 +29,7 @@ from fastio.transforms.specs import (
     pair,
     spoken,
 )
-from fastio.transforms.torchvision import flat, from_torchvision, sample_form
+from fastio.transforms.torchvision import flat, from_torchvision, is_torchvision, sample_form
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,8 @@ def _per_sample(step: object, before: Sequence[Any], field: str | None) -> PerSa
     if not callable(step):
         where = "" if field is None else f" (of field {field!r})"
         raise TransformError(f"{step!r}{where} is neither a transform nor callable")
-    theirs = type(step).__module__.startswith("torchvision.transforms")
-    return PerSample(step, sample=sample_form(Pipeline(tuple(before))) if theirs else None)
+    form = sample_form(Pipeline(tuple(before))) if is_torchvision(step) else None
+    return PerSample(step, sample=form)
 
 
 def from_pipeline(transform: Any) -> list[Any]:

@@ -56,14 +56,20 @@ def from_torchvision(transform: object) -> list[Any] | None:
     result is not known: RandomResizedCrop with another filter than Pillow's three, RandomRotation
     with expand, RandomCrop with pad_if_needed, Grayscale to one channel, fills by type.
     """
-    kind = type(transform)
-    if not kind.__module__.startswith("torchvision.transforms"):
+    if not is_torchvision(transform):
         return None
-    convert = _TORCHVISION.get(kind.__name__)
+    kind = type(transform)
+    known = _TIMM if kind.__module__.startswith("timm.") else _TORCHVISION
+    convert = known.get(kind.__name__)
     try:
         return None if convert is None else convert(transform)
     except (AttributeError, TransformError, TypeError, ValueError):
         return None
+
+
+def is_torchvision(transform: object) -> bool:
+    """Returns whether a transform is one of torchvision's, or of those that timm adds to them."""
+    return type(transform).__module__.startswith(("torchvision.transforms", "timm.data.transforms"))
 
 
 def sample_form(transform: object) -> Literal["pillow", "tensor", "tv_tensor"]:
@@ -209,6 +215,8 @@ _TO_TENSOR = frozenset(
     [
         "ConvertImageDtype",
         "ImageClassification",
+        "MaybePILToTensor",
+        "MaybeToTensor",
         "Normalize",
         "PILToTensor",
         "ToDtype",
@@ -216,6 +224,11 @@ _TO_TENSOR = frozenset(
         "ToTensor",
     ]
 )
+_TIMM: dict[str, Callable[[Any], list[Any] | None]] = {
+    "RandomResizedCropAndInterpolation": _from_random_resized_crop,
+    "MaybeToTensor": lambda t: [ToDtype("float32", scale=True)],
+    "MaybePILToTensor": lambda t: [],
+}
 _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "Compose": _from_compose,
     "RandomResizedCrop": _from_random_resized_crop,

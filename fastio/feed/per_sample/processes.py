@@ -27,7 +27,7 @@ from fastio.errors import LoaderClosed, TransformError, WorkerDied
 from fastio.feed.per_sample.calls import FieldCalls
 from fastio.feed.per_sample.chunks import Chunk, Task
 from fastio.feed.per_sample.memory import SharedMemory
-from fastio.feed.per_sample.worker import Segment, work
+from fastio.feed.per_sample.worker import NUMBER_BYTES, Segment, work
 from fastio.runtime.lifecycle import Owner
 
 _IN_HAND = 2  # tasks of a worker: the one that it works on, and the next
@@ -79,6 +79,7 @@ class ProcessWorkers:
         self._memory = memory
         self._what = what
         self._owner = Owner()
+        self._lock = threading.Lock()
         self._exchange: _Exchange | None = None
 
     def start(self) -> None:
@@ -93,8 +94,10 @@ class ProcessWorkers:
             weakref.finalize(self, exchange.end, os.getpid()).atexit = False
         else:
             exchange = self._exchange
-        while len(exchange.workers) < self._count:
-            exchange.add(self._started(exchange.started))
+        if len(exchange.workers) < self._count:
+            with self._lock:  # by several consumers at once
+                while len(exchange.workers) < self._count:
+                    exchange.add(self._started(exchange.started))
 
     def submit(self, chunks: list[Chunk]) -> None:
         """See `Pool`."""
@@ -114,6 +117,7 @@ class ProcessWorkers:
         exchange.join()
 
     def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
         self._exchange = None
 
     def _started(self, number: int) -> _Worker:
@@ -248,9 +252,13 @@ class _Exchange:
         except (EOFError, OSError):
             self._lose(worker)
             return
-        number, outcome = pickle.loads(message)
-        chunk = worker.chunks.pop(number)
-        chunk.done(chunk, outcome)
+        chunk = worker.chunks.pop(int.from_bytes(message[:NUMBER_BYTES], "little"))
+        try:
+            outcome = pickle.loads(memoryview(message)[NUMBER_BYTES:])
+        except Exception as error:  # of a class that this process cannot make
+            chunk.failed(error)
+        else:
+            chunk.done(chunk, outcome)
 
     def _lose(self, worker: _Worker) -> None:
         """Takes note of the end of a worker: the chunk that it worked on has no results."""

@@ -349,11 +349,15 @@ class _Job:
         self._stage.learn(outcome)
         for name, results in outcome.results.items():
             self._results[name][chunk.first : chunk.first + len(results)] = results
-        errors = {
-            chunk.first + place: self._stage.error(self._batch, chunk.first + place, failure)
-            for place, failure in outcome.failures.items()
-        }
-        self._end_chunk(errors, None)
+        try:
+            errors = {
+                chunk.first + place: self._stage.error(self._batch, chunk.first + place, failure)
+                for place, failure in outcome.failures.items()
+            }
+        except Exception as error:  # the dataset cannot name the sample
+            self._end_chunk({}, error)
+        else:
+            self._end_chunk(errors, None)
 
     def _chunk_failed(self, error: Exception) -> None:
         self._end_chunk({}, error)

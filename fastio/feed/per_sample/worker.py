@@ -16,6 +16,7 @@ from fastio.feed.per_sample.chunks import Task
 from fastio.feed.per_sample.memory import MappedMemory
 from fastio.tensors.samples import use_one_thread
 
+NUMBER_BYTES = 8  # of an answer, before the results
 _LOOK_S = 1.0  # between two looks whether the main process is alive
 
 
@@ -35,7 +36,8 @@ def work(
     """Calls functions for the tasks that arrive, until the connection or the main process ends.
 
     Args:
-        connection: brings `Segment` and `Task`, takes (number of the task, outcome).
+        connection: brings `Segment` and `Task`; takes the number of a task, in `NUMBER_BYTES`
+            bytes, and its pickled `Outcome`.
         fields: what is called for each field.
         init: function that is called once with the worker's number.
         number: number of the worker.
@@ -65,8 +67,9 @@ def work(
 
 def _pickled(number: int, outcome: Outcome) -> bytes:
     """Returns an answer as bytes; results that cannot be pickled become failures."""
+    head = number.to_bytes(NUMBER_BYTES, "little")
     try:
-        return pickle.dumps((number, outcome), pickle.HIGHEST_PROTOCOL)
+        return head + pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
     except Exception:
         for results in outcome.results.values():
             for place, result in enumerate(results):
@@ -75,7 +78,7 @@ def _pickled(number: int, outcome: Outcome) -> bytes:
                 except Exception as error:
                     outcome.failures.setdefault(place, failure("the pickling of a result", error))
                     results[place] = None
-    return pickle.dumps((number, outcome), pickle.HIGHEST_PROTOCOL)
+    return head + pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
 
 
 def _is_alive(parent: int) -> bool:

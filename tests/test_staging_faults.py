@@ -26,6 +26,7 @@ from fastio.stage import Blocks, Stager
 from tests.children import run_code
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
+    CROPS,
     MIB,
     Reference,
     block_files,
@@ -124,6 +125,31 @@ def test_what_is_fetched_again_is_counted(
         assert sorted(reference.epoch(loader)) == ALL
         # A head is fetched with some bytes of images, which nobody uses.
         assert 1 <= getattr(loader.stats(), counter) <= proxy.struck()[fault] == 12
+
+
+def negative(image: Any) -> Any:
+    return 255 - image
+
+
+def test_after_an_outage_functions_of_samples_have_seen_every_row_once(
+    proxy: FaultProxy, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_deadlines(monkeypatch)
+    proxy.fail("status", p=1.0, match="shard-000001")
+    steps = [*CROPS, fastio.PerSample(negative, count=2)]
+    with remote_loader(f"{proxy.url}/photos", transforms=steps) as loader:
+        rows: list[int] = []
+        batches = iter(loader)
+        with pytest.raises(StoreError, match="shard-000001"):
+            rows.extend(
+                row for images, y in batches for row in reference.check(loader, (255 - images, y))
+            )
+        with pytest.raises(StoreError):
+            next(batches)
+        proxy.calm()
+        for images, y in batches:
+            rows += reference.check(loader, (255 - images, y))
+    assert sorted(rows) == ALL
 
 
 @pytest.mark.parametrize("fault", ["stall", "stall_body", "status"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 from collections.abc import Callable
@@ -242,6 +243,21 @@ def test_samples_are_handed_to_collate_fn_as_the_function_returned_them(folder: 
     assert isinstance(sample["pair"][0], torch.Tensor)
     assert sample["pair"][1] == 16
     assert label == 0
+
+
+def test_functions_of_fields_that_are_not_delivered_are_not_called(folder: Path) -> None:
+    transforms = {"image": [*SMALL, fails_for_5], "label": doubled}
+    with Loader(folder, ROWS, transforms=transforms, fields=["label"]) as loader:
+        ((labels,),) = loader
+    assert labels.tolist() == [0] * 9 + [2] * 7 + [4] * 8
+
+
+def test_a_loader_that_was_pickled_calls_functions_too(folder: Path) -> None:
+    steps = [*SMALL, PerSample(flipped, count=1)]
+    with Loader(folder, 5, transforms=steps) as loader:
+        expected = epoch(loader)
+        with pickle.loads(pickle.dumps(loader)) as copy:
+            assert all_equal(epoch(copy), expected)
 
 
 def test_a_single_sample_without_a_batch(folder: Path) -> None:

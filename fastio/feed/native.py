@@ -53,7 +53,9 @@ class NativeFeed(Feed):
         stager: Stager | None = None,
     ) -> None:
         images = dataset.schema.image_fields
-        called = {name: each for name, each in transforms.fields.items() if each.per_sample}
+        names = dataset.schema.fields if settings.engine.fields is None else settings.engine.fields
+        fields = transforms.fields
+        called = {n: fields[n] for n in names if n in fields and fields[n].per_sample}
         stage = None
         if called:
             last, count = settings.engine.channels_last, settings.engine.threads
@@ -235,7 +237,7 @@ class NativeFeed(Feed):
             native += compiled.erasing
             after = [*tail, *(OnBatch(function) for function in compiled.batch)]
             parts = [f"{', '.join(map(str, native))} in native threads"] if native else []
-            if compiled.per_sample and self._stage_of_samples is not None:
+            if compiled.per_sample and name in self.fields and self._stage_of_samples is not None:
                 parts.append(self._stage_of_samples.described(name))
             parts += [f"{', '.join(map(str, after))} on the batch"] if after else []
             yield f"{name}: {', '.join(parts)}"

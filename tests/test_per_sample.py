@@ -420,6 +420,19 @@ def test_a_worker_that_is_killed_is_an_error_with_a_name_and_another_takes_its_p
             assert "of PerSample(killed_by_5) was killed by SIGKILL" in str(error)
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_function_that_leaves_the_interpreter_is_an_error(folder: Path, workers: Any) -> None:
+    def leaves(image: Any) -> Any:
+        raise SystemExit(3)
+
+    steps = [*SMALL, PerSample(leaves, workers=workers, count=1)]
+    with (
+        Loader(folder, 4, transforms=steps) as loader,
+        pytest.raises(fastio.WorkerDied, match=r"SystemExit|exit code 3"),
+    ):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

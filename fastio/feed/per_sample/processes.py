@@ -251,7 +251,11 @@ class _Exchange:
             message = worker.connection.recv_bytes()
         except (EOFError, OSError):
             self._lose(worker)
-            return
+        else:
+            self._take(worker, message)
+
+    def _take(self, worker: _Worker, message: bytes) -> None:
+        """Passes an answer of a worker on."""
         chunk = worker.chunks.pop(int.from_bytes(message[:NUMBER_BYTES], "little"))
         try:
             outcome = pickle.loads(memoryview(message)[NUMBER_BYTES:])
@@ -264,6 +268,9 @@ class _Exchange:
         """Takes note of the end of a worker: the chunk that it worked on has no results."""
         if worker not in self.workers:
             return
+        with suppress(EOFError, OSError):  # answers from before its end
+            while worker.connection.poll():
+                self._take(worker, worker.connection.recv_bytes())
         with suppress(KeyError):
             self._selector.unregister(worker.connection)
         worker.connection.close()

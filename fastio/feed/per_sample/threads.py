@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fastio.errors import LoaderClosed
+from fastio.errors import LoaderClosed, WorkerDied
 from fastio.feed.per_sample.calls import Caller, FieldCalls
 from fastio.feed.per_sample.chunks import Chunk
 from fastio.runtime.lifecycle import Owner
@@ -68,5 +68,8 @@ def _work(caller: Caller, chunk: Chunk) -> None:
         outcome = caller(chunk.fields, chunk.first, chunk.keys, chunk.cancelled)
     except Exception as error:
         chunk.failed(error)
+    except BaseException as error:
+        chunk.failed(WorkerDied(f"a function that runs per sample raised {error!r}"))
+        raise
     else:
         chunk.done(chunk, outcome)

@@ -101,6 +101,9 @@ class Chain:
     def augment(self, node: Augment) -> None:
         """Operations on pixels, which come next."""
 
+    def to_gray(self) -> None:
+        """Gray in the place of colours comes next, one channel of it."""
+
     def erase_at_end(self, node: Augment) -> None:
         """What is erased of the normalised float32 image."""
 

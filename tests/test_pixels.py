@@ -472,9 +472,9 @@ def test_wrong_parameters_are_named() -> None:
         (lambda: fastio.AutoAugment("mnist"), "policy"),
         (lambda: fastio.AugMix(severity=11), "severity"),
         (lambda: fastio.RandomApply([]), "list of transforms"),
-        (lambda: fastio.RandomApply([fastio.RandomCrop(3)]), "keep the size"),
+        (lambda: fastio.RandomApply([fastio.RandomCrop(3)]), "keep size and channels"),
         (lambda: fastio.RandomChoice([fastio.RandomInvert()], [1, 2]), "weights"),
-        (lambda: fastio.Grayscale(1), "num_output_channels"),
+        (lambda: fastio.Grayscale(2), "num_output_channels"),
     ]
     for make, message in wrong:
         with pytest.raises(fastio.TransformError, match=message):

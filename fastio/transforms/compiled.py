@@ -65,6 +65,13 @@ class Compiled:
                 size = size[0] + top + bottom, size[1] + left + right
         return size
 
+    def channels(self, of_image: int) -> int:
+        """Returns the number of channels of the result."""
+        gray = any(
+            isinstance(step, Grayscale) and step.num_output_channels == 1 for step in self.steps
+        )
+        return 1 if gray else of_image
+
     @property
     def random(self) -> bool:
         """Whether random numbers are drawn for each sample, or Python functions may draw some."""
@@ -76,7 +83,9 @@ class Compiled:
         """Returns the part for the engine."""
         chain = _native.Chain()
         for step in self.steps:
-            if isinstance(step, PixelTransform):
+            if isinstance(step, Grayscale) and step.num_output_channels == 1:
+                chain.to_gray()
+            elif isinstance(step, PixelTransform):
                 chain.augment(step.node())
             else:
                 step.add_to(chain)

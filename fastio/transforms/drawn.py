@@ -16,7 +16,7 @@ from fastio.transforms.pixel_checks import (
     is_bilinear,
     is_number,
 )
-from fastio.transforms.pixels import Pad
+from fastio.transforms.pixels import Grayscale, Pad
 from fastio.transforms.policies import (
     AUTO_AUGMENT_POLICIES,
     Space,
@@ -218,12 +218,14 @@ def _nodes(transform: object, steps: Sequence[Any]) -> list[_native.Augment]:
         raise bad(transform, f"transforms must be a list of transforms, got {steps!r}")
     nodes = []
     for step in steps:
-        if isinstance(step, Pad) or not isinstance(step, PixelTransform):
+        single = isinstance(step, Grayscale) and step.num_output_channels == 1
+        if single or isinstance(step, Pad) or not isinstance(step, PixelTransform):
             if isinstance(step, (RandomHorizontalFlip, RandomVerticalFlip)):
                 nodes.append(_flip(step))
                 continue
             raise bad(
-                transform, f"{step!r} cannot stand inside: only operations that keep the size"
+                transform,
+                f"{step!r} cannot stand inside: only operations that keep size and channels",
             )
         nodes.append(step.node())
     return nodes

@@ -73,17 +73,18 @@ class ColorJitter(PixelTransform):
 
 @dataclass(frozen=True)
 class Grayscale(PixelTransform):
-    """Converts the image to gray, and keeps its number of channels.
+    """Converts the image to gray.
 
     Args:
-        num_output_channels: 3.
+        num_output_channels: 1, or 3 for three equal channels. Inside of `RandomApply` and its like,
+            only 3 is possible.
     """
 
-    num_output_channels: int = 3
+    num_output_channels: int = 1
 
     def node(self) -> _native.Augment:
-        if self.num_output_channels != 3:
-            raise bad(self, f"num_output_channels must be 3, got {self.num_output_channels!r}")
+        if self.num_output_channels not in (1, 3):
+            raise bad(self, f"num_output_channels must be 1 or 3, got {self.num_output_channels!r}")
         return _native.Augment.op("grayscale", [])
 
 

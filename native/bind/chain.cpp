@@ -34,6 +34,7 @@ int count_of(PixelOp op) {
     case PixelOp::autocontrast:
     case PixelOp::equalize:
     case PixelOp::grayscale:
+    case PixelOp::one_channel:
     case PixelOp::flip_horizontal:
     case PixelOp::flip_vertical:
     case PixelOp::mix_end:
@@ -288,6 +289,9 @@ void bind_chain(nb::module_& m) {
             self.extend([&](Chain& chain) { chain.add(node); });
           },
           nb::arg("node"), "Operations on pixels, which come next.")
+      .def(
+          "to_gray", [](SharedChain& self) { self.extend([](Chain& chain) { chain.to_gray(); }); },
+          "Gray in the place of colours comes next, one channel of it.")
       .def(
           "erase_at_end",
           [](SharedChain& self, const AugmentNode& node) {

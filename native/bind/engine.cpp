@@ -31,12 +31,12 @@ struct OutArray {
 
 // The memory of a batch: (rows, H, W, C) or (rows, C, H, W), uint8 or float32.
 OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const ImageTask& task,
-                   std::size_t rows) {
+                   int channels, std::size_t rows) {
   const bool hwc = task.store.layout == Layout::hwc;
   const auto type =
       task.store.element == Element::f32 ? nb::dtype<float>() : nb::dtype<std::uint8_t>();
   if (out.ndim() != 4 || out.dtype() != type || out.shape(0) < rows ||
-      out.shape(hwc ? 3 : 1) != static_cast<std::size_t>(task.channels))
+      out.shape(hwc ? 3 : 1) != static_cast<std::size_t>(channels))
     throw nb::value_error("out has the wrong shape or type for these rows, layout and channels");
   return {static_cast<std::uint8_t*>(out.data()), static_cast<std::int32_t>(out.shape(hwc ? 1 : 2)),
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
@@ -250,9 +250,11 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedChain& c
   task.epoch = epoch;
   task.max_pixels = max_pixels;
   task.channels = channels;
-  task.store = store_spec(channels_last, normalize, channels);
+  std::shared_ptr<const Chain> steps = chain.get();
+  const int out_channels = steps->channels(channels);
+  task.store = store_spec(channels_last, normalize, out_channels);
   OutArray memory;
-  if (out) memory = check_out(*out, task, rows);
+  if (out) memory = check_out(*out, task, out_channels, rows);
   ImageReads reads{
       copied(file),  copied(offset),      copied(length),
       copied(codec), copied(orientation), copied(height),
@@ -261,8 +263,8 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedChain& c
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
   auto slot =
-      std::make_shared<ImageSlot>(files.value, chain.get(), std::move(book), task, std::move(reads),
-                                  memory.data, memory.height, memory.width);
+      std::make_shared<ImageSlot>(files.value, std::move(steps), std::move(book), task,
+                                  std::move(reads), memory.data, memory.height, memory.width);
   std::vector<Memory> kept;
   if (out) kept.push_back(std::move(*out));
   return queue(held, HeldSlot(std::move(slot), std::move(kept), held.away));

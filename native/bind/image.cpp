@@ -66,12 +66,13 @@ void transform(const SharedChain& chain, std::uint64_t seed, std::uint64_t epoch
   task.chain = kept.get();
   task.seed = seed;
   task.epoch = epoch;
-  task.channels = static_cast<int>(out.shape(channels_last ? 2 : 0));
-  if (task.channels != 1 && task.channels != 3)
-    throw nb::value_error("out must have 1 or 3 channels");
+  const int channels = static_cast<int>(out.shape(channels_last ? 2 : 0));
+  if (channels != 1 && channels != 3) throw nb::value_error("out must have 1 or 3 channels");
+  task.channels = kept->channels(3) == 1 ? 3 : channels;  // gray is made of colours
   if (out.dtype() != (normalize ? nb::dtype<float>() : nb::dtype<std::uint8_t>()))
     throw nb::value_error("out must be float32 where it is normalised, and else uint8");
-  task.store = store_spec(channels_last, normalize, task.channels);
+  task.store = store_spec(channels_last, normalize, channels);
+  if (task.out_channels() != channels) throw nb::value_error("out must have 1 channel");
   ImageRequest request;
   request.codec = Codec::raw;
   request.height = static_cast<std::int32_t>(pixels.shape(0));

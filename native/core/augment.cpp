@@ -7,11 +7,12 @@
 namespace fastio {
 namespace {
 
-constexpr std::array<std::string_view, 22> kNames = {
-    "brightness", "contrast",    "saturation",      "hue",           "sharpness", "posterize",
-    "solarize",   "invert",      "autocontrast",    "equalize",      "grayscale", "gaussian_blur",
-    "affine",     "perspective", "flip_horizontal", "flip_vertical", "erase",     "pad",
-    "crop",       "mix_begin",   "mix_add",         "mix_end"};
+constexpr std::array<std::string_view, 23> kNames = {
+    "brightness",      "contrast",      "saturation",    "hue",          "sharpness",
+    "posterize",       "solarize",      "invert",        "autocontrast", "equalize",
+    "grayscale",       "one_channel",   "gaussian_blur", "affine",       "perspective",
+    "flip_horizontal", "flip_vertical", "erase",         "pad",          "crop",
+    "mix_begin",       "mix_add",       "mix_end"};
 
 double value_of(const Spread& spread, std::int32_t height, std::int32_t width, DrawStream& stream) {
   double value = spread.values[0];

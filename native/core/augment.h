@@ -28,6 +28,7 @@ enum class PixelOp : std::uint8_t {
   autocontrast,   //
   equalize,       //
   grayscale,      //
+  one_channel,    // gray alone is kept; stands at the top of a chain
   gaussian_blur,  // kernel's columns and rows, sigma
   affine,         // degrees, x, y, scale, shear x and y in degrees, centre x and y
   perspective,    // 8 coordinates: where the corners come to lie, (x, y) clockwise from top left

@@ -51,6 +51,17 @@ void Chain::add(const GeometryStep& step) {
 
 void Chain::add(AugmentNode node) { stages_.push_back({steps_++, std::move(node), {}, false}); }
 
+void Chain::to_gray() {
+  AugmentNode gray, one;
+  gray.op = PixelOp::grayscale;
+  one.op = PixelOp::one_channel;
+  AugmentNode both;
+  both.kind = AugmentNode::Kind::sequence;
+  both.children = {gray, one};
+  add(std::move(both));
+  to_gray_ = true;
+}
+
 void Chain::erase_at_end(AugmentNode node) {
   erasing_.push_back({steps_++, std::move(node), {}, false});
 }

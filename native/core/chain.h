@@ -29,6 +29,10 @@ class Chain {
   void add(const GeometryStep& step);
   // Operations on pixels of bytes.
   void add(AugmentNode node);
+  // Gray in the place of colours, one channel of it.
+  void to_gray();
+  // Of an image of so many channels: those of the result.
+  int channels(int of_image) const { return to_gray_ ? 1 : of_image; }
   // What is erased once the image is stored: its values are in the units of the result.
   void erase_at_end(AugmentNode node);
 
@@ -49,6 +53,7 @@ class Chain {
   std::vector<Stage> stages_;
   std::vector<Stage> erasing_;
   std::uint32_t steps_ = 0;
+  bool to_gray_ = false;
 };
 
 }  // namespace fastio

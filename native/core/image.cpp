@@ -254,9 +254,10 @@ Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading,
   const bool planar = task.store.layout == Layout::chw || augmented();
   const bool expanded = reading.channels != task.channels;  // gray to RGB
   const bool moves = drawn_.height != plan_.window_height || drawn_.width != plan_.window_width;
-  const bool stored_so =
-      task.store.element == Element::u8 &&
-      (augmented() ? task.store.layout == Layout::chw && !moves : planar || !expanded);
+  const bool stored_so = task.store.element == Element::u8 &&
+                         (augmented() ? task.store.layout == Layout::chw && !moves &&
+                                            task.out_channels() == task.channels
+                                      : planar || !expanded);
   // All channels of the batch are planes of what is augmented; else gray is expanded at the end.
   const auto channels = static_cast<std::size_t>(augmented() ? task.channels : reading.channels);
   const std::size_t bytes = height * width * channels;
@@ -293,7 +294,7 @@ Status ImageDecoder::deliver(const ImageTask& task, const Reading& reading, cons
   }
   if (task.store.element == Element::f32)
     for (const DrawnOp& drawn : drawn_.erased)
-      erase_floats(drawn, task.store.layout, drawn_.height, drawn_.width, task.channels,
+      erase_floats(drawn, task.store.layout, drawn_.height, drawn_.width, task.out_channels(),
                    static_cast<float*>(out));
   return Status::okay();
 }
@@ -315,7 +316,7 @@ Status ImageDecoder::deliver_augmented(const ImageTask& task, const Reading& rea
     image.data = pixels;
   }
   if (task.store.element == Element::f32) {
-    store_floats(task.store, image.data, task.channels, image.pixels(), task.channels,
+    store_floats(task.store, image.data, image.channels, image.pixels(), image.channels,
                  static_cast<float*>(out));
   } else if (image.data != out) {
     std::memcpy(out, image.data, image.bytes());
@@ -333,6 +334,8 @@ Status ImageDecoder::augment(Planes& image) {
       status = crop_again(drawn_.crops[static_cast<std::size_t>(drawn.numbers[0])], image);
     } else if (drawn.op == PixelOp::pad) {
       status = pad(drawn, image);
+    } else if (drawn.op == PixelOp::one_channel) {
+      image.channels = 1;  // the first plane
     } else {
       pixels_.run(image, drawn);
     }

@@ -47,9 +47,12 @@ struct ImageTask {
   const Chain* chain = nullptr;
   const Codebook* codebook = nullptr;  // for block records
   std::uint64_t seed = 0, epoch = 0;
-  int channels = 3;                      // 3: RGB; 1: gray, as Pillow's convert("L")
+  // As which images are decoded: 3: RGB; 1: gray, as Pillow's convert("L").
+  int channels = 3;
   std::int64_t max_pixels = kAnyPixels;  // larger images are refused
   StoreSpec store;
+
+  int out_channels() const { return chain->channels(channels); }  // of what is stored
 };
 
 // Where time goes, in nanoseconds and counts; summed over threads.

@@ -59,7 +59,7 @@ ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Chain
       out_(out),
       out_height_(out_height),
       out_width_(out_width),
-      row_bytes_(store_bytes(task.store, out_height, out_width, task.channels)),
+      row_bytes_(store_bytes(task.store, out_height, out_width, chain_->channels(task.channels))),
       status_(reads_.file.size()),
       images_(out ? 0 : reads_.file.size()) {
   task_.chain = chain_.get();
@@ -81,7 +81,8 @@ void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
                           std::to_string(target.height) + " x " + std::to_string(target.width));
     return nullptr;
   }
-  const std::size_t bytes = store_bytes(target.task->store, height, width, target.task->channels);
+  const std::size_t bytes =
+      store_bytes(target.task->store, height, width, target.task->out_channels());
   target.image->pixels.reset(new (std::nothrow) std::uint8_t[bytes]);
   target.image->height = height;
   target.image->width = width;

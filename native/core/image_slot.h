@@ -39,7 +39,7 @@ class ImageSlot : public Slot {
             std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
             std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
 
-  int channels() const { return task_.channels; }
+  int channels() const { return task_.out_channels(); }
   Layout layout() const { return task_.store.layout; }
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;

@@ -146,6 +146,7 @@ void PixelRunner::run(const Planes& image, const DrawnOp& drawn) {
       return mix(image, drawn);
     case PixelOp::pad:
     case PixelOp::crop:
+    case PixelOp::one_channel:
       break;
   }
 }

@@ -14,7 +14,7 @@ namespace fastio {
 // One a thread; keeps its scratch memory between images.
 class PixelRunner {
  public:
-  // Any operation but crop and pad, which change the image's size.
+  // Any operation but crop, pad and one_channel, which change the image's size.
   void run(const Planes& image, const DrawnOp& drawn);
 
  private:

@@ -63,11 +63,12 @@ class ImageReader(Reader):
         self.compiled = settings.transforms.get(name) or Compiled()
         self._chain = self.compiled.native()
         self._channels = kind.channels
+        self._out_channels = self.compiled.channels(kind.channels)
         handed = name in settings.handed
         self._channels_last = settings.channels_last or handed
         size = self.compiled.size
         fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
-        self._affine = affine(self.compiled.tail, kind.channels) if fuses else None
+        self._affine = affine(self.compiled.tail, self._out_channels) if fuses else None
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self._affine is None else ()
         self.pools = {}
         if size is not None:
@@ -130,7 +131,8 @@ class ImageReader(Reader):
         self._source.close()
 
     def _shape(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        return (*size, self._channels) if self._channels_last else (self._channels, *size)
+        channels = self._out_channels
+        return (*size, channels) if self._channels_last else (channels, *size)
 
     def _submit(
         self,

@@ -115,8 +115,7 @@ class PerSampleStage:
         """Makes what threads and processes use."""
         self.seconds = 0.0
         self._needed: dict[str, dict[int, int]] = {name: {} for name in self._calls}
-        self._pools = {name: self._pool(name) for name in self._calls}
-        self._arenas = SlotPool((), "uint8", self._memory.allocate, _KEPT)
+        self._make_pools()
         threads = {name: self._calls[name] for name in self._calls if name in self._in_threads}
         others = {name: self._calls[name] for name in self._calls if name not in self._in_threads}
         self._workers: list[tuple[Sequence[str], Pool, int]] = []
@@ -128,6 +127,10 @@ class PerSampleStage:
             context, init = self._processes.resolved(), self._processes.init
             pool = ProcessWorkers(others, count, context, init, self._memory, what)
             self._workers.append((list(others), pool, count))
+
+    def _make_pools(self) -> None:
+        self._pools = {name: self._pool(name) for name in self._calls}
+        self._arenas = SlotPool((), "uint8", self._memory.allocate, _KEPT)
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("_lock", "_needed", "_pools", "_arenas", "_workers", "seconds")
@@ -172,6 +175,7 @@ class PerSampleStage:
         """See `BatchStage`."""
         for _, pool, _ in self._workers:
             pool.close()
+        self._make_pools()  # the free slots of those before are freed
 
     def error(self, batch: Batch, place: int, failure: Failure) -> SampleError:
         """Returns the error of a sample for which a function raised one."""

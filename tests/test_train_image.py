@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -80,6 +80,27 @@ def test_an_epoch_trains_and_evaluates(sources: dict[str, str]) -> None:
     (record,) = fit(small(given), given).history
     assert 0 <= record["val"]["accuracy"] <= 1
     assert record["step"] == 3
+
+
+@pytest.mark.parametrize("augment", get_args(get_type_hints(ImageSettings)["augment"]))
+def test_augmentations_are_those_of_training_alone(sources: dict[str, str], augment: str) -> None:
+    given = options(sources["packed"], val=sources["packed"], val_batch_size=8, seed=1)
+    plain, task = small(given), small(given, augment=augment, erasing=0.5)
+    val, other = task.val_loader(HERE), plain.val_loader(HERE)
+    assert val is not None
+    assert other is not None
+    with task.train_loader(HERE) as loader, plain.train_loader(HERE) as usual, val, other:
+        (images,), (before,) = task.inputs(next(iter(loader))), task.inputs(next(iter(usual)))
+        assert images.shape == before.shape
+        assert images.isfinite().all()
+        assert not torch.equal(images, before)
+        assert torch.equal(next(iter(val))[0], next(iter(other))[0])
+
+
+def test_wrong_augmentations_are_named() -> None:
+    for settings, message in (({"augment": "mix"}, "augment"), ({"erasing": 1.5}, "erasing")):
+        with pytest.raises(fastio.TrainError, match=message):
+            ImageSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_classes_of_other_data_are_known_by_their_names(folder: Path, tmp_path: Path) -> None:

@@ -122,9 +122,12 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
 
     def read(data: str, place: Place, train: bool) -> dict[str, Any]:
         crop: list[Any] = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
+        last: list[Any] = [fastio.Normalize(MEAN, STD)]
         if train:
             crop = [fastio.RandomResizedCrop(size), fastio.RandomHorizontalFlip()]
-        steps = {images[0]: [*crop, fastio.Normalize(MEAN, STD)]}
+            crop += augmentations(settings.augment, size)
+            last += [fastio.RandomErasing(settings.erasing)] if settings.erasing else []
+        steps = {images[0]: [*crop, *last]}
         return {
             "fields": [images[0], labels.field],
             "transforms": steps | labels.transforms(data, place.device),
@@ -144,6 +147,31 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
         learned={"classes": len(labels.words)},
         labels=labels,
     )
+
+
+def augmentations(name: str, size: int) -> list[Any]:
+    """Returns the transforms of an augmentation by its name in `ImageSettings`.
+
+    Args:
+        name: the name.
+        size: height and width of the images, which the kernel of SimCLR's blur is a tenth of.
+    """
+    if name == "trivial":
+        return [fastio.TrivialAugmentWide()]
+    if name == "rand":
+        return [fastio.RandAugment(2, 9)]
+    if name == "auto":
+        return [fastio.AutoAugment()]
+    if name == "three":  # Touvron et al., "DeiT III: Revenge of the ViT", 2022
+        one = [fastio.Grayscale(3), fastio.RandomSolarize(128, 1.0), fastio.GaussianBlur(5)]
+        return [fastio.RandomChoice(one), fastio.ColorJitter(0.3, 0.3, 0.3)]
+    if name == "simclr":  # Chen et al., "A Simple Framework for Contrastive Learning", 2020
+        return [
+            fastio.RandomApply([fastio.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            fastio.RandomGrayscale(0.2),
+            fastio.RandomApply([fastio.GaussianBlur(size // 10 // 2 * 2 + 1)], p=0.5),
+        ]
+    return []
 
 
 def _image_model(name: str, classes: int, size: int) -> nn.Module:

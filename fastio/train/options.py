@@ -145,14 +145,23 @@ class ImageSettings:
             model. Weights are random.
         size: Height and width of cropped images, in pixels.
         label: Field to predict (default: label, class or cls).
+        augment: Augmentation after the random crop and flip: TrivialAugmentWide, RandAugment(2, 9),
+            AutoAugment, the three-augment of DeiT III with ColorJitter(0.3), or the colours and
+            blur of SimCLR.
+        erasing: Probability of RandomErasing after normalisation, 0.0 to 1.0.
     """
 
     model: str = "resnet18"
     size: int = 224
     label: str | None = None
+    augment: Literal["none", "trivial", "rand", "auto", "three", "simclr"] = "none"
+    erasing: float = 0.0
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "size")
+        _check_choices(self, "augment")
+        if not 0.0 <= self.erasing <= 1.0:
+            raise fastio.TrainError(f"erasing must be in [0, 1], got {self.erasing!r}")
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class DevicePrefetcher:
     Args:
         batches: the host batches; tensors in pinned memory are copied asynchronously.
         device: where to; None leaves the data where it is. A CUDA device has an index.
-        finish: what is done with the data on the device, on the copy stream.
+        finish: what is done with the data and its info on the device, on the copy stream.
         ahead: batches to copy ahead, at least 1.
         ready: says whether next(batches) would return at once. Without it, a batch is handed out
             only after the `ahead` batches behind it have come.
@@ -186,7 +186,7 @@ class DevicePrefetcher:
         batches: Iterator[HostBatch],
         device: torch.device | None,
         *,
-        finish: Callable[[Tree], Tree] | None = None,
+        finish: Callable[[Tree, Any], Tree] | None = None,
         ahead: int = 1,
         ready: Callable[[], bool] | None = None,
         stats: Stats | None = None,
@@ -213,7 +213,7 @@ class DevicePrefetcher:
         if self._stream is None:
             host = next(self._batches)
             data = host.data if self._device is None else to_device(host.data, self._device)
-            return data if self._finish is None else self._finished_data(data), host.info
+            return data if self._finish is None else self._finished_data(data, host.info), host.info
         self._give_back()
         if not self._finished and self._error is None:
             self._put_next(self._stream)
@@ -244,11 +244,11 @@ class DevicePrefetcher:
         if close is not None:
             close()
 
-    def _finished_data(self, data: Tree) -> Tree:
+    def _finished_data(self, data: Tree, info: Any) -> Tree:
         if self._finish is None:
             return data
         began_s = time.perf_counter()
-        data = self._finish(data)
+        data = self._finish(data, info)
         if self._stats is not None:
             self._stats.transform_s += time.perf_counter() - began_s
         return data
@@ -266,7 +266,8 @@ class DevicePrefetcher:
                     data = host.data if self._device is None else to_device(host.data, self._device)
                 finally:  # also a copy that failed half-way may still be reading
                     self._copying.append((host, start, stream.record(timed=True)))
-                self._finished.append((self._finished_data(data), host.info, stream.record()))
+                finished = self._finished_data(data, host.info)
+                self._finished.append((finished, host.info, stream.record()))
         except Exception as error:
             self._error = error
 

@@ -70,7 +70,7 @@ def test_a_cuda_device_beyond_the_last_is_refused() -> None:
 
 def test_without_a_device_data_passes_through_finish_and_beside_info() -> None:
     batches = iter([HostBatch(1, "one"), HostBatch(2, "two")])
-    prefetcher = DevicePrefetcher(batches, None, finish=lambda data: data * 10)
+    prefetcher = DevicePrefetcher(batches, None, finish=lambda data, _: data * 10)
     assert list(prefetcher) == [(10, "one"), (20, "two")]
 
 
@@ -177,7 +177,7 @@ def test_the_consumer_waits_for_the_event_behind_finish() -> None:
     stream = FakeStream()
     places: list[int] = []
 
-    def finish(data: int) -> int:
+    def finish(data: int, _: object) -> int:
         assert stream.entered == 1
         places.append(stream.recorded)
         return data + 100
@@ -227,7 +227,7 @@ def test_a_failing_finish_still_releases_the_host_batch_after_its_copy() -> None
     released: list[int] = []
     stream = FakeStream()
 
-    def finish(data: int) -> int:
+    def finish(data: int, _: object) -> int:
         raise ValueError("no")
 
     prefetcher = DevicePrefetcher(numbered(3, released), CPU, finish=finish, stream=stream)
@@ -291,7 +291,7 @@ def test_slots_are_not_overwritten_under_a_slow_consumer_s_copies() -> None:
     prefetcher = DevicePrefetcher(
         batches(),
         device,
-        finish=lambda x: x * 2,
+        finish=lambda x, _: x * 2,
         ready=lambda: bool(free),
         stream=copy_stream(device),
     )

@@ -30,7 +30,7 @@ class FieldTransforms:
     """
 
     fields: Mapping[str, Compiled]
-    whole: tuple[Callable[[Any], Any], ...] = ()
+    whole: tuple[Callable[..., Any], ...] = ()
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
 
     @classmethod

@@ -10,12 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 from fastio.device import DevicePrefetcher
 from fastio.errors import LoaderClosed
-from fastio.feed.base import HostBatches
+from fastio.feed.base import BatchInfo, HostBatches
 from fastio.feed.tuning import tune
 from fastio.order.state import Cursor
+from fastio.transforms import StepDraw
 
 if TYPE_CHECKING:
     from fastio.loader import Loader
+
+
+def _finish_of(loader: Loader, cursor: Cursor) -> Callable[[Any, BatchInfo], Any] | None:
+    """Returns what is done with each batch on its device; None if there is nothing."""
+    finish = loader._feed.finish
+    if finish is None:
+        return None
+    seed = cursor.order_seed if cursor.seed is None else cursor.seed
+    rank = loader._ranks().rank
+
+    def finished(data: Any, info: BatchInfo) -> Any:
+        return finish(data, StepDraw(seed or 0, info.epoch, rank, info.step))
+
+    return finished
 
 
 class LoaderIterator:
@@ -31,7 +46,7 @@ class LoaderIterator:
         self._batches = DevicePrefetcher(
             run,
             loader.device,
-            finish=loader._feed.finish,
+            finish=_finish_of(loader, cursor),
             ready=run.ready,
             stats=loader._stats,
             stream=loader._stream,

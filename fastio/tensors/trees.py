@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastio.errors import TransformError
 from fastio.tensors.ragged import is_jagged, map_jagged
-from fastio.transforms import Normalize, ToDtype
+from fastio.transforms import BATCH_TRANSFORMS, Normalize, ToDtype
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any other values
@@ -276,7 +276,7 @@ def _to_dtype(x: Tensor, step: ToDtype) -> Tensor:
     raise TransformError(f"ToDtype(scale=True) cannot turn {x.dtype} into {dtype}")
 
 
-Step = tuple[int | str | None, Callable[[Any], Any]]
+Step = tuple[int | str | None, Callable[..., Any]]
 
 
 class Finish:
@@ -290,9 +290,18 @@ class Finish:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = tuple(steps)
 
-    def __call__(self, data: Tree) -> Tree:
+    def __call__(self, data: Tree, draw: Any = None) -> Tree:
+        """Returns the batch after all steps.
+
+        Args:
+            data: the batch.
+            draw: what the random numbers of the batch depend on, for steps that draw some.
+        """
         for key, function in self._steps:
-            data = function(data) if key is None else _with_part(data, key, function)
+            if isinstance(function, BATCH_TRANSFORMS):
+                data = function(data, draw)
+            else:
+                data = function(data) if key is None else _with_part(data, key, function)
         return data
 
 

@@ -18,6 +18,7 @@ place in the list), so they can be asked for afterwards: see `augmentation`.
 from __future__ import annotations
 
 from fastio.transforms.audio import AudioDecode, BytesFile
+from fastio.transforms.batches import BATCH_TRANSFORMS, CutMix, Mixed, Mixup, StepDraw
 from fastio.transforms.compiled import (
     Augmentation,
     Compiled,
@@ -73,6 +74,7 @@ from fastio.transforms.specs import (
 from fastio.transforms.torchvision import from_torchvision, sample_form
 
 __all__ = [
+    "BATCH_TRANSFORMS",
     "GEOMETRIC",
     "AudioDecode",
     "AugMix",
@@ -83,9 +85,12 @@ __all__ = [
     "ColorJitter",
     "Compiled",
     "Compose",
+    "CutMix",
     "GaussianBlur",
     "Geometric",
     "Grayscale",
+    "Mixed",
+    "Mixup",
     "Normalize",
     "OnBatch",
     "Pad",
@@ -113,6 +118,7 @@ __all__ = [
     "RandomVerticalFlip",
     "Resize",
     "SampleType",
+    "StepDraw",
     "ToDtype",
     "TrivialAugmentWide",
     "Workers",

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.errors import TransformError
+from fastio.transforms.batches import BATCH_TRANSFORMS, mixing_of
 from fastio.transforms.per_sample import PerSample, Pipeline
 from fastio.transforms.pixel_checks import PixelTransform
 from fastio.transforms.pixels import Grayscale, Pad, RandomErasing
@@ -189,15 +190,19 @@ class _Parts:
         return found
 
 
-def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...]:
+def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[..., Any], ...]:
     """Returns the callables under the key None, which receive the whole batch; `OnBatch` is
     allowed.
 
     Raises:
         TransformError: one cannot be called, or is a transform of a single field.
     """
-    found: list[Callable[[Any], Any]] = []
-    for step in transforms:
+    found: list[Callable[..., Any]] = []
+    for given in transforms:
+        step = mixing_of(given) or given
+        if isinstance(step, BATCH_TRANSFORMS):
+            found.append(step)
+            continue
         if (
             isinstance(step, (*GEOMETRIC, *POINTWISE, PixelTransform))
             or from_torchvision(step) is not None
@@ -223,6 +228,11 @@ def _per_sample(step: object, before: Sequence[Any], field: str | None) -> PerSa
     """
     if isinstance(step, PerSample):
         return step
+    if mixing_of(step) is not None:
+        raise TransformError(
+            f"{spoken(step)} mixes whole batches, labels too: write transforms={{None: "
+            f"{spoken(step)}, ...}}"
+        )
     if not callable(step):
         where = "" if field is None else f" (of field {field!r})"
         raise TransformError(f"{step!r}{where} is neither a transform nor callable")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastio import _native
+from fastio.transforms.batches import mixing_of
 from fastio.transforms.pixel_checks import (
     Fill,
     PixelTransform,
@@ -173,7 +174,7 @@ class RandomApply(PixelTransform):
 
 @dataclass(frozen=True)
 class RandomChoice(PixelTransform):
-    """Applies one transform of a list.
+    """Applies one transform of a list, to each image; under the key None, `Mixup` or `CutMix`.
 
     Args:
         transforms: the list.
@@ -182,6 +183,10 @@ class RandomChoice(PixelTransform):
 
     transforms: Sequence[Any]
     p: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if mixing_of(self) is None:
+            super().__post_init__()
 
     def node(self) -> _native.Augment:
         nodes = _nodes(self, self.transforms)

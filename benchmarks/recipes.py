@@ -157,7 +157,9 @@ def dali_batches(recipe: str, files: list[Path], threads: int) -> Iterable[Any] 
     if recipe not in policies:
         return None
 
-    @pipeline_def(batch_size=BATCH, num_threads=threads, device_id=None, enable_conditionals=True)
+    @pipeline_def(  # type: ignore[untyped-decorator]
+        batch_size=BATCH, num_threads=threads, device_id=None, enable_conditionals=True
+    )
     def pipeline() -> Any:
         encoded, _ = fn.readers.file(files=[str(path) for path in files], random_shuffle=True)
         images = fn.decoders.image_random_crop(encoded, device="cpu")
@@ -288,7 +290,7 @@ def report(result: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = photo_parser(__doc__)
     parser.add_argument("--count", type=int, default=2000, help="rows, by repeating (2000)")
     parser.add_argument("--slow", type=int, default=500, help="rows of the DataLoader's epochs")
@@ -300,6 +302,7 @@ def main() -> None:
         result = measure(arguments, work)
     report(result)
     write_json(arguments.json, result)
+    return 0
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def remote_cold() -> Measured:
     )
     rows = 20_000
     fetched = Phase(
-        "together_cold", rows, 97.5, Busy(88.2, 11.1, 2.2, 0.6, 0.0, 8.1), 88.6, 78, 0,
+        "together_cold", rows, 97.5, Busy(88.2, 11.1, 2.2, copy_s=0.6, compute_s=8.1), 88.6, 78, 0,
         2_340_000_000, 19.8, 0.083,
     )  # fmt: skip
     return Measured(

@@ -561,10 +561,20 @@ def test_show_takes_literal_transforms_only(packed: Path, tmp_path: Path, transf
 
 
 def test_show_says_which_transform_is_impossible(packed: Path, tmp_path: Path) -> None:
-    options = ["--transform", "Resize(8)", "--transform", "Resize(9)"]
+    options = ["--transform", "RandomApply([RandomCrop(4)])"]
     code, _, error = run("show", packed, "--out", tmp_path / "a.png", *options)
-    assert code == 1
-    assert "resampled once" in error
+    assert code == 2
+    assert "cannot stand inside" in " ".join(error.replace("│", " ").split())
+
+
+def test_show_draws_augmentations(packed: Path, tmp_path: Path) -> None:
+    for name, options in {
+        "a.png": [],
+        "b.png": ["--transform", "RandomApply([ColorJitter(0.9, hue=0.5), RandomInvert], p=1.0)"],
+        "c.png": ["--transform", "RandAugment(2, 9)"],
+    }.items():
+        assert run("show", packed, "--out", tmp_path / name, *options)[0] == 0
+    assert len({(tmp_path / f"{name}.png").read_bytes() for name in "abc"}) == 3
 
 
 def test_the_help_of_pack_is_the_docstring_of_the_function() -> None:

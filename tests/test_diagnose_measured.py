@@ -106,5 +106,5 @@ def test_an_empty_phase_divides_by_nothing() -> None:
     assert FULL.epoch_s(empty) == 0
 
 
-def test_busy_has_six_stages() -> None:
-    assert len(fields(Busy)) == 6
+def test_busy_has_seven_stages() -> None:
+    assert len(fields(Busy)) == 7

@@ -5,15 +5,24 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from typer import BadParameter
 
 from fastio.sources.table.options import expand_range
 
 Condition = tuple[str, str, Any]
-Call = tuple[str, list[Any], dict[str, Any]]
+
+
+class Call(NamedTuple):
+    """A call that a text describes: of a name, with arguments that may be calls again."""
+
+    name: str
+    arguments: Sequence[Any] = ()
+    named: Mapping[str, Any] = MappingProxyType({})
+
 
 _COMPARED = re.compile(r"\s*([^<>=!\s][^<>=!]*?)\s*(==|!=|<=|>=|<|>|=)\s*([^<>=!\s].*?)\s*")
 _LISTED = re.compile(r"\s*(.+?)\s+(not\s+in|in)\s+(.+?)\s*")
@@ -106,7 +115,7 @@ def parse_condition(text: str) -> Condition:
 def parse_calls(given: Sequence[str]) -> list[Call]:
     """Parses calls such as "Resize((8, 9), interpolation='bicubic')" into names and arguments.
 
-    Arguments must be literals; nothing else is evaluated.
+    Arguments are literals, or lists with more calls; nothing is evaluated.
 
     Raises:
         BadParameter: A text is not such a call.
@@ -116,18 +125,28 @@ def parse_calls(given: Sequence[str]) -> list[Call]:
 
 def _call(text: str) -> Call:
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if isinstance(call, ast.Name):
-            return call.id, [], {}
-        assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Name)
-        arguments = [ast.literal_eval(value) for value in call.args]
-        named = {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
+        return _parsed_call(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
         raise BadParameter(
             f"it must have the form 'RandomResizedCrop(224)', got {text!r}"
         ) from None
-    return call.func.id, arguments, named
+
+
+def _parsed_call(node: ast.expr) -> Call:
+    if isinstance(node, ast.Name):
+        return Call(node.id)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        raise ValueError("this is not a call")
+    arguments = [_argument(value) for value in node.args]
+    return Call(node.func.id, arguments, {str(a.arg): _argument(a.value) for a in node.keywords})
+
+
+def _argument(node: ast.expr) -> Any:
+    if isinstance(node, (ast.Name, ast.Call)):
+        return _parsed_call(node)
+    if isinstance(node, ast.List):
+        return [_argument(value) for value in node.elts]
+    return ast.literal_eval(node)
 
 
 def parse_rows(text: str) -> slice:

@@ -129,15 +129,27 @@ def _transform(call: Call) -> Any:
     """Returns the transform that a call names."""
     from fastio import transforms
 
-    name, arguments, named = call
-    kind = getattr(transforms, name, None)
-    if kind not in transforms.GEOMETRIC:
-        known = ", ".join(sorted(each.__name__ for each in transforms.GEOMETRIC))
-        raise BadParameter(f"{name!r} is not one of {known}", param_hint="--transform")
+    known = {
+        name: kind
+        for name, kind in vars(transforms).items()
+        if isinstance(kind, type) and issubclass(kind, transforms.NATIVE)
+    }
+    if call.name not in known:
+        names = ", ".join(sorted(known))
+        raise BadParameter(f"{call.name!r} is not one of {names}", param_hint="--transform")
+    arguments = [_argument(value) for value in call.arguments]
+    named = {name: _argument(value) for name, value in call.named.items()}
     try:
-        return kind(*arguments, **named)
+        return known[call.name](*arguments, **named)
     except TypeError as error:
-        raise BadParameter(f"{name}: {error}", param_hint="--transform") from error
+        raise BadParameter(f"{call.name}: {error}", param_hint="--transform") from error
+
+
+def _argument(value: Any) -> Any:
+    """Returns an argument with the calls in it replaced by the transforms that they name."""
+    if isinstance(value, Call):
+        return _transform(value)
+    return [_argument(each) for each in value] if isinstance(value, list) else value
 
 
 def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Output:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from fastio.transforms.audio import AudioDecode, BytesFile
 from fastio.transforms.batches import BATCH_TRANSFORMS, CutMix, Mixed, Mixup, StepDraw
 from fastio.transforms.compiled import (
+    NATIVE,
     Augmentation,
     Compiled,
     affine,
@@ -76,6 +77,7 @@ from fastio.transforms.torchvision import from_torchvision, sample_form
 __all__ = [
     "BATCH_TRANSFORMS",
     "GEOMETRIC",
+    "NATIVE",
     "AudioDecode",
     "AugMix",
     "Augmentation",

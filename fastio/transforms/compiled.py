@@ -32,6 +32,9 @@ from fastio.transforms.specs import (
 )
 from fastio.transforms.torchvision import flat, from_torchvision, is_torchvision, sample_form
 
+NATIVE = (*GEOMETRIC, PixelTransform)
+"""The types of the transforms that the engine's threads run while they decode."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -121,7 +124,7 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
 
 def is_native(step: object) -> bool:
     """Returns whether a step is run by the engine's threads while they decode."""
-    return isinstance(step, (*GEOMETRIC, PixelTransform))
+    return isinstance(step, NATIVE)
 
 
 class _Parts:

@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/recipes.py [FOLDER] [--count 2000] [--rounds 3] [--json FILE]
 
 FOLDER has a folder of photos for each class; without it, photos are made. Every recipe begins with
-RandomResizedCrop(224) and RandomHorizontalFlip, and gives uint8 batches. The DataLoader decodes the
+RandomResizedCrop(224) and RandomHorizontalFlip, and gives uint8 batches; "dino" gives ten crops of
+each photo. The DataLoader decodes the
 JPEG files with Pillow and runs torchvision's transforms on uint8 tensors, in as many workers as
 fastio, which reads a packed dataset, has threads. Where they are installed, Albumentations (in the
 DataLoader) and NVIDIA DALI (its CPU pipeline) run what they have of a recipe.
@@ -67,6 +68,19 @@ def three(v: Any) -> list[Any]:
     return [v.RandomChoice(one), v.ColorJitter(0.3, 0.3, 0.3)]
 
 
+def dino(v: Any) -> list[tuple[int, list[Any]]]:
+    """Two large and eight small crops of each photo: Caron et al., "Emerging properties", 2021."""
+    colours = [v.RandomApply([v.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), v.RandomGrayscale(0.2)]
+    large = [v.RandomResizedCrop(SIZE, scale=(0.4, 1.0)), v.RandomHorizontalFlip(), *colours]
+    small = [v.RandomResizedCrop(96, scale=(0.05, 0.4)), v.RandomHorizontalFlip(), *colours]
+    blur = partial(v.GaussianBlur, 23, (0.1, 2.0))
+    solarized = [v.RandomApply([blur()], p=0.1), v.RandomSolarize(128, 0.2)]
+    return [
+        (1, [*large, blur()]), (1, [*large, *solarized]),
+        (8, [*small, v.RandomApply([blur()], p=0.5)]),
+    ]  # fmt: skip
+
+
 # With torchvision.transforms.v2 or with fastio itself, which have the same names.
 RECIPES: dict[str, Callable[[Any], list[Any]]] = {
     "plain": lambda v: [],
@@ -81,6 +95,7 @@ SAID = {
     "rand": "RandAugment(2, 9)",
     "simclr": "ColorJitter p 0.8, gray p 0.2, blur p 0.5",
     "three": "three-augment, ColorJitter(0.3)",
+    "dino": "DINO: 2 crops of 224, 8 of 96",
 }
 
 
@@ -99,8 +114,28 @@ class Photos(Dataset[Any]):
             return self._transform(image.convert("RGB"))
 
 
+class Crops:
+    """Several outputs of an image."""
+
+    def __init__(self, transforms: list[Callable[[Any], Any]]) -> None:
+        self._transforms = transforms
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [transform(image) for transform in self._transforms]
+
+
+def fastio_transforms(recipe: str) -> Any:
+    if recipe == "dino":
+        return fastio.Views(dino(fastio))
+    return [*CROP, *RECIPES[recipe](fastio)]
+
+
 def torchvision_transform(recipe: str) -> Callable[[Any], Any]:
     v2 = plain_torchvision.load().transforms.v2
+    if recipe == "dino":
+        crops = [v2.Compose(steps) for count, steps in dino(v2) for _ in range(count)]
+        several: Callable[[Any], Any] = v2.Compose([v2.ToImage(), Crops(crops)])
+        return several
     first = [v2.ToImage(), v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip()]
     transform: Callable[[Any], Any] = v2.Compose([*first, *RECIPES[recipe](v2)])
     return transform
@@ -197,7 +232,7 @@ class Variant:
         """Images a second of one epoch."""
         start, images = time.perf_counter(), 0
         for batch in self.batches:
-            images += len(batch)
+            images += len(batch[0]) if isinstance(batch, list) else len(batch)
         return images / (time.perf_counter() - start)
 
 
@@ -217,8 +252,8 @@ def variants(
     """Everything that is measured, recipe by recipe."""
     threads = arguments.threads
     found: list[Variant] = []
-    for recipe in arguments.only or RECIPES:
-        steps = [*CROP, *RECIPES[recipe](fastio)]
+    for recipe in arguments.only or SAID:
+        steps = fastio_transforms(recipe)
         loader = opened.enter_context(
             fastio.Loader(packed, BATCH, shuffle=True, num_workers=threads, transforms=steps)
         )
@@ -296,7 +331,7 @@ def main() -> int:
     parser.add_argument("--slow", type=int, default=500, help="rows of the DataLoader's epochs")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3, help="(3)")
-    parser.add_argument("--only", action="append", choices=list(RECIPES), help="a recipe")
+    parser.add_argument("--only", action="append", choices=list(SAID), help="a recipe")
     arguments = parser.parse_args()
     with temporary_folder() as work:
         result = measure(arguments, work)

@@ -93,8 +93,10 @@ from fastio.transforms import (
     RandomSolarize,
     RandomVerticalFlip,
     Resize,
+    SameDraws,
     ToDtype,
     TrivialAugmentWide,
+    Views,
 )
 from fastio.views.mixing import Mix, mix
 from fastio.views.padded import TokenPad
@@ -170,6 +172,7 @@ __all__ = [
     "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
+    "SameDraws",
     "SampleError",
     "Scalar",
     "Schema",
@@ -190,6 +193,7 @@ __all__ = [
     "TrainError",
     "TransformError",
     "TrivialAugmentWide",
+    "Views",
     "WarmReport",
     "WorkerDied",
     "Writer",

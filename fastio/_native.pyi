@@ -107,6 +107,9 @@ class Chain:
     def erase_at_end(self, node: Augment) -> None:
         """What is erased of the normalised float32 image."""
 
+    def count_from(self, step: int) -> None:
+        """The number that keys the draws of the next step; see chain.h."""
+
     def draws(self, seed: int, epoch: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], heights: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], widths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list:
         """
         What the chain does to images of heights x widths (upright): of each ((height, width) of the result, crop, operations). A crop is y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical. An operation is its name and numbers; those of one named crop are as above.
@@ -343,7 +346,7 @@ class Slot:
     def failures(self) -> list:
         """Rows that failed, as (row, code, message). After wait()."""
 
-    def take(self, row: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
+    def take(self, row: int, view: int = 0) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
         """
         An image that keeps its own size, as uint8 (H, W, C) or (C, H, W), whichever layout was submitted, once; None where the row failed. After wait().
         """
@@ -358,9 +361,9 @@ class Engine:
         Has so many threads take rows from now on; returns how many do, less where the system has no more.
         """
 
-    def submit(self, files: FileSet, chain: Chain, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None, max_pixels: int = 9223372036854775807) -> Slot:
+    def submit(self, files: FileSet, views: Sequence[tuple[Chain, bool, Sequence[Sequence[float]] | None, Annotated[NDArray, dict(order='C', device='cpu')] | None]], seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, max_pixels: int = 9223372036854775807) -> Slot:
         """
-        Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for uint8. An image of more than max_pixels is a failure of its row.
+        Queues a batch. views: what becomes of each image, once or several times: (chain, normalize, out). `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs; where it is None, the images keep their sizes. normalize: (scale, bias) a channel for float32, None for uint8. An image of more than max_pixels is a failure of its row.
         """
 
     def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:

@@ -462,6 +462,7 @@ class Loader(DataLoader[_Batch]):
         epoch: int | None = None,
         field: str | None = None,
         occurrence: npt.ArrayLike = 0,
+        view: int = 0,
     ) -> list[Augmentation]:
         """Returns the crops and flips that rows get in an epoch, in this process.
 
@@ -471,6 +472,7 @@ class Loader(DataLoader[_Batch]):
             field: name of the image field; None for the only one.
             occurrence: how often the row occurred earlier in the epoch: one number for all rows, or
                 int64 (n,), as in `batch.occurrences`.
+            view: number of the view, for a field with `fastio.Views`.
 
         Raises:
             TransformError: the loader uses the torch path, where datasets draw their own.
@@ -481,7 +483,7 @@ class Loader(DataLoader[_Batch]):
         if epoch is None:
             epoch = self._epochs.at.epoch if self._batch is None else self._batch.epoch
         cursor = self._epochs.cursor_of(epoch)
-        return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
+        return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field, view)
 
     def stats(self) -> Stats:
         """Returns the counters since the loader was made, and how its rows are shuffled."""

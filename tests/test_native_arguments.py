@@ -311,7 +311,9 @@ def submitted(engine: _native.Engine, files: _native.FileSet, **changed: Any) ->
         "normalize": None,
         "out": np.zeros((2, 4, 4, 3), np.uint8),
     }
-    return engine.submit(files, _native.Chain(), 0, 0, *(given | changed).values())
+    given |= changed
+    view = [given.pop(name) for name in ("channels_last", "normalize", "out")]
+    return engine.submit(files, [(_native.Chain(), *view)], 0, 0, *given.values())
 
 
 @pytest.fixture
@@ -340,6 +342,11 @@ def test_images_refuse_arguments(files: _native.FileSet) -> None:
     ):
         with pytest.raises(REFUSED):
             submitted(engine, files, **changed)
+    reads = [np.zeros(2, np.int32), int64(0, 0), int64(-1, -1), *[np.ones(2, np.uint8)] * 2]
+    reads += [*[np.full(2, 4, np.int32)] * 2, int64(0, 1)]
+    for views in ([], [(None, True, None, None)], [(_native.Chain(), True, None)]):
+        with pytest.raises(REFUSED):
+            engine.submit(files, views, 0, 0, *reads, None, None, 3)
     engine.close()
 
 
@@ -370,6 +377,8 @@ def test_images_are_taken_once_by_row(files: _native.FileSet) -> None:
     for row in (2, HUGE, -1):
         with pytest.raises(REFUSED):
             slot.take(row)
+    with pytest.raises(REFUSED):
+        slot.take(0, 1)
     assert slot.take(0) is not None
     assert slot.take(0) is None
     engine.close()

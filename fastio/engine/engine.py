@@ -53,7 +53,9 @@ class Engine:
         self.dataset = dataset
         self.settings = settings
         self.fields = list(dataset.schema.fields if settings.fields is None else settings.fields)
-        check_names(dataset.schema, self.fields, settings.transforms)
+        check_names(dataset.schema, self.fields, settings)
+        parts = [settings.views.get(name, (name,)) for name in self.fields]
+        self._parts = [part for each in parts for part in each]
         self.stage = stage
         self._stager = stager
         self._feeder: Feeder | None = None
@@ -72,8 +74,9 @@ class Engine:
 
     @property
     def tails(self) -> dict[str, tuple[Pointwise, ...]]:
-        """For each image field, the ToDtype and Normalize steps that the engine does not apply."""
-        return {name: reader.tail for name, reader in self._images.items()}
+        """For each image field or view, the ToDtype and Normalize steps that the engine leaves."""
+        parts = (part for reader in self._images.values() for part in reader.parts)
+        return {part.name: part.tail for part in parts}
 
     @property
     def stats(self) -> Stats:
@@ -156,9 +159,10 @@ class Engine:
         keys: npt.ArrayLike,
         heights: npt.ArrayLike,
         widths: npt.ArrayLike,
+        view: int = 0,
     ) -> list[Augmentation]:
         """Returns the draws for keys of `plan.draw_keys`, given the sizes of the upright images."""
-        compiled = self._images[field].compiled
+        compiled = self._images[field].parts[view].compiled
         return augmentation(compiled, seed, epoch, keys, heights, widths)
 
     def close(self) -> None:
@@ -193,7 +197,7 @@ class Engine:
 
     @property
     def _images(self) -> dict[str, ImageReader]:
-        return {r.fields[0]: r for r in self._readers if isinstance(r, ImageReader)}
+        return {r.field: r for r in self._readers if isinstance(r, ImageReader)}
 
     def _make_readers(self) -> list[Reader]:
         return make_readers(self.dataset, self.fields, self.settings, self._threads, self._stager)
@@ -256,7 +260,7 @@ class Engine:
         if pending.failures and self.settings.on_error == "raise":
             raise pending.failures[min(pending.failures)]
         batch = Batch(
-            {name: values[name] for name in self.fields},
+            {name: values[name] for name in self._parts},
             planned.rows,
             planned.valid,
             pending.epoch,

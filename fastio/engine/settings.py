@@ -27,7 +27,9 @@ class EngineSettings:
     """The settings of an engine.
 
     Attributes:
-        transforms: transforms of each image field; fields that are not named keep their pixels.
+        transforms: transforms of each image field, or of each view of it; fields that are not named
+            keep their pixels.
+        views: names of the views of image fields that have several.
         fields: names of the fields to deliver, in order; None for all.
         threads: number of native threads, 1 or more.
         on_error: "raise" raises the error of a bad sample from next(), "skip" leaves the sample out
@@ -39,8 +41,9 @@ class EngineSettings:
         recycle: whether slots are reused; False gives every batch memory of its own.
         resident: whether to keep a copy of a table's rows in memory; see `Columns`.
         ragged: forms of the fields whose rows differ in size; lists for fields without one.
-        handed: image fields whose values a stage changes that follows the engine, with the function
-            that allocates their slots. They are uint8 (H, W, C), whatever `channels_last` says.
+        handed: image fields, or views, whose values a stage changes that follows the engine, with
+            the function that allocates their slots. They are uint8 (H, W, C), whatever
+            `channels_last` says.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:
@@ -48,6 +51,7 @@ class EngineSettings:
     """
 
     transforms: Mapping[str, Compiled] = field(default_factory=dict)
+    views: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fields: Sequence[str] | None = None
     threads: int = 1
     on_error: OnError = "raise"

@@ -227,16 +227,23 @@ class Feed(ABC):
         rows: npt.ArrayLike,
         occurrences: npt.ArrayLike,
         field: str | None,
+        view: int = 0,
     ) -> list[Augmentation]:
         """Returns what is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
         numbers = np.asarray(rows, np.int64).reshape(-1)
         if self.sampling.picked is not None:
             numbers = self.sampling.picked[numbers]
         often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
-        return self.drawn(cursor, ranks, numbers, often, field)
+        return self.drawn(cursor, ranks, numbers, often, field, view)
 
     def drawn(
-        self, cursor: Cursor, ranks: Ranks, rows: Numbers, occurrences: Numbers, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: Numbers,
+        occurrences: Numbers,
+        field: str | None,
+        view: int = 0,
     ) -> list[Augmentation]:
         """Returns what is drawn for rows of the dataset.
 

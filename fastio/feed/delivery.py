@@ -23,7 +23,7 @@ from fastio.schema import Field, Image, Scalar
 from fastio.tensors.ragged import one_part, ragged_parts
 from fastio.tensors.results import Results
 from fastio.tensors.trees import Finish, Step, Tail, image_tensors, map_leaves, pin, value_tensors
-from fastio.transforms import Compiled, Pointwise
+from fastio.transforms import Compiled, OnViews, Pointwise, ViewList
 from fastio.views.base import view_of
 
 ImageForm = Literal["array", "pillow", "tensor", "tv_tensor"]
@@ -153,23 +153,29 @@ class Delivery:
         self._schema = dataset.schema
         self._view = view_of(dataset)
         self._batched = sampling.batched
-        self._transformed = frozenset(transforms.fields)
+        self._transformed = frozenset([*transforms.fields, *transforms.views])
         self._on_batches = {
             name for name, each in transforms.fields.items() if each.tail or each.batch
         }
+        self._views, self._parts_of = transforms.views, transforms.parts_of
         self._settings = settings
         self.transform_s = 0.0
         steps: list[Step] = []
         numbers: set[int | str | None] = set()
         for place, name in enumerate(self.fields):
             keys: dict[str, int | str | None] = {"tuple": place, "dict": name, "single": None}
-            key, compiled = keys[self._schema.structure], transforms.fields.get(name, Compiled())
+            key = keys[self._schema.structure]
             kind = self._schema.fields[name]
             if isinstance(kind, Scalar) and np.dtype(kind.dtype).type in _PYTHONS:
                 numbers |= set() if name in self._transformed else {key}
-            tail = tails.get(name, compiled.tail)
-            steps += [(key, Tail(tail))] if tail else []
-            steps += [(key, function) for function in compiled.batch]
+            functions = [
+                _on_batch(transforms.fields.get(part, Compiled()), tails.get(part))
+                for part in transforms.parts_of(name)
+            ]
+            if name not in self._views:
+                steps += [(key, function) for function in functions[0]]
+            elif any(functions):
+                steps.append((key, OnViews(self._views[name], functions)))
         whole: list[Step] = [(None, function) for function in transforms.whole]
         if settings.collate_fn is None:
             only: Step = None, partial(_only_sample, frozenset(numbers))
@@ -210,7 +216,7 @@ class Delivery:
 
     def tensors(self, values: Mapping[str, Any]) -> Any:
         """Returns a batch as tensors in the structure of the samples, before any transform."""
-        parts = [self._tensors(name, values[name]) for name in self.fields]
+        parts = [self._field_tensors(name, values) for name in self.fields]
         if self._schema.structure == "dict":
             return {name: value for found in parts for name, value in found.items()}
         return self._structured([one_part(found) for found in parts])
@@ -225,14 +231,23 @@ class Delivery:
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
         return {
-            name: self._samples(name, values[name], part)
+            name: self._field_samples(name, values, part)
             for name, part in zip(self.fields, parts, strict=True)
         }
 
-    def _samples(self, name: str, values: Any, part: Any) -> list[Any]:
+    def _field_samples(self, name: str, values: Mapping[str, Any], data: Any) -> list[Any]:
+        """Splits one field of a batch, whose tensors are `data`, into samples."""
+        views = self._views.get(name)
+        if views is None:
+            return self._samples(name, name, values[name], data)
+        parts = zip(self._parts_of(name), views.flat(data), strict=True)
+        columns = [self._samples(name, part, values[part], tensors) for part, tensors in parts]
+        return [views.arranged(row) for row in zip(*columns, strict=True)]
+
+    def _samples(self, name: str, part_name: str, values: Any, part: Any) -> list[Any]:
         form = self._settings.samples
         if isinstance(values, Results):
-            changed = name in self._on_batches
+            changed = part_name in self._on_batches
             return list(part) if changed else values.samples(form.images == "pillow")
         return field_samples(
             values,
@@ -276,6 +291,12 @@ class Delivery:
         }
         return {**kept, **new}
 
+    def _field_tensors(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a field of a batch as tensors, in the structure of its views if it has any."""
+        found = [self._tensors(name, values[part]) for part in self._parts_of(name)]
+        views = self._views.get(name)
+        return found[0] if views is None else {name: views.arranged([each[name] for each in found])}
+
     def _tensors(self, name: str, values: Any) -> dict[str, Any]:
         """Returns a field as tensors, followed by its sizes if the form has them."""
         if isinstance(values, RaggedBatch):
@@ -295,6 +316,17 @@ class Delivery:
         return tuple(values) if self._schema.structure == "tuple" else values[0]
 
 
+def _on_batch(compiled: Compiled, tail: tuple[Pointwise, ...] | None) -> list[Callable[[Any], Any]]:
+    """Returns the functions for batches of a field or view.
+
+    Args:
+        compiled: its transforms.
+        tail: its last steps if the engine applies others; None for those of `compiled`.
+    """
+    tail = compiled.tail if tail is None else tail
+    return [*([Tail(tail)] if tail else []), *compiled.batch]
+
+
 def _only_sample(numbers: frozenset[int | str | None], data: Any) -> Any:
     """Returns the sample of a batch of one.
 
@@ -305,7 +337,7 @@ def _only_sample(numbers: frozenset[int | str | None], data: Any) -> Any:
     """
 
     def first(key: int | str | None, part: Any) -> Any:
-        if isinstance(part, (dict, tuple)):  # what a function returned for the sample
+        if isinstance(part, (dict, tuple, ViewList)):  # views, or what a function returned
             return map_leaves(lambda leaf: leaf[0], part)
         one = part[0]
         return one.item() if key in numbers and one.device.type == "cpu" else one

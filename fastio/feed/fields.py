@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastio.errors import TransformError
 from fastio.schema import Bytes, Image, Schema
 from fastio.transforms import (
+    MOST_VIEWS,
     AudioDecode,
     Compiled,
+    SameDraws,
     ToDtype,
+    Views,
     compile,
     from_pipeline,
     from_torchvision,
     on_whole_batch,
+    spoken,
 )
 
 
@@ -24,14 +28,23 @@ class FieldTransforms:
     """The transforms of a loader, by field.
 
     Attributes:
-        fields: transforms of each field that has any.
+        fields: transforms of each field that has any; of each view, by its name in `parts`, of a
+            field that has several.
         whole: callables that take and return the whole batch.
         audio: decoding settings of fields of sound files.
+        views: the views of fields that have several.
+        parts: for those fields, the names of the views.
     """
 
     fields: Mapping[str, Compiled]
     whole: tuple[Callable[..., Any], ...] = ()
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
+    views: Mapping[str, Views] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        """Returns the names in `fields` of a field: its own, or those of its views."""
+        return self.parts.get(name, (name,))
 
     @classmethod
     def parse(
@@ -53,23 +66,73 @@ class FieldTransforms:
             transforms = {_only_field(schema, given): given} if given else {}
         for name, steps in (known or {}).items():
             transforms = {**transforms, name: [*steps, *as_list(transforms.get(name))]}
-        whole = on_whole_batch(as_list(transforms.get(None)))
-        fields, audio = {}, {}
+        found = _Parser(schema)
         for name, given in transforms.items():
-            if name is None:
-                continue
-            if name not in schema.fields:
-                raise TransformError(
-                    f"transforms name the field {name!r}; the fields are {', '.join(schema.fields)}"
-                )
-            first, *rest = as_list(given) or [None]
-            if isinstance(first, AudioDecode):
-                audio[name] = first
-            fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given), name)
-            for step in (*fields[name].steps, *fields[name].tail):
-                if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
-                    raise TransformError(f"{step} needs an image field, and {name!r} is not one")
-        return cls(fields, whole, audio)
+            if name is not None:
+                found.add(name, given)
+        whole = on_whole_batch(as_list(transforms.get(None)))
+        return cls(found.fields, whole, found.audio, found.views, found.parts)
+
+
+class _Parser:
+    """The transforms of fields while they are collected; see `FieldTransforms`."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self.fields: dict[str, Compiled] = {}
+        self.audio: dict[str, AudioDecode] = {}
+        self.views: dict[str, Views] = {}
+        self.parts: dict[str, tuple[str, ...]] = {}
+
+    def add(self, name: str, given: Any) -> None:
+        """Adds the transforms of a field.
+
+        Raises:
+            TransformError: they do not fit the field or each other.
+        """
+        stream = self._stream(name)
+        if isinstance(given, SameDraws):
+            stream, given = self._stream(given.field), given.transforms
+        steps = as_list(given)
+        if any(isinstance(step, Views) for step in steps):
+            self._add_views(name, steps, stream)
+            return
+        if steps and isinstance(steps[0], AudioDecode):
+            self.audio[name] = steps.pop(0)
+        self._compile(name, name, steps, stream)
+
+    def _stream(self, name: str) -> int:
+        """Returns the number of the first random draws of a field."""
+        if name not in self._schema.fields:
+            raise TransformError(
+                f"transforms name the field {name!r}; the fields are "
+                f"{', '.join(self._schema.fields)}"
+            )
+        images = self._schema.image_fields
+        others = [each for each in self._schema.fields if each not in images]
+        return [*images, *others].index(name) * MOST_VIEWS
+
+    def _add_views(self, name: str, steps: Sequence[Any], stream: int) -> None:
+        views, *after = steps
+        if not isinstance(views, Views):
+            raise TransformError(
+                f"{name!r}: put Views first, and what it follows into the lists of the views"
+            )
+        if name not in self._schema.image_fields:
+            raise TransformError(f"{views} needs an image field, and {name!r} is not one")
+        self.views[name] = views
+        self.parts[name] = tuple(name + place for place in views.names())
+        for number, (part, each) in enumerate(zip(self.parts[name], views.lists(), strict=True)):
+            self._compile(name, part, [*as_list(each), *after], stream + number)
+
+    def _compile(self, name: str, part: str, steps: Sequence[Any], stream: int) -> None:
+        for step in steps:
+            if isinstance(step, (SameDraws, Views)):
+                raise TransformError(f"{name!r}: {spoken(step)} cannot stand inside of a list")
+        compiled = self.fields[part] = replace(compile(steps, name), stream=stream)
+        for step in (*compiled.steps, *compiled.tail):
+            if not isinstance(self._schema.fields[name], Image) and not isinstance(step, ToDtype):
+                raise TransformError(f"{step} needs an image field, and {name!r} is not one")
 
 
 def as_list(transforms: Any) -> list[Any]:

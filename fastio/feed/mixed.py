@@ -129,7 +129,13 @@ class ConcatFeed(JoinedFeed):
         return {**super().order(ranks), "bounds": hashed}
 
     def drawn(
-        self, cursor: Cursor, ranks: Ranks, rows: Numbers, occurrences: Numbers, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: Numbers,
+        occurrences: Numbers,
+        field: str | None,
+        view: int = 0,
     ) -> list[Augmentation]:
         whole = Part(0, cursor.epoch, np.arange(len(rows)), rows, occurrences)
         leaves = leaves_of(self.leaves, self.chain, cursor)
@@ -137,7 +143,7 @@ class ConcatFeed(JoinedFeed):
         for part in self.chain.parts(whole):
             feed, own, _ = leaves[part.source]
             assert part.occurrences is not None
-            drawn = feed.augmentation(own, ranks, part.rows, part.occurrences, field)
+            drawn = feed.augmentation(own, ranks, part.rows, part.occurrences, field, view)
             for place, each in zip(part.places.tolist(), drawn, strict=True):
                 found[place] = each
         return [each for each in found if each is not None]

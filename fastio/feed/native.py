@@ -55,16 +55,19 @@ class NativeFeed(Feed):
         images = dataset.schema.image_fields
         names = dataset.schema.fields if settings.engine.fields is None else settings.engine.fields
         fields = transforms.fields
-        called = {n: fields[n] for n in names if n in fields and fields[n].per_sample}
+        parts = [(part, name) for name in names for part in transforms.parts_of(name)]
+        called = {n: fields[n] for n, _ in parts if n in fields and fields[n].per_sample}
+        of_images = {part for part, name in parts if name in images}
         stage = None
         if called:
             last, count = settings.engine.channels_last, settings.engine.threads
-            stage = PerSampleStage(dataset, called, last, count, settings.processes)
+            stage = PerSampleStage(dataset, called, of_images, last, count, settings.processes)
             settings = replace(settings, ahead=settings.ahead + _AHEAD_OF_STAGE)
         of_engine = replace(
             settings.engine,
             handed={} if stage is None else stage.images,
-            transforms={k: v for k, v in transforms.fields.items() if k in images},
+            transforms={k: v for k, v in transforms.fields.items() if k in of_images},
+            views=transforms.parts,
             audio=transforms.audio,
         )
         self.settings = settings = replace(settings, engine=of_engine)
@@ -229,18 +232,26 @@ class NativeFeed(Feed):
         return total
 
     def _described(self) -> Iterator[str]:
-        """Yields where the transforms of each field run, as a phrase."""
+        """Yields where the transforms of each field run; equal views are named together."""
+        names: dict[str, list[str]] = {}
+        for name in self.transforms.fields:
+            names.setdefault(self._phrase(name), []).append(name)
+        for phrase, equal in names.items():
+            yield f"{', '.join(equal)}: {phrase}"
+
+    def _phrase(self, name: str) -> str:
+        """Returns where the transforms of a field or view run."""
+        compiled = self.transforms.fields[name]
         tails = {} if self._engine is None else self._engine.tails
-        for name, compiled in self.transforms.fields.items():
-            tail = tails.get(name, compiled.tail)
-            native = [*compiled.steps, *(compiled.tail if not tail else ())]
-            native += compiled.erasing
-            after = [*tail, *(OnBatch(function) for function in compiled.batch)]
-            parts = [f"{', '.join(map(str, native))} in native threads"] if native else []
-            if compiled.per_sample and name in self.fields and self._stage_of_samples is not None:
-                parts.append(self._stage_of_samples.described(name))
-            parts += [f"{', '.join(map(str, after))} on the batch"] if after else []
-            yield f"{name}: {', '.join(parts)}"
+        tail = tails.get(name, compiled.tail)
+        native = [*compiled.steps, *(compiled.tail if not tail else ()), *compiled.erasing]
+        phrases = [f"{', '.join(map(str, native))} in native threads"] if native else []
+        delivered = (part for each in self.fields for part in self.transforms.parts_of(each))
+        if compiled.per_sample and name in delivered and self._stage_of_samples is not None:
+            phrases.append(self._stage_of_samples.described(name))
+        after = [*tail, *(OnBatch(function) for function in compiled.batch)]
+        phrases += [f"{', '.join(map(str, after))} on the batch"] if after else []
+        return ", ".join(phrases)
 
     def close(self) -> None:
         if self._engine is not None:
@@ -249,13 +260,22 @@ class NativeFeed(Feed):
             self._stager.close()
 
     def drawn(
-        self, cursor: Cursor, ranks: Ranks, rows: Numbers, occurrences: Numbers, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: Numbers,
+        occurrences: Numbers,
+        field: str | None,
+        view: int = 0,
     ) -> list[Augmentation]:
         name = only_image(self.dataset.schema) if field is None else field
+        views = len(self.transforms.parts_of(name))
+        if not 0 <= view < views:
+            raise IndexError(f"view {view}: field {name!r} has {views}")
         sizes = [self.dataset.image_size(name, row) for row in rows.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
         seed, keys = self.draw_seed(cursor, ranks), draw_keys(rows, occurrences)
-        return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths)
+        return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths, view)
 
     def _host_batch(self, first_step: int, batch: Batch) -> HostBatch:
         """Returns a batch of the engine as tensors, in a run whose first step has a number."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastio.errors import TransformError
 from fastio.tensors.ragged import is_jagged, map_jagged
-from fastio.transforms import BATCH_TRANSFORMS, Normalize, ToDtype
+from fastio.transforms import BATCH_TRANSFORMS, Normalize, ToDtype, ViewList
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any other values
@@ -32,7 +32,8 @@ def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
         values = [map_leaves(function, value) for value in tree]
         return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
     if isinstance(tree, list):
-        return [map_leaves(function, value) for value in tree]
+        values = [map_leaves(function, value) for value in tree]
+        return ViewList(values) if isinstance(tree, ViewList) else values
     if isinstance(tree, Mapping):
         mapped = {key: map_leaves(function, value) for key, value in tree.items()}
         if type(tree) is dict or not isinstance(tree, MutableMapping):
@@ -115,8 +116,8 @@ def merged(trees: list[tuple[Any, Int64s]], count: int, pinned: bool) -> Any:
         return {
             key: merged([(tree[key], at) for tree, at in trees], count, pinned) for key in first
         }
-    if isinstance(first, tuple):
-        return tuple(
+    if isinstance(first, (tuple, ViewList)):
+        return type(first)(
             merged([(tree[place], at) for tree, at in trees], count, pinned)
             for place in range(len(first))
         )
@@ -148,8 +149,8 @@ def rows_of(tree: Tree, places: Int64s) -> Tree:
     """Some rows of a batch, int64 (n,): of tensors, and of lists of values."""
     if isinstance(tree, dict):
         return {key: rows_of(value, places) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(rows_of(value, places) for value in tree)
+    if isinstance(tree, (tuple, ViewList)):
+        return type(tree)(rows_of(value, places) for value in tree)
     if isinstance(tree, Tensor):
         return tree[torch.from_numpy(places)]
     return [tree[place] for place in places.tolist()]

@@ -21,6 +21,7 @@ from fastio.transforms.audio import AudioDecode, BytesFile
 from fastio.transforms.batches import BATCH_TRANSFORMS, CutMix, Mixed, Mixup, StepDraw
 from fastio.transforms.compiled import (
     NATIVE,
+    STEPS,
     Augmentation,
     Compiled,
     affine,
@@ -73,11 +74,14 @@ from fastio.transforms.specs import (
     spoken,
 )
 from fastio.transforms.torchvision import from_torchvision, sample_form
+from fastio.transforms.views import MOST_VIEWS, OnViews, SameDraws, ViewList, Views
 
 __all__ = [
     "BATCH_TRANSFORMS",
     "GEOMETRIC",
+    "MOST_VIEWS",
     "NATIVE",
+    "STEPS",
     "AudioDecode",
     "AugMix",
     "Augmentation",
@@ -95,6 +99,7 @@ __all__ = [
     "Mixup",
     "Normalize",
     "OnBatch",
+    "OnViews",
     "Pad",
     "PerSample",
     "Pipeline",
@@ -119,10 +124,13 @@ __all__ = [
     "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
+    "SameDraws",
     "SampleType",
     "StepDraw",
     "ToDtype",
     "TrivialAugmentWide",
+    "ViewList",
+    "Views",
     "Workers",
     "affine",
     "augmentation",

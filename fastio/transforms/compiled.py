@@ -35,6 +35,9 @@ from fastio.transforms.torchvision import flat, from_torchvision, is_torchvision
 NATIVE = (*GEOMETRIC, PixelTransform)
 """The types of the transforms that the engine's threads run while they decode."""
 
+STEPS = 256
+"""The most native steps of a list: so many numbers key the draws of each stream."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -47,6 +50,7 @@ class Compiled:
         batch: what `OnBatch` holds: callables that take and return a batch of the field.
         per_sample: Python functions that run once per sample after the geometric steps, with the
             ToDtype and Normalize steps that come before one of them.
+        stream: number of its random draws, below 65,536. Lists with equal numbers draw alike.
     """
 
     steps: tuple[Geometric | PixelTransform, ...] = ()
@@ -54,6 +58,7 @@ class Compiled:
     erasing: tuple[RandomErasing, ...] = ()
     batch: tuple[Callable[[Any], Any], ...] = ()
     per_sample: tuple[PerSample | Pointwise, ...] = ()
+    stream: int = 0
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -86,6 +91,7 @@ class Compiled:
     def native(self) -> _native.Chain:
         """Returns the part for the engine."""
         chain = _native.Chain()
+        chain.count_from(self.stream * STEPS)
         for step in self.steps:
             if isinstance(step, Grayscale) and step.num_output_channels == 1:
                 chain.to_gray()
@@ -187,6 +193,8 @@ class _Parts:
                 f"{found.erasing[0]} comes after {tail[-1]}: this needs images of one size, and "
                 "float32 values. Put it before ToDtype and Normalize"
             )
+        if len(steps) + len(erasing) > STEPS:
+            raise TransformError(f"{len(steps)} transforms in one list: at most {STEPS}")
         for step in found.steps:
             if isinstance(step, RandomErasing) and step.value == "random":
                 raise TransformError(f"{step} needs floats: put it after ToDtype or Normalize")

@@ -101,7 +101,7 @@ std::vector<T> copied(const Vector<T>& array) {
 }
 
 // What rows of images are to be. normalize: scales and biases of so many channels; uint8 without.
-using Normalize = std::optional<std::array<std::vector<float>, 2>>;
+using Normalize = std::optional<std::array<std::vector<double>, 2>>;
 StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channels);
 
 // Raises IndexError unless every row is in [0, table.rows()).

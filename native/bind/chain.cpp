@@ -298,6 +298,12 @@ void bind_chain(nb::module_& m) {
             self.extend([&](Chain& chain) { chain.erase_at_end(node); });
           },
           nb::arg("node"), "What is erased of the normalised float32 image.")
+      .def(
+          "count_from",
+          [](SharedChain& self, std::uint32_t step) {
+            self.extend([&](Chain& chain) { chain.count_from(step); });
+          },
+          nb::arg("step"), "The number that keys the draws of the next step; see chain.h.")
       .def("draws", &draws, nb::arg("seed"), nb::arg("epoch"), nb::arg("rows"), nb::arg("heights"),
            nb::arg("widths"),
            "What the chain does to images of heights x widths (upright): of each ((height, width) "

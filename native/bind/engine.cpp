@@ -5,6 +5,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "bind.h"
@@ -30,11 +32,10 @@ struct OutArray {
 };
 
 // The memory of a batch: (rows, H, W, C) or (rows, C, H, W), uint8 or float32.
-OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const ImageTask& task,
+OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const StoreSpec& store,
                    int channels, std::size_t rows) {
-  const bool hwc = task.store.layout == Layout::hwc;
-  const auto type =
-      task.store.element == Element::f32 ? nb::dtype<float>() : nb::dtype<std::uint8_t>();
+  const bool hwc = store.layout == Layout::hwc;
+  const auto type = store.element == Element::f32 ? nb::dtype<float>() : nb::dtype<std::uint8_t>();
   if (out.ndim() != 4 || out.dtype() != type || out.shape(0) < rows ||
       out.shape(hwc ? 3 : 1) != static_cast<std::size_t>(channels))
     throw nb::value_error("out has the wrong shape or type for these rows, layout and channels");
@@ -227,14 +228,16 @@ HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
   return slot;
 }
 
-HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedChain& chain,
+// What becomes of each image, and where it goes to; null: the images keep their own sizes.
+using ViewArguments = std::tuple<const SharedChain*, bool, Normalize, std::optional<Memory>>;
+
+HeldSlot submit(HeldEngine& held, const SharedFiles& files, std::vector<ViewArguments> views,
                 std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
                 const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
-                const SharedCodebook* codebook, int channels, bool channels_last,
-                const Normalize& normalize, std::optional<Memory> out, std::int64_t max_pixels) {
+                const SharedCodebook* codebook, int channels, std::int64_t max_pixels) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -250,11 +253,22 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedChain& c
   task.epoch = epoch;
   task.max_pixels = max_pixels;
   task.channels = channels;
-  std::shared_ptr<const Chain> steps = chain.get();
-  const int out_channels = steps->channels(channels);
-  task.store = store_spec(channels_last, normalize, out_channels);
-  OutArray memory;
-  if (out) memory = check_out(*out, task, out_channels, rows);
+  if (views.empty()) throw nb::value_error("there are no views");
+  std::vector<SlotView> slots;
+  std::vector<Memory> kept;
+  for (auto& [chain, channels_last, normalize, out] : views) {
+    if (!chain) throw nb::type_error("a chain is None");
+    SlotView& view = slots.emplace_back();
+    view.chain = chain->get();
+    const int out_channels = view.chain->channels(channels);
+    view.store = store_spec(channels_last, normalize, out_channels);
+    if (!out) continue;
+    const OutArray memory = check_out(*out, view.store, out_channels, rows);
+    view.out = memory.data;
+    view.height = memory.height;
+    view.width = memory.width;
+    kept.push_back(std::move(*out));
+  }
   ImageReads reads{
       copied(file),  copied(offset),      copied(length),
       copied(codec), copied(orientation), copied(height),
@@ -262,11 +276,8 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedChain& c
 
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
-  auto slot =
-      std::make_shared<ImageSlot>(files.value, std::move(steps), std::move(book), task,
-                                  std::move(reads), memory.data, memory.height, memory.width);
-  std::vector<Memory> kept;
-  if (out) kept.push_back(std::move(*out));
+  auto slot = std::make_shared<ImageSlot>(files.value, std::move(slots), std::move(book),
+                                          std::move(task), std::move(reads));
   return queue(held, HeldSlot(std::move(slot), std::move(kept), held.away));
 }
 
@@ -345,17 +356,18 @@ nb::list failures(const HeldSlot& slot) {
 using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 
 // An image of its own size, whose memory goes over to the array. None where the row failed.
-std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
+std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t view) {
   check_done(slot);
-  if (!slot.images() || row >= slot.slot().rows()) throw nb::index_error("no such row");
-  OwnedImage image = slot.images()->take(row);
+  if (!slot.images() || row >= slot.slot().rows() || view >= slot.images()->views())
+    throw nb::index_error("no such row");
+  OwnedImage image = slot.images()->take(row, view);
   if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
   const nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
   const auto height = static_cast<std::size_t>(image.height);
   const auto width = static_cast<std::size_t>(image.width);
-  const auto channels = static_cast<std::size_t>(slot.images()->channels());
-  if (slot.images()->layout() == Layout::chw)
+  const auto channels = static_cast<std::size_t>(slot.images()->channels(view));
+  if (slot.images()->layout(view) == Layout::chw)
     return Image(pixels, {channels, height, width}, owner);
   return Image(pixels, {height, width, channels}, owner);
 }
@@ -398,7 +410,7 @@ void bind_engine(nb::module_& m) {
            "Cancels it for good: where a thread does not come back, the memory stays the slot's.")
       .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
       .def(
-          "take", &take, nb::arg("row"),
+          "take", &take, nb::arg("row"), nb::arg("view") = 0,
           "An image that keeps its own size, as uint8 (H, W, C) or (C, H, W), whichever layout was "
           "submitted, once; None where the row failed. After wait().");
 
@@ -415,16 +427,17 @@ void bind_engine(nb::module_& m) {
           nb::arg("threads"),
           "Has so many threads take rows from now on; returns how many do, less where the system "
           "has no more.")
-      .def(
-          "submit", &submit, nb::arg("files"), nb::arg("chain"), nb::arg("seed"), nb::arg("epoch"),
-          nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
-          nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
-          nb::arg("crc32c").none(), nb::arg("codebook").none(), nb::arg("channels"),
-          nb::arg("channels_last"), nb::arg("normalize"), nb::arg("out").noconvert().none(),
-          nb::arg("max_pixels") = kAnyPixels,
-          "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
-          "that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for "
-          "uint8. An image of more than max_pixels is a failure of its row.")
+      .def("submit", &submit, nb::arg("files"), nb::arg("views").noconvert(), nb::arg("seed"),
+           nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"),
+           nb::arg("codec"), nb::arg("orientation"), nb::arg("height"), nb::arg("width"),
+           nb::arg("row"), nb::arg("crc32c").none(), nb::arg("codebook").none(),
+           nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
+           "Queues a batch. views: what becomes of each image, once or several times: (chain, "
+           "normalize, out). `out` is the slot's until wait() says True; dropping the slot waits "
+           "for "
+           "that, unless a thread hangs; where it is None, the images keep their sizes. normalize: "
+           "(scale, bias) a channel for float32, None for uint8. An image of more than max_pixels "
+           "is a failure of its row.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
            "for them, or None; they are the slot's as in submit().")

@@ -72,7 +72,7 @@ void transform(const SharedChain& chain, std::uint64_t seed, std::uint64_t epoch
   if (out.dtype() != (normalize ? nb::dtype<float>() : nb::dtype<std::uint8_t>()))
     throw nb::value_error("out must be float32 where it is normalised, and else uint8");
   task.store = store_spec(channels_last, normalize, channels);
-  if (task.out_channels() != channels) throw nb::value_error("out must have 1 channel");
+  if (task.out_channels(0) != channels) throw nb::value_error("out must have 1 channel");
   ImageRequest request;
   request.codec = Codec::raw;
   request.height = static_cast<std::int32_t>(pixels.shape(0));
@@ -111,8 +111,10 @@ StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channel
   spec.element = Element::f32;
   for (const auto& part : *normalize)
     check_length("normalize", part.size(), static_cast<std::size_t>(channels));
-  std::copy((*normalize)[0].begin(), (*normalize)[0].end(), spec.scale);
-  std::copy((*normalize)[1].begin(), (*normalize)[1].end(), spec.bias);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+    spec.scale[c] = static_cast<float>((*normalize)[0][c]);
+    spec.bias[c] = static_cast<float>((*normalize)[1][c]);
+  }
   return spec;
 }
 

@@ -33,6 +33,9 @@ class Chain {
   void to_gray();
   // Of an image of so many channels: those of the result.
   int channels(int of_image) const { return to_gray_ ? 1 : of_image; }
+  // The number that keys the draws of the next step, those after it counting on from there. Steps
+  // with equal numbers draw alike.
+  void count_from(std::uint32_t step) { steps_ = step; }
   // What is erased once the image is stored: its values are in the units of the result.
   void erase_at_end(AugmentNode node);
 

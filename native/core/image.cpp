@@ -46,6 +46,21 @@ std::int32_t reduced(std::int32_t size, int denominator) {
   return (size + denominator - 1) / denominator;
 }
 
+// The smallest rectangle around two.
+Rect joined(const Rect& a, const Rect& b) {
+  const std::int32_t y = std::min(a.y, b.y), x = std::min(a.x, b.x);
+  return {y, x, std::max(a.y + a.height, b.y + b.height) - y,
+          std::max(a.x + a.width, b.x + b.width) - x};
+}
+
+// A rectangle of the upright image of height x width as one of the stored image.
+Rect stored_rect(Rect upright, std::int32_t height, std::int32_t width, int orientation) {
+  if (mirrors_y(orientation)) upright.y = height - upright.y - upright.height;
+  if (mirrors_x(orientation)) upright.x = width - upright.x - upright.width;
+  if (!swaps_axes(orientation)) return upright;
+  return {upright.x, upright.y, upright.width, upright.height};
+}
+
 }  // namespace
 
 Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, Place place,
@@ -56,19 +71,59 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   Status status = open(request, reading);
   if (status.ok())
     status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
-  if (status.ok()) status = plan(task, request, reading);
+  if (status.ok()) status = draw(task, request, reading);
+  if (status.ok()) status = plan(request, reading);
+  if (status.ok()) status = this->place(place, context);
   if (status.ok()) {
-    void* out = place(context, drawn_.height, drawn_.width);
-    if (!out) status = Status::error(Code::unsupported, "no room for an image of this size");
+    Rect all;
+    for (std::size_t i = 0; i < count_; ++i)
+      if (!views_[i].empty) all = all.height ? joined(all, views_[i].region) : views_[i].region;
     Pixels pixels;
-    if (status.ok() && !reading.empty) status = read_region(request, reading, pixels);
-    if (status.ok()) status = finish(task, reading, pixels, out);
+    if (all.height) status = read_region(request, reading, all, pixels);
+    for (std::size_t i = 0; i < count_ && status.ok(); ++i) {
+      View& view = views_[i];
+      Pixels own = pixels;
+      if (!view.empty)
+        own.first += (view.region.y - all.y) * own.stride +
+                     std::ptrdiff_t{view.region.x - all.x} * reading.channels;
+      status = finish(task, reading, own, view);
+    }
   }
   jpeg_.finish();
   for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_})
     buffer->shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
+}
+
+// Draws what becomes of every view.
+Status ImageDecoder::draw(const ImageTask& task, const ImageRequest& request,
+                          const Reading& reading) {
+  const bool swap = swaps_axes(reading.orientation);
+  const std::int32_t height = swap ? reading.stored_width : reading.stored_height;
+  const std::int32_t width = swap ? reading.stored_height : reading.stored_width;
+  count_ = task.views();
+  if (views_.size() < count_) views_.resize(count_);
+  for (std::size_t i = 0; i < count_; ++i) {
+    View& view = views_[i];
+    view.task = &task.view(i);
+    view.out_channels = task.out_channels(i);
+    const Status status =
+        view.task->chain->draw(height, width, task.seed, task.epoch, request.row, view.drawn);
+    if (!status.ok()) return status;
+    view.plan = view.drawn.crop;
+  }
+  return Status::okay();
+}
+
+// Asks where the pixels of every view go.
+Status ImageDecoder::place(Place place, void* context) {
+  for (std::size_t i = 0; i < count_; ++i) {
+    View& view = views_[i];
+    view.out = place(context, view.drawn.height, view.drawn.width);
+    if (!view.out) return Status::error(Code::unsupported, "no room for an image of this size");
+  }
+  return Status::okay();
 }
 
 Status ImageDecoder::open(const ImageRequest& request, Reading& reading) {
@@ -111,15 +166,15 @@ Status ImageDecoder::open_raw(const ImageRequest& request, Reading& reading) con
 }
 
 // [begin, begin + size) of `limit` samples, all at the decoded scale, is the crop.
-Status ImageDecoder::plan_axis(const Reading& reading, bool vertical, double begin, double size,
-                               std::int32_t limit, Axis& axis) const {
-  const std::int32_t out = vertical ? plan_.out_height : plan_.out_width;
-  const std::int32_t window = vertical ? plan_.window_y : plan_.window_x;
-  const std::int32_t window_size = vertical ? plan_.window_height : plan_.window_width;
-  const bool mirror = vertical ? plan_.flip_vertical : plan_.flip_horizontal;
-  const std::int32_t first = std::max(window, vertical ? plan_.kept_top : plan_.kept_left);
+Status ImageDecoder::plan_axis(const Reading& reading, const CropPlan& plan, bool vertical,
+                               double begin, double size, std::int32_t limit, Axis& axis) const {
+  const std::int32_t out = vertical ? plan.out_height : plan.out_width;
+  const std::int32_t window = vertical ? plan.window_y : plan.window_x;
+  const std::int32_t window_size = vertical ? plan.window_height : plan.window_width;
+  const bool mirror = vertical ? plan.flip_vertical : plan.flip_horizontal;
+  const std::int32_t first = std::max(window, vertical ? plan.kept_top : plan.kept_left);
   const std::int32_t last =
-      std::min(window + window_size, vertical ? plan_.kept_bottom : plan_.kept_right);
+      std::min(window + window_size, vertical ? plan.kept_bottom : plan.kept_right);
   const auto low = static_cast<std::int32_t>(std::floor(begin));
   const auto high = std::min(static_cast<std::int32_t>(std::ceil(begin + size)), limit);
   if (out > kMaxAxis || high - low > kMaxAxis)
@@ -132,8 +187,8 @@ Status ImageDecoder::plan_axis(const Reading& reading, bool vertical, double beg
   axis.spec.out = out;
   axis.spec.window_begin = first;
   axis.spec.window_size = last - first;
-  axis.spec.filter = plan_.filter;
-  axis.spec.antialias = plan_.antialias;
+  axis.spec.filter = plan.filter;
+  axis.spec.antialias = plan.antialias;
   axis.spec.mirror = mirror;
   if (reading.denominator > 1) {
     axis.spec.box_begin = begin - low;
@@ -142,20 +197,21 @@ Status ImageDecoder::plan_axis(const Reading& reading, bool vertical, double beg
   return Status::okay();
 }
 
-Status ImageDecoder::plan(const ImageTask& task, const ImageRequest& request, Reading& reading) {
-  const bool swap = swaps_axes(reading.orientation);
-  const std::int32_t height = swap ? reading.stored_width : reading.stored_height;
-  const std::int32_t width = swap ? reading.stored_height : reading.stored_width;
-  const Status status = task.chain->draw(height, width, task.seed, task.epoch, request.row, drawn_);
-  if (!status.ok()) return status;
-  plan_ = drawn_.crop;
-  if (request.codec == Codec::jpeg) reading.denominator = reduction(plan_);
+Status ImageDecoder::plan(const ImageRequest& request, Reading& reading) {
+  if (request.codec == Codec::jpeg) {
+    reading.denominator = 8;
+    for (std::size_t i = 0; i < count_; ++i)
+      reading.denominator = std::min(reading.denominator, reduction(views_[i].plan));
+  }
   if (reading.source_channels == 1) reading.channels = 1;
-  return plan_pixels(reading);
+  Status status;
+  for (std::size_t i = 0; i < count_ && status.ok(); ++i) status = plan_pixels(reading, views_[i]);
+  return status;
 }
 
-// Of plan_, for an image that lies in memory or is decoded to it.
-Status ImageDecoder::plan_pixels(Reading& reading) {
+// Of view.plan, for an image that lies in memory or is decoded to it.
+Status ImageDecoder::plan_pixels(const Reading& reading, View& view) {
+  const CropPlan& plan = view.plan;
   const bool swap = swaps_axes(reading.orientation);
   const std::int32_t height = swap ? reading.stored_width : reading.stored_height;
   const std::int32_t width = swap ? reading.stored_height : reading.stored_width;
@@ -166,32 +222,34 @@ Status ImageDecoder::plan_pixels(Reading& reading) {
   const double slack_y = mirrors_y(reading.orientation) ? double(down) * d - height : 0;
   const double slack_x = mirrors_x(reading.orientation) ? double(across) * d - width : 0;
   Axis y, x;
-  Status status = plan_axis(reading, true, (plan_.crop_y + slack_y) / d,
-                            double(plan_.crop_height) / d, down, y);
+  Status status = plan_axis(reading, plan, true, (plan.crop_y + slack_y) / d,
+                            double(plan.crop_height) / d, down, y);
   if (!status.ok()) return status;
-  status = plan_axis(reading, false, (plan_.crop_x + slack_x) / d, double(plan_.crop_width) / d,
+  status = plan_axis(reading, plan, false, (plan.crop_x + slack_x) / d, double(plan.crop_width) / d,
                      across, x);
   if (!status.ok()) return status;
-  reading.top = y.zeros_before;
-  reading.left = x.zeros_before;
-  reading.empty = y.empty || x.empty;
-  reading.padded = y.padded || x.padded;
-  if (reading.empty) return status;
+  view.top = y.zeros_before;
+  view.left = x.zeros_before;
+  view.empty = y.empty || x.empty;
+  view.padded = y.padded || x.padded;
+  if (view.empty) return status;
 
-  resampler_.prepare(x.spec, y.spec, reading.channels);
-  reading.rows = resampler_.y().last - resampler_.y().first;
-  reading.columns = resampler_.x().last - resampler_.x().first;
-  Rect upright{y.crop_begin + resampler_.y().first, x.crop_begin + resampler_.x().first,
-               reading.rows, reading.columns};
-  if (mirrors_y(reading.orientation)) upright.y = down - upright.y - upright.height;
-  if (mirrors_x(reading.orientation)) upright.x = across - upright.x - upright.width;
-  reading.region = swap ? Rect{upright.x, upright.y, upright.width, upright.height} : upright;
+  view.resampler.prepare(x.spec, y.spec, reading.channels);
+  const AxisTaps& rows = view.resampler.y();
+  const AxisTaps& columns = view.resampler.x();
+  view.region = {y.crop_begin + rows.first, x.crop_begin + columns.first, rows.last - rows.first,
+                 columns.last - columns.first};
   return status;
 }
 
-// The region's pixels, upright, with as many channels as are resampled.
-Status ImageDecoder::read_region(const ImageRequest& request, const Reading& reading, Pixels& out) {
-  const Rect& region = reading.region;
+// The pixels of a rectangle of the upright image, with as many channels as are resampled.
+Status ImageDecoder::read_region(const ImageRequest& request, const Reading& reading,
+                                 const Rect& upright, Pixels& out) {
+  const bool swap = swaps_axes(reading.orientation);
+  const int d = reading.denominator;
+  const std::int32_t down = reduced(swap ? reading.stored_width : reading.stored_height, d);
+  const std::int32_t across = reduced(swap ? reading.stored_height : reading.stored_width, d);
+  const Rect region = stored_rect(upright, down, across, reading.orientation);
   const std::ptrdiff_t channels = reading.source_channels;
   if (request.codec == Codec::raw) {
     out.stride = reading.stored_width * channels;
@@ -199,7 +257,7 @@ Status ImageDecoder::read_region(const ImageRequest& request, const Reading& rea
   } else {
     const Stopwatch watch(counters_.decode_ns);
     std::int32_t offset = 0, columns = 0;
-    Status status = jpeg_.begin(region, reading.denominator, offset, columns);
+    Status status = jpeg_.begin(region, d, offset, columns);
     if (!status.ok()) return status;
     out.stride = columns * channels;
     const auto stride = static_cast<std::size_t>(out.stride);
@@ -209,59 +267,65 @@ Status ImageDecoder::read_region(const ImageRequest& request, const Reading& rea
     out.first = block_.data() + offset * channels;
   }
   const Stopwatch watch(counters_.resample_ns);
-  Status status = turn_upright(reading, out);
-  return status.ok() ? convert(reading, out) : status;
+  Status status = turn_upright(reading, upright, out);
+  return status.ok() ? convert(reading, upright, out) : status;
 }
 
-Status ImageDecoder::turn_upright(const Reading& reading, Pixels& pixels) {
+Status ImageDecoder::turn_upright(const Reading& reading, const Rect& upright, Pixels& pixels) {
   if (reading.orientation == 1) return Status::okay();
-  const std::ptrdiff_t stride = std::ptrdiff_t{reading.columns} * reading.source_channels;
-  if (!upright_.resize(static_cast<std::size_t>(stride) * static_cast<std::size_t>(reading.rows)))
+  const bool swap = swaps_axes(reading.orientation);
+  const std::ptrdiff_t stride = std::ptrdiff_t{upright.width} * reading.source_channels;
+  if (!upright_.resize(static_cast<std::size_t>(stride) * static_cast<std::size_t>(upright.height)))
     return no_memory();
-  orient(pixels.first, pixels.stride, reading.region.height, reading.region.width,
-         reading.source_channels, reading.orientation, upright_.data(), stride);
+  orient(pixels.first, pixels.stride, swap ? upright.width : upright.height,
+         swap ? upright.height : upright.width, reading.source_channels, reading.orientation,
+         upright_.data(), stride);
   pixels = {upright_.data(), stride};
   return Status::okay();
 }
 
-Status ImageDecoder::convert(const Reading& reading, Pixels& pixels) {
+Status ImageDecoder::convert(const Reading& reading, const Rect& upright, Pixels& pixels) {
   if (reading.source_channels == reading.channels) return Status::okay();
-  const auto width = static_cast<std::size_t>(reading.columns);
+  const auto width = static_cast<std::size_t>(upright.width);
   const std::size_t stride = width * static_cast<std::size_t>(reading.channels);
-  if (!packed_.resize(stride * static_cast<std::size_t>(reading.rows))) return no_memory();
-  for (std::int32_t y = 0; y < reading.rows; ++y)
+  if (!packed_.resize(stride * static_cast<std::size_t>(upright.height))) return no_memory();
+  for (std::int32_t y = 0; y < upright.height; ++y)
     convert_channels(pixels.first + y * pixels.stride, width, reading.source_channels,
                      reading.channels, packed_.data() + static_cast<std::size_t>(y) * stride);
   pixels = {packed_.data(), static_cast<std::ptrdiff_t>(stride)};
   return Status::okay();
 }
 
+// pixels: of the view's region.
 Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, const Pixels& pixels,
-                            void* out) {
+                            View& view) {
   const Stopwatch watch(counters_.resample_ns);
   Window window;
-  const Status status = place_result(task, reading, out, window);
+  const Status status = place_result(task, reading, view, window);
   if (!status.ok()) return status;
-  if (!reading.empty)
-    resampler_.run(pixels.first, pixels.stride, window.first, window.stride, window.plane);
-  return deliver(task, reading, window, out);
+  if (!view.empty)
+    view.resampler.run(pixels.first, pixels.stride, window.first, window.stride, window.plane);
+  return deliver(task, reading, window, view);
 }
 
-Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading, void* out,
+Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading, const View& view,
                                   Window& window) {
-  const auto height = static_cast<std::size_t>(plan_.window_height);
-  const auto width = static_cast<std::size_t>(plan_.window_width);
-  const bool planar = task.store.layout == Layout::chw || augmented();
+  const StoreSpec& store = view.task->store;
+  const bool augmented = view.augmented();
+  const auto height = static_cast<std::size_t>(view.plan.window_height);
+  const auto width = static_cast<std::size_t>(view.plan.window_width);
+  const bool planar = store.layout == Layout::chw || augmented;
   const bool expanded = reading.channels != task.channels;  // gray to RGB
-  const bool moves = drawn_.height != plan_.window_height || drawn_.width != plan_.window_width;
-  const bool stored_so = task.store.element == Element::u8 &&
-                         (augmented() ? task.store.layout == Layout::chw && !moves &&
-                                            task.out_channels() == task.channels
-                                      : planar || !expanded);
+  const bool moves =
+      view.drawn.height != view.plan.window_height || view.drawn.width != view.plan.window_width;
+  const bool stored_so =
+      store.element == Element::u8 &&
+      (augmented ? store.layout == Layout::chw && !moves && view.out_channels == task.channels
+                 : planar || !expanded);
   // All channels of the batch are planes of what is augmented; else gray is expanded at the end.
-  const auto channels = static_cast<std::size_t>(augmented() ? task.channels : reading.channels);
+  const auto channels = static_cast<std::size_t>(augmented ? task.channels : reading.channels);
   const std::size_t bytes = height * width * channels;
-  window.pixels = static_cast<std::uint8_t*>(out);
+  window.pixels = static_cast<std::uint8_t*>(view.out);
   if (!stored_so) {
     if (!result_.resize(bytes)) return no_memory();
     window.pixels = result_.data();
@@ -269,21 +333,22 @@ Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading,
   const std::ptrdiff_t pixel = planar ? 1 : reading.channels;
   window.stride = static_cast<std::ptrdiff_t>(width) * pixel;
   if (planar && reading.channels > 1) window.plane = static_cast<std::ptrdiff_t>(height * width);
-  if (!reading.empty)
-    window.first = window.pixels + reading.top * window.stride + reading.left * pixel;
-  if (reading.padded) std::memset(window.pixels, 0, bytes);
+  if (!view.empty) window.first = window.pixels + view.top * window.stride + view.left * pixel;
+  if (view.padded) std::memset(window.pixels, 0, bytes);
   return Status::okay();
 }
 
 Status ImageDecoder::deliver(const ImageTask& task, const Reading& reading, const Window& window,
-                             void* out) {
-  const auto height = static_cast<std::size_t>(drawn_.height);
-  const std::size_t pixels = height * static_cast<std::size_t>(drawn_.width);
-  if (augmented()) {
-    const Status status = deliver_augmented(task, reading, window, out);
+                             View& view) {
+  const StoreSpec& store = view.task->store;
+  void* const out = view.out;
+  const auto height = static_cast<std::size_t>(view.drawn.height);
+  const std::size_t pixels = height * static_cast<std::size_t>(view.drawn.width);
+  if (view.augmented()) {
+    const Status status = deliver_augmented(task, reading, window, view);
     if (!status.ok()) return status;
-  } else if (task.store.element == Element::f32) {
-    store_floats(task.store, window.pixels, reading.channels, pixels, task.channels,
+  } else if (store.element == Element::f32) {
+    store_floats(store, window.pixels, reading.channels, pixels, task.channels,
                  static_cast<float*>(out));
   } else if (window.pixels != out) {
     convert_channels(window.pixels, pixels, reading.channels, task.channels,
@@ -292,31 +357,33 @@ Status ImageDecoder::deliver(const ImageTask& task, const Reading& reading, cons
     for (int c = 1; c < task.channels; ++c)
       std::memcpy(window.pixels + static_cast<std::size_t>(c) * pixels, window.pixels, pixels);
   }
-  if (task.store.element == Element::f32)
-    for (const DrawnOp& drawn : drawn_.erased)
-      erase_floats(drawn, task.store.layout, drawn_.height, drawn_.width, task.out_channels(),
+  if (store.element == Element::f32)
+    for (const DrawnOp& drawn : view.drawn.erased)
+      erase_floats(drawn, store.layout, view.drawn.height, view.drawn.width, view.out_channels,
                    static_cast<float*>(out));
   return Status::okay();
 }
 
 Status ImageDecoder::deliver_augmented(const ImageTask& task, const Reading& reading,
-                                       const Window& window, void* out) {
-  Planes image{window.pixels, task.channels, plan_.window_height, plan_.window_width};
+                                       const Window& window, View& view) {
+  const StoreSpec& store = view.task->store;
+  void* const out = view.out;
+  Planes image{window.pixels, task.channels, view.plan.window_height, view.plan.window_width};
   for (int c = reading.channels; c < task.channels; ++c)
     std::memcpy(image.plane(c), image.plane(0), image.pixels());
-  const Status status = augment(image);
+  const Status status = augment(view, image);
   if (!status.ok() || image.data == out) return status;
-  if (task.store.layout == Layout::hwc && image.channels > 1) {
+  if (store.layout == Layout::hwc && image.channels > 1) {
     std::uint8_t* pixels = static_cast<std::uint8_t*>(out);
-    if (task.store.element == Element::f32) {
+    if (store.element == Element::f32) {
       if (!stored_.resize(image.bytes())) return no_memory();
       pixels = stored_.data();
     }
     interleave_planes(image, pixels);
     image.data = pixels;
   }
-  if (task.store.element == Element::f32) {
-    store_floats(task.store, image.data, image.channels, image.pixels(), image.channels,
+  if (store.element == Element::f32) {
+    store_floats(store, image.data, image.channels, image.pixels(), image.channels,
                  static_cast<float*>(out));
   } else if (image.data != out) {
     std::memcpy(out, image.data, image.bytes());
@@ -325,13 +392,14 @@ Status ImageDecoder::deliver_augmented(const ImageTask& task, const Reading& rea
 }
 
 // Runs the drawn operations; `image` moves to other memory where its size changes.
-Status ImageDecoder::augment(Planes& image) {
+Status ImageDecoder::augment(View& view, Planes& image) {
   const Stopwatch watch(counters_.augment_ns);
   Status status;
-  for (std::size_t i = 0; i < drawn_.ops.size() && status.ok(); ++i) {
-    const DrawnOp& drawn = drawn_.ops[i];
+  for (std::size_t i = 0; i < view.drawn.ops.size() && status.ok(); ++i) {
+    const DrawnOp& drawn = view.drawn.ops[i];
     if (drawn.op == PixelOp::crop) {
-      status = crop_again(drawn_.crops[static_cast<std::size_t>(drawn.numbers[0])], image);
+      status =
+          crop_again(view.drawn.crops[static_cast<std::size_t>(drawn.numbers[0])], view, image);
     } else if (drawn.op == PixelOp::pad) {
       status = pad(drawn, image);
     } else if (drawn.op == PixelOp::one_channel) {
@@ -343,22 +411,22 @@ Status ImageDecoder::augment(Planes& image) {
   return status;
 }
 
-Status ImageDecoder::crop_again(const CropPlan& plan, Planes& image) {
-  plan_ = plan;
+Status ImageDecoder::crop_again(const CropPlan& plan, View& view, Planes& image) {
+  view.plan = plan;
   Reading reading;
   reading.stored_height = image.height;
   reading.stored_width = image.width;
   reading.source_channels = reading.channels = 1;
-  const Status status = plan_pixels(reading);
+  const Status status = plan_pixels(reading, view);
   if (!status.ok()) return status;
   Planes result{nullptr, image.channels, plan.window_height, plan.window_width};
   if (!moved_.resize(result.bytes())) return no_memory();
   result.data = moved_.data();
-  if (reading.padded) std::memset(result.data, 0, result.bytes());
-  const std::ptrdiff_t from = std::ptrdiff_t{reading.region.y} * image.width + reading.region.x;
-  const std::ptrdiff_t to = std::ptrdiff_t{reading.top} * result.width + reading.left;
-  for (int c = 0; c < image.channels && !reading.empty; ++c)
-    resampler_.run(image.plane(c) + from, image.width, result.plane(c) + to, result.width);
+  if (view.padded) std::memset(result.data, 0, result.bytes());
+  const std::ptrdiff_t from = std::ptrdiff_t{view.region.y} * image.width + view.region.x;
+  const std::ptrdiff_t to = std::ptrdiff_t{view.top} * result.width + view.left;
+  for (int c = 0; c < image.channels && !view.empty; ++c)
+    view.resampler.run(image.plane(c) + from, image.width, result.plane(c) + to, result.width);
   std::swap(moved_, result_);
   image = result;
   return status;

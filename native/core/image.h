@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "block_decoder.h"
@@ -42,17 +43,26 @@ struct ImageRequest {
   std::int64_t row = 0;                // keys the random draws
 };
 
-// What is wanted of every image of a batch.
-struct ImageTask {
+// One of the images that are made of each stored one.
+struct ViewTask {
   const Chain* chain = nullptr;
+  StoreSpec store;
+};
+
+// What is wanted of every image of a batch: one view, and others of the same pixels.
+struct ImageTask : ViewTask {
   const Codebook* codebook = nullptr;  // for block records
   std::uint64_t seed = 0, epoch = 0;
   // As which images are decoded: 3: RGB; 1: gray, as Pillow's convert("L").
   int channels = 3;
   std::int64_t max_pixels = kAnyPixels;  // larger images are refused
-  StoreSpec store;
+  std::vector<ViewTask> others;
 
-  int out_channels() const { return chain->channels(channels); }  // of what is stored
+  std::size_t views() const { return 1 + others.size(); }
+  const ViewTask& view(std::size_t i) const { return i ? others[i - 1] : *this; }
+  int out_channels(std::size_t i) const {  // of what is stored
+    return view(i).chain->channels(channels);
+  }
 };
 
 // Where time goes, in nanoseconds and counts; summed over threads.
@@ -67,12 +77,16 @@ class ImageDecoder {
  public:
   explicit ImageDecoder(ImageCounters& counters) : counters_(counters) {}
 
-  // Where the finished pixels go: asked once, with their height and width, before the first is
-  // written. Returns room for store_bytes() of them, or null to refuse the size.
+  // Where the finished pixels of a view go: asked once for each view, in their order, with the
+  // view's height and width, before the first is written. Returns room for store_bytes() of them,
+  // or null to refuse the size.
   using Place = void* (*)(void* context, std::int32_t height, std::int32_t width);
 
   // The bytes of the request must be followed by Buffer::kPad readable ones. Code::foreign: not for
   // this decoder. Nothing is written if the status is not ok, or else a part of the pixels.
+  //
+  // Views of a JPEG come from one decoding of all pixels that they need, at the smallest reduction
+  // of them; those of a block record from one for those that overlap enough.
   Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
 
  private:
@@ -84,17 +98,29 @@ class ImageDecoder {
     bool empty = false;             // the window lies in the padding alone
     bool padded = false;            // a part of it does, or all
   };
-  // What is read of the stored image and how it becomes the window, all of it planned before a
-  // pixel is touched.
+  // How a stored image is read.
   struct Reading {
     std::int32_t stored_height = 0, stored_width = 0;  // of the whole image at the decoded scale
     int orientation = 1, denominator = 1;
     int source_channels = 3, channels = 3;  // as stored; as resampled
-    Rect region;                            // stored pixels at the decoded scale
-    std::int32_t rows = 0, columns = 0;     // of the region, upright
-    std::int32_t top = 0, left = 0;         // zeros before the resampled part of the window
-    bool empty = false;                     // the window lies in the padding alone
-    bool padded = false;                    // a part of it does
+  };
+  // What becomes of the upright image, all of it planned before a pixel is touched.
+  struct View {
+    const ViewTask* task = nullptr;
+    int out_channels = 3;
+    DrawnChain drawn;
+    CropPlan plan;  // of the crop at hand
+    void* out = nullptr;
+    Rect region;                     // upright pixels at the decoded scale
+    std::int32_t top = 0, left = 0;  // zeros before the resampled part of the window
+    bool empty = false;              // the window lies in the padding alone
+    bool padded = false;             // a part of it does
+    Resampler resampler;
+    PlanarResampler planar;  // of block records
+    PlaneRegion planes;
+    std::int32_t rows = 0, columns = 0;  // resampled, upright
+
+    bool augmented() const { return !drawn.ops.empty(); }
   };
 
   // Pixels in memory: the first one, and the bytes from one row to the next.
@@ -106,21 +132,25 @@ class ImageDecoder {
   Status open(const ImageRequest& request, Reading& reading);
   Status open_jpeg(const ImageRequest& request, Reading& reading);
   Status open_raw(const ImageRequest& request, Reading& reading) const;
-  Status plan(const ImageTask& task, const ImageRequest& request, Reading& reading);
-  Status plan_pixels(Reading& reading);
-  Status plan_axis(const Reading& reading, bool vertical, double begin, double size,
-                   std::int32_t limit, Axis& axis) const;
-  Status read_region(const ImageRequest& request, const Reading& reading, Pixels& out);
-  Status turn_upright(const Reading& reading, Pixels& pixels);
-  Status convert(const Reading& reading, Pixels& pixels);
-  Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, void* out);
+  Status draw(const ImageTask& task, const ImageRequest& request, const Reading& reading);
+  Status place(Place place, void* context);
+  Status plan(const ImageRequest& request, Reading& reading);
+  Status plan_pixels(const Reading& reading, View& view);
+  Status plan_axis(const Reading& reading, const CropPlan& plan, bool vertical, double begin,
+                   double size, std::int32_t limit, Axis& axis) const;
+  Status read_region(const ImageRequest& request, const Reading& reading, const Rect& upright,
+                     Pixels& out);
+  Status turn_upright(const Reading& reading, const Rect& upright, Pixels& pixels);
+  Status convert(const Reading& reading, const Rect& upright, Pixels& pixels);
+  Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, View& view);
 
   // Block records, in image_blocks.cpp.
   Status decode_blocks(const ImageTask& task, const ImageRequest& request, Place place,
                        void* context);
-  Status open_blocks(const ImageTask& task, const ImageRequest& request);
-  Status plan_blocks(const ImageTask& task, const ImageRequest& request, Reading& reading);
-  Status read_planes(const ImageRequest& request, PlaneView* planes);
+  Status open_blocks(const ImageTask& task, const ImageRequest& request, Reading& reading);
+  Status plan_blocks(const Reading& reading, View& view);
+  void group_views();
+  Status read_planes(const ImageRequest& request, const PlaneRegion& region, PlaneView* planes);
   Status fetch(const ImageRequest& request, const ByteRange& range, Buffer& scratch,
                const std::uint8_t*& bytes);
 
@@ -131,30 +161,36 @@ class ImageDecoder {
     std::uint8_t* first = nullptr;         // where resampled pixels begin; around them are zeros
     std::ptrdiff_t stride = 0, plane = 0;  // in bytes; plane 0: channels are interleaved
   };
-  Status place_result(const ImageTask& task, const Reading& reading, void* out, Window& window);
-  Status deliver(const ImageTask& task, const Reading& reading, const Window& window, void* out);
+  Status place_result(const ImageTask& task, const Reading& reading, const View& view,
+                      Window& window);
+  Status deliver(const ImageTask& task, const Reading& reading, const Window& window, View& view);
   Status deliver_augmented(const ImageTask& task, const Reading& reading, const Window& window,
-                           void* out);
-  Status augment(Planes& image);
-  Status crop_again(const CropPlan& plan, Planes& image);
+                           View& view);
+  Status augment(View& view, Planes& image);
+  Status crop_again(const CropPlan& plan, View& view, Planes& image);
   Status pad(const DrawnOp& drawn, Planes& image);
-  bool augmented() const { return !drawn_.ops.empty(); }
 
   Status finish_blocks(const ImageTask& task, const Reading& reading, const PlaneView* planes,
-                       void* out);
-  Status turn_planes(const Reading& reading, const PlaneView* planes, const Window& window);
+                       View& view);
+  Status turn_planes(const Reading& reading, const PlaneView* planes, const Window& window,
+                     View& view);
 
   static constexpr std::size_t kKeep = 32u << 20;
 
+  // Views that are decoded at once, and what of each plane.
+  struct Group {
+    PlaneRegion region;
+    std::vector<std::size_t> views;
+  };
+
   ImageCounters& counters_;
   JpegDecoder jpeg_;
-  DrawnChain drawn_;
-  CropPlan plan_;  // of the crop at hand
+  std::size_t count_ = 0;   // of views_, those of the image at hand
+  std::deque<View> views_;  // which stay where they are
   PixelRunner pixels_;
-  Resampler resampler_;
   BlockDecoder blocks_;
-  PlanarResampler planar_;
-  PlaneRegion planned_;
+  std::vector<Group> groups_;
+  std::size_t group_count_ = 0;
   Buffer block_, upright_, packed_, result_;
   Buffer moved_, stored_;   // images whose size has changed; that are put into another form
   Buffer header_, dc_;      // parts of a block record

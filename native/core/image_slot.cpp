@@ -37,33 +37,37 @@ std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
 
 // What place() needs to know of the row that is being filled.
 struct Target {
-  const Slot* slot;
-  const ImageTask* task;
-  std::uint8_t* fixed;  // null: allocate
-  std::int32_t height, width;
-  OwnedImage* image;
+  const ImageSlot* slot;
+  const std::vector<SlotView>* views;
+  std::vector<std::vector<OwnedImage>>* images;
+  std::size_t row;
+  std::size_t next;  // the view that is asked for next
   Status refused;
 };
 
 }  // namespace
 
-ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Chain> chain,
-                     std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
-                     std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
+ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::vector<SlotView> views,
+                     std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads)
     : Slot(reads.file.size(), kClaim),
       files_(std::move(files)),
-      chain_(std::move(chain)),
+      views_(std::move(views)),
       codebook_(std::move(codebook)),
-      task_(task),
+      task_(std::move(task)),
       reads_(std::move(reads)),
-      out_(out),
-      out_height_(out_height),
-      out_width_(out_width),
-      row_bytes_(store_bytes(task.store, out_height, out_width, chain_->channels(task.channels))),
       status_(reads_.file.size()),
-      images_(out ? 0 : reads_.file.size()) {
-  task_.chain = chain_.get();
+      images_(views_.size()) {
   task_.codebook = codebook_.get();
+  task_.others.clear();
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    if (!views_[i].out) images_[i].resize(reads_.file.size());
+    const ViewTask view{views_[i].chain.get(), views_[i].store};
+    if (i == 0) {
+      static_cast<ViewTask&>(task_) = view;
+    } else {
+      task_.others.push_back(view);
+    }
+  }
 }
 
 void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
@@ -72,24 +76,25 @@ void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
     target.refused = Status::error(Code::cancelled, "given up");
     return nullptr;
   }
-  if (target.fixed) {
-    if (height == target.height && width == target.width) return target.fixed;
-    target.refused =
-        Status::error(Code::unsupported,
-                      "the transforms give " + std::to_string(height) + " x " +
-                          std::to_string(width) + " pixels where the batch has rows of " +
-                          std::to_string(target.height) + " x " + std::to_string(target.width));
+  const std::size_t at = target.next++;
+  const SlotView& view = (*target.views)[at];
+  const std::size_t bytes = store_bytes(view.store, height, width, target.slot->channels(at));
+  if (view.out) {
+    if (height == view.height && width == view.width) return view.out + target.row * bytes;
+    target.refused = Status::error(
+        Code::unsupported, "the transforms give " + std::to_string(height) + " x " +
+                               std::to_string(width) + " pixels where the batch has rows of " +
+                               std::to_string(view.height) + " x " + std::to_string(view.width));
     return nullptr;
   }
-  const std::size_t bytes =
-      store_bytes(target.task->store, height, width, target.task->out_channels());
-  target.image->pixels.reset(new (std::nothrow) std::uint8_t[bytes]);
-  target.image->height = height;
-  target.image->width = width;
-  if (!target.image->pixels)
+  OwnedImage& image = (*target.images)[at][target.row];
+  image.pixels.reset(new (std::nothrow) std::uint8_t[bytes]);
+  image.height = height;
+  image.width = width;
+  if (!image.pixels)
     target.refused =
         Status::error(Code::memory, "no memory for " + std::to_string(bytes) + " bytes of pixels");
-  return target.image->pixels.get();
+  return image.pixels.get();
 }
 
 void ImageSlot::fill(std::size_t begin, std::size_t end, Worker& worker) {
@@ -133,9 +138,7 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   request.width = reads_.width[row];
   request.channels = task_.channels;
   request.row = reads_.row[row];
-  Target target{this,          &task_,     out_ ? out_ + row * row_bytes_ : nullptr,
-                out_height_,   out_width_, out_ ? nullptr : &images_[row],
-                Status::okay()};
+  Target target{this, &views_, &images_, row, 0, Status::okay()};
   const Status status = worker.decoder.decode(task_, request, &ImageSlot::place, &target);
   return target.refused.ok() ? status : target.refused;
 }
@@ -174,9 +177,10 @@ void ImageSlot::ask_for(const WantedRange& range) const {
   files_->advise(range.file, range.offset, range.length);
 }
 
-OwnedImage ImageSlot::take(std::size_t row) {
+OwnedImage ImageSlot::take(std::size_t row, std::size_t view) {
   const std::lock_guard lock(taking_);
-  return row < images_.size() ? std::exchange(images_[row], OwnedImage()) : OwnedImage();
+  std::vector<OwnedImage>& images = images_[view];
+  return row < images.size() ? std::exchange(images[row], OwnedImage()) : OwnedImage();
 }
 
 std::vector<Failure> ImageSlot::noted() const {

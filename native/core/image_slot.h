@@ -29,18 +29,26 @@ struct OwnedImage {
   std::int32_t height = 0, width = 0;
 };
 
+// One of the images that are made of each stored one, and where it goes to.
+struct SlotView {
+  std::shared_ptr<const Chain> chain;
+  // Rows of height x width pixels one after the other; null: the images keep their own sizes.
+  std::uint8_t* out = nullptr;
+  std::int32_t height = 0, width = 0;
+  StoreSpec store{};
+};
+
 class ImageSlot : public Slot {
  public:
-  // `out`: rows of out_height x out_width pixels, row i at out + i * row_bytes; null: the images
-  // keep their own sizes. codebook: null where no row is a block record. Rows whose codec is
+  // views: at least one. codebook: null where no row is a block record. Rows whose codec is
   // Codec::encoded are not touched: their status is Code::foreign from the beginning, and Python
-  // fills them.
-  ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Chain> chain,
-            std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
-            std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
+  // fills them. What the task says of views is not used.
+  ImageSlot(std::shared_ptr<FileSet> files, std::vector<SlotView> views,
+            std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads);
 
-  int channels() const { return task_.out_channels(); }
-  Layout layout() const { return task_.store.layout; }
+  int channels(std::size_t view) const { return task_.out_channels(view); }
+  Layout layout(std::size_t view) const { return views_[view].store.layout; }
+  std::size_t views() const { return views_.size(); }
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
   // Of a large block record it is the beginning, which tells what else is needed.
@@ -49,7 +57,7 @@ class ImageSlot : public Slot {
 
   // After wait() said true. take(): an image goes to the first who asks, from whatever thread.
   const Status& status(std::size_t row) const { return status_[row]; }
-  OwnedImage take(std::size_t row);
+  OwnedImage take(std::size_t row, std::size_t view = 0);
 
  protected:
   std::vector<Failure> noted() const override;
@@ -60,17 +68,15 @@ class ImageSlot : public Slot {
   static void* place(void* context, std::int32_t height, std::int32_t width);
 
   const std::shared_ptr<FileSet> files_;
-  const std::shared_ptr<const Chain> chain_;
+  const std::vector<SlotView> views_;
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;
-  std::uint8_t* const out_;
-  const std::int32_t out_height_, out_width_;
-  std::size_t row_bytes_;
 
   std::vector<Status> status_;
   std::mutex taking_;
-  std::vector<OwnedImage> images_;  // guarded by taking_, once all are there
+  // Of each view that has no memory, the rows'; guarded by taking_, once all are there.
+  std::vector<std::vector<OwnedImage>> images_;
 };
 
 }  // namespace fastio

@@ -93,12 +93,13 @@ class Shard {
   // A batch whose rows go to `out`, which has room for them.
   std::shared_ptr<ImageSlot> batch(std::size_t rows, Bytes& out) const {
     out.assign(rows * kRowBytes, 1);
-    return std::make_shared<ImageSlot>(files, chain, nullptr, ImageTask{}, reads(rows), out.data(),
-                                       kEdge, kEdge);
+    return std::make_shared<ImageSlot>(files,
+                                       std::vector{SlotView{chain, out.data(), kEdge, kEdge}},
+                                       nullptr, ImageTask{}, reads(rows));
   }
   std::shared_ptr<ImageSlot> own_sizes(ImageReads of) const {
-    return std::make_shared<ImageSlot>(files, whole, nullptr, ImageTask{}, std::move(of), nullptr,
-                                       0, 0);
+    return std::make_shared<ImageSlot>(files, std::vector{SlotView{whole}}, nullptr, ImageTask{},
+                                       std::move(of));
   }
 
   static bool is_whole(const Bytes& out, std::size_t row) {
@@ -169,8 +170,9 @@ TEST_CASE("a bad row is its own status, and its neighbours are whole") {
   reads.codec[6] = 77;                      // of no kind
   reads.length[7] = -2;                     // no length
   Bytes memory(8 * kRowBytes);
-  const auto slot = std::make_shared<ImageSlot>(shard.files, shard.chain, nullptr, ImageTask{},
-                                                reads, memory.data(), kEdge, kEdge);
+  const auto slot = std::make_shared<ImageSlot>(
+      shard.files, std::vector{SlotView{shard.chain, memory.data(), kEdge, kEdge}}, nullptr,
+      ImageTask{}, reads);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   CHECK(slot->status(0).ok());
@@ -196,8 +198,8 @@ TEST_CASE("raw images have as many channels as the batch") {
     reads.length[0] = 15 * channels;
     ImageTask task;
     task.channels = channels;
-    const auto slot =
-        std::make_shared<ImageSlot>(shard.files, shard.whole, nullptr, task, reads, nullptr, 0, 0);
+    const auto slot = std::make_shared<ImageSlot>(shard.files, std::vector{SlotView{shard.whole}},
+                                                  nullptr, task, reads);
     engine.submit(slot);
     REQUIRE(slot->wait(kLong));
     CHECK(slot->status(0).ok());
@@ -209,8 +211,9 @@ TEST_CASE("rows of another size than the batch's are refused") {
   const Shard shard;
   Engine engine(1);
   Bytes memory(kRowBytes);
-  const auto slot = std::make_shared<ImageSlot>(shard.files, shard.whole, nullptr, ImageTask{},
-                                                shard.reads(1), memory.data(), kEdge, kEdge);
+  const auto slot = std::make_shared<ImageSlot>(
+      shard.files, std::vector{SlotView{shard.whole, memory.data(), kEdge, kEdge}}, nullptr,
+      ImageTask{}, shard.reads(1));
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   CHECK(slot->status(0).code == Code::unsupported);

@@ -130,7 +130,7 @@ Outcome run(const Bytes& file, const ImageReads& reads, std::shared_ptr<const Co
   files->add({on_disk.path});
   Engine engine(threads);
   const auto slot =
-      std::make_shared<ImageSlot>(files, chain, book, ImageTask{}, reads, nullptr, 0, 0);
+      std::make_shared<ImageSlot>(files, std::vector{SlotView{chain}}, book, ImageTask{}, reads);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   Outcome out;

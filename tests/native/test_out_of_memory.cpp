@@ -123,7 +123,8 @@ TEST_CASE("without memory, images fail by name, and are decoded again when there
     reads.width.assign(64, 0);
     reads.row.assign(64, 0);
     const auto slot = [&] {
-      return std::make_shared<ImageSlot>(files, chain, nullptr, ImageTask{}, reads, nullptr, 0, 0);
+      return std::make_shared<ImageSlot>(files, std::vector{SlotView{chain}}, nullptr, ImageTask{},
+                                         reads);
     };
     spared = true;
     Engine engine(2);

@@ -44,8 +44,8 @@ std::shared_ptr<ImageSlot> slot_of(const std::shared_ptr<FileSet>& files,
   reads.height.resize(n);
   reads.width.resize(n);
   reads.row.resize(n);
-  return std::make_shared<ImageSlot>(files, std::make_shared<Chain>(), nullptr, ImageTask{}, reads,
-                                     nullptr, 0, 0);
+  return std::make_shared<ImageSlot>(files, std::vector{SlotView{std::make_shared<Chain>()}},
+                                     nullptr, ImageTask{}, reads);
 }
 
 std::vector<WantedRange> wanted(const std::vector<Row>& rows) {

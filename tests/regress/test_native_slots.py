@@ -20,8 +20,8 @@ def submit(engine: _native.Engine, path: Path, rows: int, out: Any) -> _native.S
     numbers = np.zeros(rows, np.int64)
     small, bytes_ = numbers.astype(np.int32), numbers.astype(np.uint8)
     return engine.submit(
-        files, chain, 0, 0, small, numbers, numbers - 1, bytes_, bytes_, small, small, numbers,
-        None, None, 3, True, None, out,
+        files, [(chain, True, None, out)], 0, 0, small, numbers, numbers - 1, bytes_, bytes_, small,
+        small, numbers, None, None, 3,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ asking the dataset, and passes the reads to threads; `finish` returns the values
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, windows_of
 from fastio.engine.fields.columns import ColumnReader, Columns
@@ -31,7 +31,6 @@ from fastio.errors import TransformError
 from fastio.packed.rows import Rows
 from fastio.schema import Image, Schema
 from fastio.stage import Stager
-from fastio.transforms import Compiled
 
 __all__ = [
     "ColdRows",
@@ -86,20 +85,22 @@ def make_readers(
         elif name in settings.audio:
             found.append(SoundReader(dataset, name, settings, threads))
     read = {name for reader in found for name in reader.fields}
-    others = [name for name in names if name not in read]
+    others = [n for n in names if n not in read and not isinstance(kinds[n], Image)]
     return [*found, ValueReader(dataset, others, settings)] if others else found
 
 
-def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, Compiled]) -> None:
+def check_names(schema: Schema, fields: Sequence[str], settings: EngineSettings) -> None:
     """Raises an error if a field does not exist, or transforms are given for a non-image field.
 
     Raises:
         TransformError: with the names of the existing fields.
     """
-    for name in (*fields, *transforms):
+    views = {part for parts in settings.views.values() for part in parts}
+    transformed = [*settings.views, *(name for name in settings.transforms if name not in views)]
+    for name in (*fields, *transformed):
         if name not in schema.fields:
             raise TransformError(f"no field {name!r}: the dataset has {', '.join(schema.fields)}")
-    for name in transforms:
+    for name in transformed:
         if not isinstance(schema.fields[name], Image):
             raise TransformError(
                 f"field {name!r} is not an image field: these transforms apply to images"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import ImageFile
 
 from fastio import _native
-from fastio.engine.batch import AnyArray
+from fastio.engine.batch import AnyArray, SlotPool
 from fastio.engine.fields.image_files import ImageSource
 from fastio.engine.fields.reader import WAIT_S, Reader, Work, result_of, sample_error
 from fastio.engine.settings import EngineSettings
@@ -26,7 +26,72 @@ if TYPE_CHECKING:
     from fastio.engine.pending import Pending
 
 _DAMAGED = (_native.TRUNCATED, _native.CORRUPT)
-Images = list[AnyArray | None]
+Outs = dict[str, AnyArray]  # memory of the parts whose images are of one size
+Images = dict[str, list[AnyArray | None]]  # values of the others
+
+
+class ImagePart:
+    """One view of an image field, or the field itself if it has one.
+
+    Args:
+        name: name of the field or view.
+        kind: type of the field.
+        settings: settings of the engine.
+
+    Attributes:
+        compiled: transforms.
+        chain: those of them that the native threads run.
+        channels_last: whether its images are stored (H, W, C).
+        affine: (scale, bias) of each channel if the native threads write float32.
+        tail: ToDtype and Normalize steps that are left to others.
+        pool: slots; None if the sizes of images differ.
+    """
+
+    def __init__(self, name: str, kind: Image, settings: EngineSettings) -> None:
+        self.name = name
+        self.compiled = settings.transforms.get(name) or Compiled()
+        self.chain = self.compiled.native()
+        self._channels = self.compiled.channels(kind.channels)
+        handed = name in settings.handed
+        self.channels_last = settings.channels_last or handed
+        size = self.compiled.size
+        fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
+        self.affine = affine(self.compiled.tail, self._channels) if fuses else None
+        self.tail: tuple[Pointwise, ...] = self.compiled.tail if self.affine is None else ()
+        self.pool: SlotPool | None = None
+        if size is not None:
+            dtype = "uint8" if self.affine is None else "float32"
+            self.pool = settings.pool(
+                self.shape(size), dtype, reuse_small=True, allocate=settings.handed.get(name)
+            )
+
+    def shape(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of an image whose height and width are `size`."""
+        return (*size, self._channels) if self.channels_last else (self._channels, *size)
+
+    def transform(
+        self, pixels: npt.NDArray[np.uint8], draws: tuple[int, int, int], out: AnyArray | None
+    ) -> AnyArray | None:
+        """Applies the transforms to one image in memory.
+
+        Args:
+            pixels: uint8 (H, W, C).
+            draws: seed, epoch and key of the augmentations; see `plan.draw_keys`.
+            out: the image's memory in a slot, which is filled; None if sizes differ.
+
+        Returns:
+            uint8 (H, W, C) or (C, H, W) if there is no `out`.
+        """
+        seed, epoch, key = draws
+        place = out
+        if place is None:
+            height, width = pixels.shape[:2]
+            (plan,) = augmentation(self.compiled, seed, epoch, [key], [height], [width])
+            place = np.empty(self.shape(plan.size), np.uint8)
+        _native.transform(
+            self.chain, seed, epoch, key, pixels, place, self.channels_last, self.affine
+        )
+        return place if out is None else None
 
 
 class ImageReader(Reader):
@@ -40,8 +105,8 @@ class ImageReader(Reader):
         stager: fetches the blocks of a remote dataset.
 
     Attributes:
-        compiled: transforms of the field.
-        tail: ToDtype and Normalize steps that are left to others.
+        field: name of the field.
+        parts: its views; the field itself if it has none.
     """
 
     def __init__(
@@ -54,36 +119,22 @@ class ImageReader(Reader):
     ) -> None:
         kind = dataset.schema.fields[name]
         assert isinstance(kind, Image)
-        self.fields = (name,)
-        self._name = name
+        self.field = name
         self._dataset = dataset
         self._threads = threads
         self._stager = stager
         self._source = ImageSource(dataset, name, stager)
-        self.compiled = settings.transforms.get(name) or Compiled()
-        self._chain = self.compiled.native()
         self._channels = kind.channels
-        self._out_channels = self.compiled.channels(kind.channels)
-        handed = name in settings.handed
-        self._channels_last = settings.channels_last or handed
-        size = self.compiled.size
-        fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
-        self._affine = affine(self.compiled.tail, self._out_channels) if fuses else None
-        self.tail: tuple[Pointwise, ...] = self.compiled.tail if self._affine is None else ()
-        self.pools = {}
-        if size is not None:
-            dtype = "uint8" if self._affine is None else "float32"
-            pool = settings.pool(
-                self._shape(size), dtype, reuse_small=True, allocate=settings.handed.get(name)
-            )
-            self.pools = {name: pool}
+        self.fields = settings.views.get(name, (name,))
+        self.parts = [ImagePart(part, kind, settings) for part in self.fields]
+        self.pools = {part.name: part.pool for part in self.parts if part.pool is not None}
 
     def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""
-        out = work.acquire(self._name, len(batch.rows)) if self.pools else None
-        reads = self._submit(batch, batch.rows, batch.keys, out, work.slots)
+        outs = {name: work.acquire(name, len(batch.rows)) for name in self.pools}
+        reads = self._submit(batch, batch.rows, batch.keys, outs, work.slots)
         for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
-            work.futures[place] = self._to_pillow(batch, place, out)
+            work.futures[place] = self._to_pillow(batch, place, outs)
 
     def follow(self, batch: Pending, work: Work) -> None:
         """Passes images to Pillow that the native threads could not decode.
@@ -93,17 +144,21 @@ class ImageReader(Reader):
         """
         damaged = _DAMAGED if ImageFile.LOAD_TRUNCATED_IMAGES else ()
         wanted = (_native.FOREIGN, *damaged)
-        out = work.memory.get(self._name)
+        outs = dict(work.memory)
         for slot in work.slots:
             for place, code, _ in slot.failures():
                 if code in wanted and place not in work.futures:
-                    work.futures[place] = self._to_pillow(batch, place, out)
+                    work.futures[place] = self._to_pillow(batch, place, outs)
 
     def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`. Images of a remote dataset that are damaged are fetched again."""
         (slot,) = work.slots
-        out = work.memory.get(self._name)
-        images: Images = [] if self.pools else [slot.take(n) for n in range(len(batch.rows))]
+        outs = dict(work.memory)
+        images: Images = {
+            part.name: [slot.take(place, view) for place in range(len(batch.rows))]
+            for view, part in enumerate(self.parts)
+            if part.pool is None
+        }
         broken = {
             place: message
             for place, code, message in slot.failures()
@@ -111,7 +166,7 @@ class ImageReader(Reader):
         }
         for in_memory in (False, True):  # staged data may be damaged, or gone
             if broken and self._stager is not None:
-                broken = self._read_again(batch, broken, images, out, self._stager, in_memory)
+                broken = self._read_again(batch, broken, images, outs, self._stager, in_memory)
         packed = self._dataset.packed
         if broken and packed is not None:
             packed.shards.check_unchanged()  # a shard that was cut off is no row's own error
@@ -119,35 +174,34 @@ class ImageReader(Reader):
             error = sample_error(self._dataset, batch, place, message, ImageError)
             batch.failures.setdefault(place, error)
         for place, future in work.futures.items():
-            pixels = result_of(future, batch, place, self._dataset, ImageError)
-            if images and pixels is not None:
-                images[place] = pixels
-        if out is None:
-            return {self._name: images}
-        return {self._name: work.lease(self._name).view(len(batch.rows))}
+            found = result_of(future, batch, place, self._dataset, ImageError) or {}
+            for name, pixels in found.items():
+                images[name][place] = pixels
+        slots = {name: work.lease(name).view(len(batch.rows)) for name in outs}
+        return {**images, **slots}
 
     def close(self) -> None:
         """Closes the files."""
         self._source.close()
-
-    def _shape(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        channels = self._out_channels
-        return (*size, channels) if self._channels_last else (channels, *size)
 
     def _submit(
         self,
         batch: Pending,
         rows: npt.NDArray[np.int64],
         keys: npt.NDArray[np.int64],
-        out: AnyArray | None,
+        outs: Outs,
         slots: list[_native.Slot],
     ) -> ImageReads:
         """Passes rows to the native threads, whose slot is added to `slots`."""
         files, reads = self._source.reads(rows)
+        views = [
+            (part.chain, part.channels_last, part.affine, outs.get(part.name))
+            for part in self.parts
+        ]
         slots.append(
             self._threads.native.submit(
                 files,
-                self._chain,
+                views,
                 batch.seed,
                 batch.epoch,
                 reads.file,
@@ -161,53 +215,40 @@ class ImageReader(Reader):
                 reads.crc32c,
                 reads.codebook,
                 self._channels,
-                self._channels_last,
-                self._affine,
-                out,
                 self._dataset.max_pixels,
             )
         )
         return reads
 
-    def _to_pillow(
-        self, batch: Pending, place: int, out: AnyArray | None
-    ) -> Future[AnyArray | None]:
+    def _to_pillow(self, batch: Pending, place: int, outs: Outs) -> Future[Outs]:
         draws = batch.seed, batch.epoch, int(batch.keys[place])
         row = int(batch.rows[place])
-        own = None if out is None else out[place]
+        own = {name: out[place] for name, out in outs.items()}
         return self._threads.python.submit(self._decode_with_pillow, row, draws, own)
 
-    def _decode_with_pillow(
-        self, row: int, draws: tuple[int, int, int], out: AnyArray | None
-    ) -> AnyArray | None:
+    def _decode_with_pillow(self, row: int, draws: tuple[int, int, int], outs: Outs) -> Outs:
         """Decodes one image with Pillow that the native engine cannot decode.
 
         Args:
             row: row of the dataset.
             draws: seed, epoch and key of the augmentations; see `plan.draw_keys`.
-            out: the row's memory in a slot, which is filled; None if sizes differ.
+            outs: memory of the row in the slots, which is filled.
 
         Returns:
-            uint8 (H, W, C) or (C, H, W) if there is no `out`.
+            The images of the parts that have no slot.
         """
         pixels = self._source.pixels(row)
-        height, width = pixels.shape[:2]
-        seed, epoch, key = draws
-        place = out
-        if place is None:
-            (plan,) = augmentation(self.compiled, seed, epoch, [key], [height], [width])
-            place = np.empty(self._shape(plan.size), np.uint8)
-        _native.transform(
-            self._chain, seed, epoch, key, pixels, place, self._channels_last, self._affine
-        )
-        return place if out is None else None
+        found = {
+            part.name: part.transform(pixels, draws, outs.get(part.name)) for part in self.parts
+        }
+        return {name: image for name, image in found.items() if image is not None}
 
     def _read_again(
         self,
         batch: Pending,
         broken: dict[int, str],
         images: Images,
-        out: AnyArray | None,
+        outs: Outs,
         stager: Stager,
         in_memory: bool,
     ) -> dict[int, str]:
@@ -223,7 +264,9 @@ class ImageReader(Reader):
         while not stager.wait(blocks, WAIT_S):
             if self._threads.closed:
                 raise LoaderClosed("closed while waiting for a batch")
-        again = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
+        again = {
+            name: np.empty((len(rows), *out.shape[1:]), out.dtype) for name, out in outs.items()
+        }
         slots: list[_native.Slot] = []
         self._submit(batch, rows, batch.keys[places], again, slots)
         (slot,) = slots
@@ -233,8 +276,9 @@ class ImageReader(Reader):
         for number, place in enumerate(places.tolist()):
             if number in still:
                 continue
-            if out is None:
-                images[place] = slot.take(number)
-            elif again is not None:
-                out[place] = again[number]
+            for view, part in enumerate(self.parts):
+                if part.name in outs:
+                    outs[part.name][place] = again[part.name][number]
+                else:
+                    images[part.name][place] = slot.take(number, view)
         return {int(places[number]): message for number, message in still.items()}

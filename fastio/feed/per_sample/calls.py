@@ -31,11 +31,13 @@ class FieldCalls:
         steps: the functions, with the ToDtype and Normalize steps between them.
         image: whether the field has images.
         channels_last: whether images among the results are stored (H, W, C).
+        first: number that keys the draws of the first step; those after it count on from there.
     """
 
     steps: tuple[PerSample | Pointwise, ...]
     image: bool
     channels_last: bool
+    first: int = 0
 
     @property
     def workers(self) -> Workers:
@@ -115,7 +117,10 @@ class Caller:
         self._fields = dict(fields)
         self._seeds = seeds
         self._steps = {
-            name: [_prepared(step, calls.image) for step in calls.steps]
+            name: [
+                (number, _prepared(step, calls.image))
+                for number, step in enumerate(calls.steps, calls.first)
+            ]
             for name, calls in fields.items()
         }
 
@@ -147,11 +152,11 @@ class Caller:
             for place, sample in enumerate(given.samples):
                 if cancelled():
                     raise LoaderClosed("closed while functions were called")
-                result, called = None, steps[0].name
+                result, called = None, steps[0][1].name
                 try:
                     if self._seeds:
-                        draws.seed_globals(place)
-                    for number, step in enumerate(steps):
+                        draws.seed_globals(place, calls.first)
+                    for number, step in steps:
                         called = step.name
                         sample = step.call(sample, draws, place, number)
                     result = writer.put(first + place, sample)
@@ -217,9 +222,14 @@ class _Draws:
         self._bits.state = self._state
         return self._rng
 
-    def seed_globals(self, place: int) -> None:
-        """Seeds the global generators of random, NumPy and torch for the sample at a place."""
-        self.rng(place, _STATE)
+    def seed_globals(self, place: int, first: int) -> None:
+        """Seeds the global generators of random, NumPy and torch for the sample at a place.
+
+        Args:
+            place: place of the sample in the chunk.
+            first: number of the first function that is called for it.
+        """
+        self.rng(place, _STATE + first)
         python, numpy, torch = self._bits.random_raw(3).tolist()
         random.seed(python)
         np.random.seed(numpy >> 32)

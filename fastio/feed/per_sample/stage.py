@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +32,8 @@ from fastio.feed.per_sample.processes import ProcessWorkers
 from fastio.feed.per_sample.threads import ThreadWorkers
 from fastio.order.plan import draw_keys
 from fastio.packed.rows import Rows
-from fastio.schema import Image
 from fastio.tensors.results import Layout, Results
-from fastio.transforms import Compiled, PerSample, spoken
+from fastio.transforms import STEPS, Compiled, PerSample, spoken
 
 _KEPT = 8  # free slots of results, and of samples that are copied
 _PER_WORKER = 4  # chunks of a batch for each worker, so that they end at about the same time
@@ -77,7 +76,9 @@ class PerSampleStage:
 
     Args:
         dataset: dataset, which names samples in messages.
-        transforms: transforms of the fields that have steps per sample.
+        transforms: transforms of the fields that have steps per sample; of each view, by its
+            name, where a field has several.
+        images: names of the fields, or views, with images.
         channels_last: whether image batches are stored (N, H, W, C).
         count: number of workers where the steps do not say it.
         processes: how worker processes are started.
@@ -91,15 +92,17 @@ class PerSampleStage:
         self,
         dataset: Rows,
         transforms: Mapping[str, Compiled],
+        images: Collection[str],
         channels_last: bool,
         count: int,
         processes: ProcessSettings,
     ) -> None:
-        kinds = dataset.schema.fields
         self._dataset = dataset
         self._channels_last = channels_last
         self._calls = {
-            name: FieldCalls(compiled.per_sample, isinstance(kinds[name], Image), channels_last)
+            name: FieldCalls(
+                compiled.per_sample, name in images, channels_last, compiled.stream * STEPS
+            )
             for name, compiled in transforms.items()
         }
         self._count = count

@@ -35,13 +35,13 @@ from fastio.feed.base import BatchInfo, Feed
 from fastio.feed.choose import Request
 from fastio.feed.current import CurrentFeed
 from fastio.feed.epochs import Epochs
-from fastio.feed.iterator import LoaderIterator
+from fastio.feed.iterator import LoaderIterator, step_draw
 from fastio.feed.samplers import refuse_accelerate, shown_samplers
 from fastio.feed.seeds import ranks_of, warn_unsharded
 from fastio.order.sampling import OrderName, Ranks, Sampling
 from fastio.sources.torch_dataset import WorkerSettings, dataset_kind, is_iterable_dataset
 from fastio.stats import Stats
-from fastio.transforms import Augmentation
+from fastio.transforms import Augmentation, Mixed
 
 if TYPE_CHECKING:
     import torch
@@ -146,6 +146,11 @@ class Loader(DataLoader[_Batch]):
         fields: names of the fields to deliver, in this order; None delivers all. Native path only.
         channels_last: deliver image batches (N, C, H, W) in torch.channels_last memory format,
             which can make convolutions faster. By default they are contiguous.
+        repeat: how often each row that occurs in an epoch occurs there, with random draws of its
+            own: repeated augmentation (Hoffer et al., 2020). A row's occurrences lie side by side
+            in a global batch, and on different ranks if there are several. An epoch is as long as
+            without, so that it has the first `1 / repeat` of the rows of its order. Not with a
+            sampler, a mix, tokens, or an iterable dataset.
         ragged: form of fields whose rows differ in size (lists of table files, arrays with open
             axes, tokens), for all fields or as {field: form}. "list" gives a list of tensors;
             "padded" pads with zeros to the longest row of the batch and adds `NAME_length`
@@ -209,13 +214,16 @@ class Loader(DataLoader[_Batch]):
         fields: Iterable[str] | None = None,
         ragged: Form | Mapping[str, Form] | None = None,
         channels_last: bool = False,
+        repeat: int = 1,
     ) -> None:
         auto_threads = num_workers == "auto"
         if isinstance(num_workers, str):
             num_workers = first_workers(num_workers)
         check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
         self._given_ranks = given_ranks(distributed, rank, world_size)
-        sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
+        sampling = Sampling(
+            batch_size, shuffle, sampler, batch_sampler, drop_last, order, repeat=repeat
+        )
         # Attributes have the names of the arguments, so that Lightning can make another loader
         # from them. Those that are not protected may be assigned; the next epoch uses the change.
         self.num_workers = num_workers
@@ -239,6 +247,7 @@ class Loader(DataLoader[_Batch]):
         self.rank = rank
         self.world_size = world_size
         self.channels_last = channels_last
+        self.repeat = repeat
         self.ragged = ragged
         self.distributed = distributed
         given = open_named(dataset, cache, fields)
@@ -484,6 +493,24 @@ class Loader(DataLoader[_Batch]):
             epoch = self._epochs.at.epoch if self._batch is None else self._batch.epoch
         cursor = self._epochs.cursor_of(epoch)
         return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field, view)
+
+    def mixing(self, size: tuple[int, int], step: int | None = None) -> list[Mixed | None]:
+        """Returns how the samples of a batch are mixed, in the epoch of the batch yielded last.
+
+        Args:
+            size: height and width of its images.
+            step: number of the batch in its epoch; None for the batch yielded last.
+
+        Returns:
+            What each `Mixup`, `CutMix` or choice of them has drawn; None if it does not mix.
+
+        Raises:
+            RuntimeError: no batch has been yielded yet.
+        """
+        info, finish = self.batch, self._feed.finish
+        info = info if step is None else info._replace(step=step)
+        draw = step_draw(self._epochs.cursor_of(info.epoch), self._ranks().rank, info)
+        return [each.drawn(draw, *size) for each in ([] if finish is None else finish.mixing)]
 
     def stats(self) -> Stats:
         """Returns the counters since the loader was made, and how its rows are shuffled."""

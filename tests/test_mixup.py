@@ -132,6 +132,52 @@ def test_torchvisions_own_objects_are_drawn_by_the_seed(packed: Path) -> None:
     assert all(torch.equal(a[0], b[0]) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["folder", "packed", "torch"])
+def test_classes_are_counted_by_their_names(folder: Path, packed: Path, kind: str) -> None:
+    source: Any = {"folder": folder, "packed": packed}.get(kind)
+    mix = RandomChoice([Mixup(), CutMix()])
+    transforms: Any = {"image": FLOATS, None: mix}
+    if kind == "torch":
+        source = TensorDataset(torch.rand(24, 3, 8, 12), torch.arange(24) % 3)
+        source.classes = ["class0", "class1", "class2"]
+        transforms = {None: mix}
+    with Loader(source, 5, seed=3, transforms=transforms) as loader:
+        assert {tuple(labels.shape) for _, labels in loader} == {(5, 3), (4, 3)}
+    with Loader(source, 5, seed=3, transforms={**transforms, None: Mixup(num_classes=7)}) as loader:
+        assert next(iter(loader))[1].shape == (5, 7)
+
+
+@pytest.mark.parametrize("kind", ["packed", "torch"])
+@pytest.mark.parametrize("seed", [3, None])
+def test_the_loader_tells_how_a_batch_was_mixed(packed: Path, kind: str, seed: int | None) -> None:
+    source: Any = packed
+    transforms: Any = {"image": FLOATS, None: [CutMix(num_classes=3, p=0.5)]}
+    if kind == "torch":
+        source = TensorDataset(torch.rand(24, 3, 8, 12), torch.arange(24) % 3)
+        transforms = {None: CutMix(num_classes=3, p=0.5)}
+    drawn = []
+    for torch_seed in (1, 1, 2):
+        torch.manual_seed(torch_seed)
+        with Loader(source, 4, shuffle=True, seed=seed, transforms=transforms) as loader:
+            with pytest.raises(RuntimeError, match="no batch"):
+                loader.mixing((8, 12))
+            told = []
+            for _, labels in loader:
+                [mixed] = loader.mixing((8, 12))
+                weights = {1.0} if mixed is None else {mixed.weight, 1 - mixed.weight, 1.0}
+                found = set(labels[labels > 0].double().tolist())
+                assert all(min(abs(each - weight) for weight in weights) < 1e-6 for each in found)
+                told.append(mixed)
+            assert [loader.mixing((8, 12), step)[0] for step in range(6)] == told
+            assert None in told or seed is None
+        drawn.append(told)
+    assert drawn[0] == drawn[1]
+    assert (drawn[0] == drawn[2]) == (seed is not None)
+    with Loader(packed, 4, transforms=SIZE) as loader:
+        next(iter(loader))
+        assert loader.mixing((8, 12)) == []
+
+
 def test_label_smoothing_is_that_of_cross_entropy() -> None:
     images, labels = batch()
     _, smooth = Mixup(num_classes=CLASSES, p=0.0, label_smoothing=0.2)(

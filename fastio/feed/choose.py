@@ -269,7 +269,7 @@ def _table_rows_feed(dataset: Rows, request: Request) -> NativeFeed:
 def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> TableFeed | None:
     """Returns a feed that reads whole row groups; None if single rows are read."""
     sampling, tables = request.sampling, dataset.row_grouping == "always"
-    if request.by_rows or sampling.picked is not None:
+    if request.by_rows or sampling.picked is not None or sampling.repeat > 1:
         return None
     if request.on_error != "raise" and tables:
         raise ValueError(
@@ -347,6 +347,11 @@ def _of_view(dataset: Rows, request: Request) -> Request:
     if view is None:
         return request
     sampling, collates = request.sampling, request.workers.collate_fn is not None
+    if sampling.repeat > 1:
+        raise TransformError(
+            f"repeat={sampling.repeat} is for samples with random augmentations: documents and "
+            "windows of tokens have none"
+        )
     view.check(request.fields, batched=sampling.batched, collates=collates)
     if sampling.mode == "shuffle" and sampling.ours:
         sampling = replace(sampling, buckets=view.buckets())

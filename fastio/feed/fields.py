@@ -70,7 +70,7 @@ class FieldTransforms:
         for name, given in transforms.items():
             if name is not None:
                 found.add(name, given)
-        whole = on_whole_batch(as_list(transforms.get(None)))
+        whole = on_whole_batch(as_list(transforms.get(None)), schema.classes)
         return cls(found.fields, whole, found.audio, found.views, found.parts)
 
 

@@ -24,13 +24,19 @@ def _finish_of(loader: Loader, cursor: Cursor) -> Callable[[Any, BatchInfo], Any
     finish = loader._feed.finish
     if finish is None:
         return None
-    seed = cursor.order_seed if cursor.seed is None else cursor.seed
     rank = loader._ranks().rank
 
     def finished(data: Any, info: BatchInfo) -> Any:
-        return finish(data, StepDraw(seed or 0, info.epoch, rank, info.step))
+        return finish(data, step_draw(cursor, rank, info))
 
     return finished
+
+
+def step_draw(cursor: Cursor, rank: int, info: BatchInfo) -> StepDraw:
+    """Returns what the random numbers of a batch as a whole depend on."""
+    seeds = (cursor.seed, cursor.order_seed, info.order_seed)
+    seed = next((each for each in seeds if each is not None), 0)
+    return StepDraw(seed, info.epoch, rank, info.step)
 
 
 class LoaderIterator:

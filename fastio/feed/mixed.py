@@ -172,6 +172,11 @@ class MixFeed(JoinedFeed):
                 "a mix cannot be combined with a sampler or with order='window': "
                 "it determines the order itself"
             )
+        if sampling.repeat > 1:
+            raise ValueError(
+                f"repeat={sampling.repeat} cannot be combined with a mix, whose weights determine "
+                "how often a row occurs"
+            )
         self._feeds = list(feeds)
         leaves = [leaf for feed in feeds for leaf in feed.leaves]
         super().__init__(mix, leaves, sampling, ragged, ("structure", "classes", "fields"))

@@ -165,7 +165,7 @@ class NativeFeed(Feed):
 
     def _asked_ahead(self, plan: Iterator[PlannedBatch], cursor: Cursor) -> Iterator[PlannedBatch]:
         """Returns the plan, which also reads rows into the page cache ahead if that is enabled."""
-        ours = self.sampling.ours and self.sampling.picked is None
+        ours = self.sampling.ours and self.sampling.picked is None and self.sampling.repeat == 1
         rows = self.engine().cold_rows() if self.settings.read_ahead and ours else None
         if rows is None:
             return plan
@@ -180,7 +180,7 @@ class NativeFeed(Feed):
         rows, sampling = self.epoch_rows(), self.sampling
         following = orders = None
         known_order = known_order and sampling.ours and sampling.draw is None
-        known_order = known_order and sampling.picked is None
+        known_order = known_order and sampling.picked is None and sampling.repeat == 1
         if known_order and cursor.order_seed is None:
             orders = sampling.orders(rows, cursor.of_order())
             following = Cursor(cursor.epoch + 1, 0, cursor.seed)

@@ -77,7 +77,9 @@ class TorchFeed(Feed):
                 f"dataset must be a path, a fastio or a torch dataset, got {type(dataset).__name__}"
             )
         generator = None if self._iterable else settings.generator
-        super().__init__(dataset, drawn_by(generator, sampling), _finish(transforms, slow.reason))
+        super().__init__(
+            dataset, drawn_by(generator, sampling), _finish(dataset, transforms, slow.reason)
+        )
         self.without_draws = f"augmentations are known on the native path, and here {slow.reason}"
         self._settings = settings
         self._reader: TorchReader | None = None
@@ -170,6 +172,11 @@ def _check_iterable(sampling: Sampling) -> None:
                 f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
                 f"{name}={value}: an iterable dataset determines the order itself"
             )
+    if sampling.repeat > 1:
+        raise ValueError(
+            f"repeat={sampling.repeat} cannot be used with an iterable dataset, whose samples "
+            "are read once: repeat them in the dataset"
+        )
     if sampling.mode != "sequential":
         raise ValueError(
             f"order={sampling.mode!r} cannot be used with an iterable dataset, "
@@ -177,12 +184,14 @@ def _check_iterable(sampling: Sampling) -> None:
         )
 
 
-def _finish(transforms: Any, reason: str) -> Finish | None:
+def _finish(dataset: Any, transforms: Any, reason: str) -> Finish | None:
     steps: list[Step] = []
+    classes = getattr(dataset, "classes", None)  # of torchvision's datasets
+    classes = classes if isinstance(classes, (list, tuple)) else None
     named = isinstance(transforms, Mapping)
     for key, given in transforms.items() if named else [(None, transforms)]:
         if named and key is None:
-            steps += [(None, function) for function in on_whole_batch(as_list(given))]
+            steps += [(None, function) for function in on_whole_batch(as_list(given), classes)]
             continue
         compiled = compile(as_list(given), None if key is None else str(key))
         for step in (*compiled.steps, *compiled.erasing, *compiled.per_sample):

@@ -98,6 +98,9 @@ class Plan:
             beginning of the epoch (`PlannedBatch.valid` excludes them).
         rank, world_size: of this process.
         start: first position: number of samples of the epoch, over all ranks, that are done.
+        repeat: how often a row occurs at consecutive positions. The epoch has `order.rows` samples
+            all the same, so that the last rows of the order do not occur. If above 1, consecutive
+            positions of a global batch belong to different ranks.
     """
 
     order: AnyOrder | PickedOrder
@@ -106,6 +109,7 @@ class Plan:
     rank: int = 0
     world_size: int = 1
     start: int = 0
+    repeat: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -135,6 +139,8 @@ class Plan:
         begin = self.start + step * size
         end = min(begin + size, self.order.rows)
         share = -(-(end - begin) // self.world_size)
+        if self.repeat > 1:
+            return self._repeated(step, begin, end, share)
         first = begin + self.rank * share
         valid = max(0, min(share, end - first))
         if valid == share:
@@ -143,11 +149,20 @@ class Plan:
         positions[valid:] %= self.order.rows  # padded from the epoch's beginning
         return PlannedBatch(step, self.order.at(positions), valid, end)
 
+    def _repeated(self, step: int, begin: int, end: int, share: int) -> PlannedBatch:
+        """Returns this rank's part of a global batch whose rows occur several times."""
+        positions = begin + self.rank + self.world_size * np.arange(share, dtype=np.int64)
+        valid = int(np.count_nonzero(positions < end))
+        positions[valid:] %= self.order.rows  # padded from the epoch's beginning
+        places, copies = np.divmod(positions, self.repeat)
+        return PlannedBatch(step, self.order.at(places), valid, end, copies)
+
     def __iter__(self) -> Iterator[PlannedBatch]:
         size = self.batch_size
         at_once = _ROWS_AT_ONCE // size
         # Asking the order takes longer than the rest of the work for a small batch.
-        full = (self.order.rows - self.start) // size if at_once and self.world_size == 1 else 0
+        consecutive = self.world_size == self.repeat == 1
+        full = (self.order.rows - self.start) // size if at_once and consecutive else 0
         for step in range(0, full, at_once or 1):
             count = min(at_once, full - step)
             begin = self.start + step * size

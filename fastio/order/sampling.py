@@ -67,6 +67,7 @@ class Sampling:
             that the seed decides.
         permute: returns RandomSampler's permutation of a number of rows for a seed that torch's
             default generator drew.
+        repeat: how often each row that occurs in an epoch occurs there; see `plan.Plan`.
 
     Raises:
         ValueError: arguments are mutually exclusive or out of range.
@@ -83,6 +84,7 @@ class Sampling:
     picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
     draw: Callable[[int], Permutation] | None = None
     permute: Callable[[int, int], Permutation] | None = None
+    repeat: int = 1
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -105,6 +107,21 @@ class Sampling:
                 f"batch_size={self.batch_size!r}"
             )
         self._check_order()
+        self._check_repeat()
+
+    def _check_repeat(self) -> None:
+        if type(self.repeat) is not int or self.repeat < 1:
+            raise ValueError(f"repeat must be an integer of at least 1, got {self.repeat!r}")
+        if self.repeat > 1 and not self.ours:
+            raise ValueError(
+                f"repeat={self.repeat} cannot be combined with a sampler, which decides itself how "
+                "often a row occurs: leave out one of them"
+            )
+        if self.repeat > 1 and self.buckets is not None:
+            raise ValueError(
+                f"repeat={self.repeat} cannot be combined with batches of documents of similar "
+                "lengths: no random augmentation makes their copies differ"
+            )
 
     def _check_order(self) -> None:
         if self.order not in ("auto", "sequential", "shuffle", "window"):
@@ -133,7 +150,10 @@ class Sampling:
         """The order's mode."""
         if self.order != "auto":
             return self.order
-        return cast(Any, self.shuffling.kind) if self.shuffle else "sequential"
+        kind = self.shuffling.kind if self.shuffle else "sequential"
+        if kind == "settle" and self.repeat > 1:  # no epoch fetches all rows
+            kind = "window"
+        return cast("Mode", kind)
 
     def permutes(self, rows: int) -> bool:
         """Returns whether the order of an epoch this long can be RandomSampler's permutation."""
@@ -159,6 +179,7 @@ class Sampling:
             "kind": how.kind,
             "block": how.block if windows and how.bounds is None else None,
             "window": how.window if windows else None,
+            "repeat": self.repeat,
             **self.described_buckets(ranks),
         }
 
@@ -227,7 +248,8 @@ class Sampling:
             cursor: where to start.
             ranks: ranks that share the epoch.
             count: whether to count how often each row of a sampler occurred earlier. Without a
-                sampler only rows that are picked twice occur twice, and those are always counted.
+                sampler only rows that are repeated or picked twice occur twice, and those are
+                always counted.
         """
         if self.ours:
             drawn = self.order_of(rows, cursor)
@@ -241,7 +263,10 @@ class Sampling:
             if picked is None or again is None:
                 return batches
             return (
-                batch._replace(rows=picked[batch.rows], occurrences=again[batch.rows])
+                batch._replace(
+                    rows=picked[batch.rows],
+                    occurrences=self._occurrences(again[batch.rows], batch.occurrences),
+                )
                 for batch in batches
             )
         seen = Occurrences(rows, self.picked) if count else None
@@ -257,6 +282,17 @@ class Sampling:
         if picked is None:
             return followed
         return (batch._replace(rows=picked[batch.rows]) for batch in followed)
+
+    def _occurrences(
+        self, again: npt.NDArray[np.int64], copies: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64]:
+        """Returns how often rows occurred earlier.
+
+        Args:
+            again: int64 (n,), how often each row was picked at an earlier place.
+            copies: int64 (n,), how often its place occurred earlier; None if never.
+        """
+        return again if copies is None else again * self.repeat + copies
 
     def picked_at(
         self, places: npt.NDArray[np.int64]
@@ -281,7 +317,9 @@ class Sampling:
             return rows
         by_row, ascending = self._by_row
         found = np.searchsorted(ascending, rows)
-        return by_row[found if occurrences is None or not self.ours else found + occurrences]
+        if occurrences is not None and self.ours:
+            found = found + occurrences // self.repeat
+        return by_row[found]
 
     @cached_property
     def _by_row(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -353,7 +391,9 @@ class Sampling:
         """Returns a plan that divides an order into batches from a position on."""
         start = min(start, order.rows)
         batch_size = self.batch_size or 1
-        return Plan(order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start)
+        return Plan(
+            order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start, self.repeat
+        )
 
 
 def _is_count(value: object) -> bool:

@@ -291,6 +291,11 @@ class Finish:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = tuple(steps)
 
+    @property
+    def mixing(self) -> list[Any]:
+        """The steps that mix the samples of a batch."""
+        return [function for _, function in self._steps if isinstance(function, BATCH_TRANSFORMS)]
+
     def __call__(self, data: Tree, draw: Any = None) -> Tree:
         """Returns the batch after all steps.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from fastio.errors import TransformError
 from fastio.transforms.specs import check_probability
 
+_NAMED = (None, "label", "class")  # labels whose classes a dataset names
 _LABELS = ("label", "labels", "class", "cls", "target")
 
 
@@ -70,6 +71,12 @@ class _Mixing:
             )
         check_probability(self.p, name)
 
+    def of_classes(self, count: int) -> _Mixing:
+        """Returns this transform for labels of a dataset that names its classes."""
+        if self.num_classes is not None or self.label not in _NAMED:
+            return self
+        return replace(self, num_classes=count)
+
     def drawn(self, draw: StepDraw, height: int, width: int) -> Mixed | None:
         """Returns how a batch of images of height x width is mixed; None if it is not."""
         rng = draw.generator()
@@ -106,7 +113,10 @@ class _Mixing:
     def _probabilities(self, labels: Any) -> Any:
         if labels.ndim == 1 and not labels.is_floating_point():
             if self.num_classes is None:
-                raise self._bad("num_classes must be given for labels that are class numbers")
+                raise self._bad(
+                    "num_classes must be given for labels that are class numbers, of a dataset "
+                    "that does not name its classes"
+                )
             # Not on a GPU, which would have to be waited for.
             most = int(labels.max()) if len(labels) and labels.device.type == "cpu" else 0
             if most >= self.num_classes:
@@ -145,7 +155,8 @@ class Mixup(_Mixing):
 
     Args:
         alpha: parameter of the Beta distribution of the weight.
-        num_classes: number of classes; None if labels are probabilities (N, classes) already.
+        num_classes: number of classes. None takes it from a dataset that names its classes; labels
+            that are probabilities (N, classes) do not need it.
         p: probability that a batch is mixed. Labels are made probabilities in any case.
         label_smoothing: part of the labels that is distributed over all classes, in [0, 1).
         image, label: position or key of images and labels in a batch. By default the first and
@@ -170,7 +181,8 @@ class CutMix(_Mixing):
 
     Args:
         alpha: parameter of the Beta distribution of the weight.
-        num_classes: number of classes; None if labels are probabilities (N, classes) already.
+        num_classes: number of classes. None takes it from a dataset that names its classes; labels
+            that are probabilities (N, classes) do not need it.
         p: probability that a batch is mixed. Labels are made probabilities in any case.
         label_smoothing: part of the labels that is distributed over all classes, in [0, 1).
         image, label: position or key of images and labels in a batch. By default the first and
@@ -203,12 +215,23 @@ class BatchChoice:
     transforms: Sequence[_Mixing]
     weights: Sequence[float] | None = None
 
+    def of_classes(self, count: int) -> BatchChoice:
+        """Returns this choice for labels of a dataset that names its classes."""
+        return replace(self, transforms=tuple(each.of_classes(count) for each in self.transforms))
+
+    def drawn(self, draw: StepDraw, height: int, width: int) -> Mixed | None:
+        """Returns how a batch of images of height x width is mixed; None if it is not."""
+        return self._chosen(draw).drawn(draw, height, width)
+
     def __call__(self, batch: Any, draw: StepDraw) -> Any:
+        """Returns the batch with mixed images and soft labels, float32 (N, classes)."""
+        return self._chosen(draw)(batch, draw)
+
+    def _chosen(self, draw: StepDraw) -> _Mixing:
         weights = np.ones(len(self.transforms)) if self.weights is None else np.array(self.weights)
         # From the end of what the batch may draw: the transform that is chosen begins as alone.
         rng = StepDraw(draw.seed ^ 0x5DEECE66D, *draw[1:]).generator()
-        chosen = int(rng.choice(len(self.transforms), p=weights / weights.sum()))
-        return self.transforms[chosen](batch, draw)
+        return self.transforms[int(rng.choice(len(self.transforms), p=weights / weights.sum()))]
 
 
 BATCH_TRANSFORMS = (_Mixing, BatchChoice)

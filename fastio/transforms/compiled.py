@@ -201,9 +201,15 @@ class _Parts:
         return found
 
 
-def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[..., Any], ...]:
-    """Returns the callables under the key None, which receive the whole batch; `OnBatch` is
-    allowed.
+def on_whole_batch(
+    transforms: Sequence[Any], classes: Sequence[str] | None = None
+) -> tuple[Callable[..., Any], ...]:
+    """Returns the callables under the key None, which receive the whole batch.
+
+    Args:
+        transforms: callables; `OnBatch` is allowed.
+        classes: names of the classes of the dataset, which `Mixup` and `CutMix` count; None if it
+            has no names.
 
     Raises:
         TransformError: one cannot be called, or is a transform of a single field.
@@ -212,7 +218,7 @@ def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[..., Any], ...]:
     for given in transforms:
         step = mixing_of(given) or given
         if isinstance(step, BATCH_TRANSFORMS):
-            found.append(step)
+            found.append(step if classes is None else step.of_classes(len(classes)))
             continue
         if (
             isinstance(step, (*GEOMETRIC, *POINTWISE, PixelTransform))

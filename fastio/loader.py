@@ -7,16 +7,15 @@ use, and other modules import it inside functions.
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
-from torch.utils.data import DataLoader, Sampler, default_collate, default_convert
+from torch.utils.data import DataLoader, default_collate, default_convert
 from typing_extensions import TypeVar
 
 from fastio.cache import Cache
@@ -24,22 +23,16 @@ from fastio.device import CopyStream, copy_stream, current, resolve_device
 from fastio.engine import OnError
 from fastio.engine.ragged import Form
 from fastio.errors import LoaderClosed
-from fastio.feed.arguments import (
-    check_arguments,
-    check_names,
-    first_workers,
-    given_ranks,
-    open_named,
-)
-from fastio.feed.base import BatchInfo, Feed
+from fastio.feed.arguments import check_arguments, check_names, given_ranks, open_named
+from fastio.feed.base import Asked, BatchInfo, Feed
 from fastio.feed.choose import Request
 from fastio.feed.current import CurrentFeed
 from fastio.feed.epochs import Epochs
 from fastio.feed.iterator import LoaderIterator, step_draw
-from fastio.feed.samplers import refuse_accelerate, shown_samplers
+from fastio.feed.samplers import LikeDataLoader
 from fastio.feed.seeds import ranks_of, warn_unsharded
 from fastio.order.sampling import OrderName, Ranks, Sampling
-from fastio.sources.torch_dataset import WorkerSettings, dataset_kind, is_iterable_dataset
+from fastio.sources.torch_dataset import WorkerSettings, is_iterable_dataset
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Mixed
 
@@ -49,7 +42,7 @@ if TYPE_CHECKING:
 _Batch = TypeVar("_Batch", covariant=True, default=Any)
 
 
-class Loader(DataLoader[_Batch]):
+class Loader(LikeDataLoader[_Batch]):
     """Loads batches of a dataset; takes the arguments of torch's DataLoader and is faster.
 
     A path, a fastio dataset, or a torchvision ImageFolder uses the native path: threads of this
@@ -217,9 +210,7 @@ class Loader(DataLoader[_Batch]):
         repeat: int = 1,
     ) -> None:
         auto_threads = num_workers == "auto"
-        if isinstance(num_workers, str):
-            num_workers = first_workers(num_workers)
-        check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
+        num_workers = check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
         self._given_ranks = given_ranks(distributed, rank, world_size)
         sampling = Sampling(
             batch_size, shuffle, sampler, batch_sampler, drop_last, order, repeat=repeat
@@ -279,15 +270,7 @@ class Loader(DataLoader[_Batch]):
             )
             if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
                 self._epochs.take_name()  # all ranks make their loaders in the same order
-            self.batch_size = batch_size if batch_sampler is None else None
-            self.drop_last = drop_last
-            self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
-                self.dataset, self._epochs, self.batch_size
-            )
-            if num_workers:
-                self.multiprocessing_context = multiprocessing_context
-                if prefetch_factor is None:
-                    self.prefetch_factor = 2
+            self._imitate(dataset, batch_size if batch_sampler is None else None, drop_last)
             self._current.begin(WorkerSettings.of(self, self._usual_collate))
             failed.pop_all()
         self._batch: BatchInfo | None = None
@@ -295,47 +278,12 @@ class Loader(DataLoader[_Batch]):
         self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
-        # DataLoader's own __init__ is not called. These are the attributes that it would set last;
-        # from here on DataLoader's __setattr__ protects attributes.
-        self._dataset_kind = dataset_kind(dataset)
-        self._iterator = None
-        object.__setattr__(self, "_DataLoader__initialized", True)
 
     def __new__(cls, *args: Any, **options: Any) -> Loader[_Batch]:
         # Only __new__ sees arguments that __init__ does not have.
         own = signature(cls.__init__).parameters.keys()  # of a subclass, too
         check_names(options.keys() - own, signature(Loader.__init__).parameters.keys())
         return super().__new__(cls)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_DataLoader__initialized" in self.__dict__:
-            raise ValueError(f"{name} attribute should not be set after Loader is initialized")
-        super().__setattr__(name, value)
-
-    @property
-    def sampler(self) -> Sampler[Any] | Iterable[Any]:  # type: ignore[override]
-        """The given sampler, or one of torch's sampler classes with the rows of the next epoch.
-
-        Raises:
-            RuntimeError: Accelerate is about to make a DataLoader from this loader's parts.
-        """
-        found: Sampler[Any] | Iterable[Any] = self._shown("sampler")
-        return found
-
-    @property
-    def batch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:  # type: ignore[override]
-        """The given batch sampler, or torch's BatchSampler; None if samples are delivered singly.
-
-        Raises:
-            RuntimeError: Accelerate is about to make a DataLoader from this loader's parts.
-        """
-        found: Sampler[Any] | Iterable[Any] | None = self._shown("batch_sampler")
-        return found
-
-    def _shown(self, name: str) -> Any:
-        refuse_accelerate(sys._getframe(2))
-        self._epochs.ranks = self._ranks()
-        return self.__dict__[name]
 
     @property
     def _feed(self) -> Feed:
@@ -381,15 +329,6 @@ class Loader(DataLoader[_Batch]):
         if counted and not self._closed and len(self.dataset) != self._feed.epoch_rows():
             self._follow_changes()
         return self._feed.steps(self._ranks())
-
-    # Not __getitem__: NumPy would then take a loader for a sequence.
-    def __getitems__(self, indices: object) -> NoReturn:
-        """Raises a TypeError where a DataLoader, such as the Trainer's, has a loader as dataset."""
-        raise TypeError(
-            "a fastio.Loader has batches to iterate over, and no items: where a dataset is wanted, "
-            "pass loader.dataset. For the Trainer of transformers, use "
-            "fastio.integrations.accelerate.TrainerLoaders"
-        )
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """Starts the next epoch, or continues where a loaded state says.
@@ -492,7 +431,8 @@ class Loader(DataLoader[_Batch]):
         if epoch is None:
             epoch = self._epochs.at.epoch if self._batch is None else self._batch.epoch
         cursor = self._epochs.cursor_of(epoch)
-        return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field, view)
+        asked = Asked.of(rows, occurrence, field, view)
+        return self._feed.augmentation(cursor, self._ranks(), asked)
 
     def mixing(self, size: tuple[int, int], step: int | None = None) -> list[Mixed | None]:
         """Returns how the samples of a batch are mixed, in the epoch of the batch yielded last.
@@ -549,7 +489,7 @@ class Loader(DataLoader[_Batch]):
 Loader.__new__.__wrapped__ = Loader.__init__  # type: ignore[attr-defined] # for help()
 
 # Arguments that DataLoader does not have. Their attributes cannot be assigned.
-_FIXED = (
+Loader._fixed = (
     frozenset(signature(Loader.__init__).parameters)
     - {"self"}
     - frozenset(signature(DataLoader).parameters)

@@ -397,7 +397,7 @@ def test_blocks_that_cannot_be_allocated_are_an_error_of_their_batch(
         raise OSError(12, "Cannot allocate memory")
 
     with loader(parquet, shuffle=False, timeout=60) as batches:
-        monkeypatch.setattr("fastio.feed.row_groups.blocks._pages", refused)
+        monkeypatch.setattr("fastio.feed.row_groups.blocks.huge_pages", refused)
         with pytest.raises(SchemaError, match=r"row group 0: no memory for [\d,]+ bytes"):
             next(iter(batches))
 

@@ -7,17 +7,16 @@ copy into the page cache costs more CPU time than all other work of caching.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fastio.cache.held import HeldFolder
+from fastio.runtime.memory import huge_pages
 
 _ALIGNMENT = 4096  # bytes; of addresses, offsets and lengths; no disk needs a larger one
-_HUGE_PAGE = 2 << 20
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -65,20 +64,12 @@ class Buffers:
             if found is None and self._idle:
                 self._idle.pop(0)  # too small; the pool keeps as many as are used at once
             memory = None if found is None else self._idle.pop(found)
-        memory = memory or _pages(nbytes)
+        memory = memory or memoryview(huge_pages(nbytes))
         try:
             yield memory
         finally:
             with self._lock:
                 self._idle.append(memory)
-
-
-def _pages(nbytes: int) -> memoryview:
-    size = -(-max(nbytes, 1) // _HUGE_PAGE) * _HUGE_PAGE
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # without huge pages, small ones are used
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)
 
 
 def write_direct(folder: HeldFolder, name: str, file: Aligned) -> bool:

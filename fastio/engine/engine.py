@@ -193,7 +193,7 @@ class Engine:
             self._feeder.close(_END_S)
         if self.stage is not None:
             self.stage.close()
-        self._threads.end()
+        self._threads.close()
 
     @property
     def _images(self) -> dict[str, ImageReader]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import ParamSpec, TypeVar
 
 from fastio import _native
-from fastio.engine.pillow import PillowThreads
 from fastio.runtime.lifecycle import Owner
+from fastio.runtime.threads import PATIENCE_S, DaemonPool
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Threads:
@@ -18,14 +24,14 @@ class Threads:
 
     Attributes:
         count: number of threads that work, or will work once they are started.
-        closed: whether `close` or `end` was called.
+        closed: whether `close` was called, or is about to be.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.closed = False
         self._native: _native.Engine | None = None
-        self._python: PillowThreads | None = None
+        self._python: DaemonPool | None = None
         self._lock = threading.Lock()
         self._owner = Owner()
 
@@ -35,13 +41,17 @@ class Threads:
         assert self._native is not None
         return self._native
 
-    @property
-    def python(self) -> PillowThreads:
-        """The Python threads, which are started when they are first asked for."""
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Calls `work` on a Python thread; after `close` the returned future is cancelled."""
         with self._lock:  # batches are begun by the feeder's thread and the consumer's
-            if self._python is None:
-                self._python = PillowThreads(self.count)
-            return self._python
+            if not self.closed:
+                if self._python is None:
+                    self._python = DaemonPool(self.count, "fastio-pillow")
+                return self._python.submit(work, *args, **kwargs)
+        future: Future[T] = Future()
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return future
 
     def start(self) -> None:
         """Starts the native threads of this process if there are none."""
@@ -75,16 +85,13 @@ class Threads:
         return (0, 0, 0, 0, 0, 0) if self._native is None else self._native.counters()
 
     def close(self) -> None:
-        """Ends the threads and waits for them. May be called again."""
+        """Ends the threads and waits for them, unless they hang. May be called again."""
         self.closed = True
         if self._native is not None:
             self._native.close()
-        if self._python is not None and self._owner.is_here:
-            self._python.close()
-        self._python = None
-
-    def end(self) -> None:
-        """Ends the native threads at the exit of the interpreter."""
-        self.closed = True
-        if self._native is not None:
-            self._native.close()
+        if not self._owner.is_here:
+            return
+        with self._lock:
+            python, self._python = self._python, None
+        if python is not None:
+            python.shutdown(cancel_futures=True, timeout_s=PATIENCE_S)

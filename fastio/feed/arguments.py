@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.feed.seeds import process_ranks
+from fastio.feed.tuning import first_threads
 from fastio.order.sampling import Ranks
 from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.registry import is_named, kind_of
+from fastio.sources.torch_dataset import is_iterable_dataset
 from fastio.views.mixing import mix_of
 
 
@@ -75,8 +77,6 @@ def check_shuffled(dataset: Any, count: Callable[[], int]) -> None:
     Raises:
         ValueError: the dataset has none.
     """
-    from fastio.sources.torch_dataset import is_iterable_dataset
-
     if is_iterable_dataset(dataset):
         return
     try:
@@ -88,15 +88,6 @@ def check_shuffled(dataset: Any, count: Callable[[], int]) -> None:
             "num_samples should be a positive integer value, but got num_samples=0: there is no "
             "row to shuffle"
         )
-
-
-def first_workers(num_workers: str) -> int:
-    """Returns the number of threads with which "auto" starts; raises ValueError for other text."""
-    from fastio.feed.tuning import first_threads
-
-    if num_workers != "auto":
-        raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")
-    return first_threads()
 
 
 def check_names(unknown: Set[str], of_loader: Set[str]) -> None:
@@ -136,13 +127,21 @@ def given_ranks(distributed: bool | None, rank: int | None, world_size: int | No
 
 
 def check_arguments(
-    num_workers: int,
+    num_workers: int | str,
     timeout: float,
     prefetch_factor: int | None,
     generator: object,
     fields: object,
-) -> None:
-    """Raises what DataLoader raises for values that are out of range, or of another type."""
+) -> int:
+    """Checks arguments of a loader, and returns its number of workers; "auto" starts with some.
+
+    Raises:
+        TypeError, ValueError: as DataLoader, for values that are out of range or of another type.
+    """
+    if num_workers == "auto":
+        num_workers = first_threads()
+    if isinstance(num_workers, str):
+        raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")
     if not isinstance(generator, (torch.Generator, type(None))):
         raise TypeError(
             f"generator should be a torch.Generator or None, got {generator!r}: create one "
@@ -159,3 +158,4 @@ def check_arguments(
         raise ValueError(f"prefetch_factor option should be non-negative, got {prefetch_factor}")
     if isinstance(fields, str):
         raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
+    return num_workers

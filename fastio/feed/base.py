@@ -70,6 +70,30 @@ class BatchInfo(NamedTuple):
     order_seed: int | None = None
 
 
+class Asked(NamedTuple):
+    """Rows of which is asked what is drawn for them; see `Loader.augmentation`.
+
+    Attributes:
+        rows, occurrences: int64 (n,) both.
+        field: name of the image field; None for the only one.
+        view: number of the view of the field.
+    """
+
+    rows: Numbers
+    occurrences: Numbers
+    field: str | None
+    view: int
+
+    @classmethod
+    def of(
+        cls, rows: npt.ArrayLike, occurrences: npt.ArrayLike, field: str | None, view: int
+    ) -> Asked:
+        """Returns the arguments of `Loader.augmentation`; one number of occurrences is for all."""
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
+        return cls(numbers, often, field, view)
+
+
 class RunSource(Protocol[_Part_co]):
     """An iterator over what threads or processes make for one run."""
 
@@ -220,31 +244,14 @@ class Feed(ABC):
     ) -> None:
         """Uses the sizes of blocks and windows of a loader's state; most kinds have none."""
 
-    def augmentation(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: npt.ArrayLike,
-        occurrences: npt.ArrayLike,
-        field: str | None,
-        view: int = 0,
-    ) -> list[Augmentation]:
-        """Returns what is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
-        numbers = np.asarray(rows, np.int64).reshape(-1)
-        if self.sampling.picked is not None:
-            numbers = self.sampling.picked[numbers]
-        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
-        return self.drawn(cursor, ranks, numbers, often, field, view)
+    def augmentation(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
+        """Returns what is drawn for rows of the loader in the cursor's epoch."""
+        picked = self.sampling.picked
+        return self.drawn(
+            cursor, ranks, asked if picked is None else asked._replace(rows=picked[asked.rows])
+        )
 
-    def drawn(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: Numbers,
-        occurrences: Numbers,
-        field: str | None,
-        view: int = 0,
-    ) -> list[Augmentation]:
+    def drawn(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
         """Returns what is drawn for rows of the dataset.
 
         Raises:

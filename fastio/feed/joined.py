@@ -41,41 +41,37 @@ class Leaf(NamedTuple):
     places: Callable[[Numbers, Numbers | None], Numbers]
 
 
-class JoinedBatches:
-    """The batches of one run: an iterator of `HostBatch`.
+class Joined(NamedTuple):
+    """The parts of a batch that come from the sources.
+
+    Attributes:
+        mixed: the planned batch.
+        parts: each part that has rows, the rows, and their places in the batch, int64 (n,).
+        left: int64 (n,), the places in the planned batch that were not skipped, ascending.
+    """
+
+    mixed: MixedBatch
+    parts: list[tuple[Part, Batch, Numbers]]
+    left: Numbers
+
+
+class JoinedRun:
+    """Reads the parts of the batches of one run: an iterator of `Joined`.
 
     Args:
         leaves: the sources.
         plan: the batches, split into parts by source.
-        epoch: epoch of the run.
-        first_step: number of the first step of the run.
         ranks: ranks that share the epoch.
-        ragged: forms of the fields whose rows differ in size.
         most: maximum number of batches that are planned and not yet delivered.
+
+    Attributes:
+        leaves: as given.
     """
 
     def __init__(
-        self,
-        leaves: Sequence[Leaf],
-        plan: Iterator[MixedBatch],
-        epoch: int,
-        first_step: int,
-        ranks: Ranks,
-        ragged: Forms,
-        most: int,
+        self, leaves: Sequence[Leaf], plan: Iterator[MixedBatch], ranks: Ranks, most: int
     ) -> None:
-        self._epoch = epoch
-        self._leaves = leaves
-        feed = leaves[0].feed  # as which all others are, but for the dataset
-        kinds = feed.dataset.schema.fields
-        self._kinds = {name: kinds[name] for name in feed.fields}
-        ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
-        self._forms = {name: ragged.get(name, "list") for name in ragged_names}
-        self._first_step = first_step
-        self._delivery = feed.delivery
-        self._collates = feed.settings.collate_fn is not None
-        self._pinned = feed.settings.pinned != "no"
-        self._fresh = feed.settings.pinned == "fresh"
+        self.leaves = leaves
         self._deal = _Deal(plan, most)
         self._sources = [
             _Source(number, leaf, self._deal, ranks) for number, leaf in enumerate(leaves)
@@ -83,11 +79,11 @@ class JoinedBatches:
         self._taken: list[Batch | None] = []  # parts of the batch that is delivered next
         self._failed = False  # ... of which one part cannot be had
 
-    def __iter__(self) -> JoinedBatches:
+    def __iter__(self) -> JoinedRun:
         return self
 
-    def __next__(self) -> HostBatch:
-        """Returns the next batch; raises the errors of `BatchStream.__next__`."""
+    def __next__(self) -> Joined:
+        """Returns the parts of the next batch; raises the errors of `BatchStream.__next__`."""
         while True:
             mixed = self._deal.first()
             if mixed is None:
@@ -97,17 +93,14 @@ class JoinedBatches:
             self._begin_following()
             for part in mixed.parts[len(self._taken) :]:
                 self._taken.append(self._part(mixed, part))
-            parts, self._taken = self._taken, []
+            batches, self._taken = self._taken, []
             failed, self._failed = self._failed, False
             self._deal.drop_first()
-            if failed:
-                for each in parts:
-                    if each is not None:
-                        each.release()
-                continue
-            batch = self._put_together(mixed, parts)
-            if batch is not None:
-                return batch
+            found = [(p, b) for p, b in zip(mixed.parts, batches, strict=True) if b is not None]
+            if not failed and found:
+                return _joined(mixed, found)
+            for _, batch in found:
+                batch.release()
 
     def _part(self, mixed: MixedBatch, part: Part) -> Batch | None:
         try:
@@ -139,33 +132,45 @@ class JoinedBatches:
         for source in self._sources:
             source.close()
 
-    def _put_together(self, mixed: MixedBatch, batches: Sequence[Batch | None]) -> HostBatch | None:
-        found = [(part, batch) for part, batch in zip(mixed.parts, batches, strict=True) if batch]
-        places = [_places(part, batch) for part, batch in found]
-        if not places:
-            return None
-        rank_of = np.full(mixed.size, -1, np.int64)  # of each place among those that are left
-        left = np.sort(np.concatenate(places))
-        rank_of[left] = np.arange(len(left))
-        turns = [rank_of[at] for at in places]
-        info = self._info(mixed, found, turns, left)
-        data = self._collated if self._collates else self._merged
-        host = data([(part, batch, at) for (part, batch), at in zip(found, turns, strict=True)])
+
+class Joiner:
+    """Puts the parts of batches together.
+
+    Args:
+        epoch: epoch of the run.
+        first_step: number of the first step of the run.
+        ragged: forms of the fields whose rows differ in size.
+        leaves: the sources.
+    """
+
+    def __init__(self, epoch: int, first_step: int, ragged: Forms, leaves: Sequence[Leaf]) -> None:
+        self._epoch = epoch
+        self._first_step = first_step
+        self._leaves = leaves
+        feed = leaves[0].feed  # as which all others are, but for the dataset
+        kinds = feed.dataset.schema.fields
+        self._kinds = {name: kinds[name] for name in feed.fields}
+        ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
+        self._forms = {name: ragged.get(name, "list") for name in ragged_names}
+        self._delivery = feed.delivery
+        self._collates = feed.settings.collate_fn is not None
+        self._pinned = feed.settings.pinned != "no"
+        self._fresh = feed.settings.pinned == "fresh"
+
+    def host_batch(self, joined: Joined) -> HostBatch:
+        """Returns a batch in the structure of the samples."""
+        info = self._info(joined)
+        host = (self._collated if self._collates else self._merged)(joined.parts)
         if self._pinned and not self._fresh:
-            for _, batch in found:
+            for _, batch, _ in joined.parts:
                 batch.release()
         return HostBatch(pin(host) if self._fresh else host, info)
 
-    def _info(
-        self,
-        mixed: MixedBatch,
-        found: Sequence[tuple[Part, Batch]],
-        turns: Sequence[Numbers],
-        left: Numbers,
-    ) -> BatchInfo:
+    def _info(self, joined: Joined) -> BatchInfo:
+        mixed, parts, left = joined
         rows, occurrences = np.empty(len(left), np.int64), np.zeros(len(left), np.int64)
         errors = list[SampleError]()
-        for (part, batch), at in zip(found, turns, strict=True):
+        for part, batch, at in parts:
             rows[at] = self._leaves[part.source].places(batch.rows, batch.occurrences)
             if batch.occurrences is not None:
                 occurrences[at] = batch.occurrences
@@ -177,7 +182,7 @@ class JoinedBatches:
             self._first_step + mixed.step,
             mixed.next_position,
             tuple(errors),
-            occurrences if any(batch.occurrences is not None for _, batch in found) else None,
+            occurrences if any(b.occurrences is not None for _, b, _ in parts) else None,
         )
 
     def _merged(self, found: Sequence[tuple[Part, Batch, Numbers]]) -> Any:
@@ -368,6 +373,16 @@ class _Source:
             stream = self._feed.stream(parts, self._cursor, self._ranks, epoch, known_order=False)
             self._streams[epoch] = stream
         return stream
+
+
+def _joined(mixed: MixedBatch, found: Sequence[tuple[Part, Batch]]) -> Joined:
+    """Returns the parts of a batch with the places that their rows have where some are skipped."""
+    places = [_places(part, batch) for part, batch in found]
+    left = np.sort(np.concatenate(places))
+    rank_of = np.full(mixed.size, -1, np.int64)  # of each place among those that are left
+    rank_of[left] = np.arange(len(left))
+    parts = zip(found, places, strict=True)
+    return Joined(mixed, [(part, batch, rank_of[at]) for (part, batch), at in parts], left)
 
 
 def _places(part: Part, batch: Batch) -> Numbers:

@@ -14,8 +14,8 @@ import xxhash
 
 from fastio.engine.ragged import Forms
 from fastio.errors import SchemaError, TransformError
-from fastio.feed.base import Feed, Numbers
-from fastio.feed.joined import JoinedBatches, Leaf
+from fastio.feed.base import Asked, Batches, Feed, HostBatches
+from fastio.feed.joined import JoinedRun, Joiner, Leaf
 from fastio.feed.native import NativeFeed
 from fastio.order.order import Order, mixed_seed
 from fastio.order.plan import BucketPlan, Buckets
@@ -115,36 +115,31 @@ class ConcatFeed(JoinedFeed):
         parts = [leaf.fingerprint for leaf in self.leaves]
         return xxhash.xxh3_64_hexdigest(f"concatenated {parts}".encode())
 
-    def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
-        leaves = leaves_of(self.leaves, self.chain, cursor)
         first = self.sampling.first_step(cursor.position, ranks)
         batches = concatenated(self.chain, cursor.epoch, plan)
         most = max(_PLANNED, 4 * self.ahead) if self.local else _PLANNED_REMOTE
-        return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
+        run = JoinedRun(leaves_of(self.leaves, self.chain, cursor), batches, ranks, most)
+        return Batches(run, Joiner(cursor.epoch, first, self._ragged, run.leaves).host_batch)
 
     def order(self, ranks: Ranks) -> OrderState:
         bounds = self.sampling.shuffling.bounds
         hashed = None if bounds is None else xxhash.xxh3_64_hexdigest(repr(bounds).encode())
         return {**super().order(ranks), "bounds": hashed}
 
-    def drawn(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: Numbers,
-        occurrences: Numbers,
-        field: str | None,
-        view: int = 0,
-    ) -> list[Augmentation]:
-        whole = Part(0, cursor.epoch, np.arange(len(rows)), rows, occurrences)
+    def drawn(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
+        at = np.arange(len(asked.rows))
+        whole = Part(0, cursor.epoch, at, asked.rows, asked.occurrences)
         leaves = leaves_of(self.leaves, self.chain, cursor)
-        found: list[Augmentation | None] = [None] * len(rows)
+        found: list[Augmentation | None] = [None] * len(at)
         for part in self.chain.parts(whole):
             feed, own, _ = leaves[part.source]
             assert part.occurrences is not None
-            drawn = feed.augmentation(own, ranks, part.rows, part.occurrences, field, view)
-            for place, each in zip(part.places.tolist(), drawn, strict=True):
+            of_part = asked._replace(rows=part.rows, occurrences=part.occurrences)
+            for place, each in zip(
+                part.places.tolist(), feed.augmentation(own, ranks, of_part), strict=True
+            ):
                 found[place] = each
         return [each for each in found if each is not None]
 
@@ -201,7 +196,7 @@ class MixFeed(JoinedFeed):
     def steps(self, ranks: Ranks) -> int:
         return len(self._plan(Cursor(0, 0, 0), ranks))
 
-    def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         plan = self._plan(cursor, ranks)
         first = cursor.position // ((self.sampling.batch_size or 1) * ranks.world_size)
         leaves = [
@@ -210,8 +205,8 @@ class MixFeed(JoinedFeed):
             for leaf in leaves_of(feed.leaves, chain, cursor)
         ]
         # A source's epochs follow one another: each is looked for to its end.
-        most = sys.maxsize
-        return JoinedBatches(leaves, iter(plan), cursor.epoch, first, ranks, self._ragged, most)
+        run = JoinedRun(leaves, iter(plan), ranks, most=sys.maxsize)
+        return Batches(run, Joiner(cursor.epoch, first, self._ragged, leaves).host_batch)
 
     def epoch_rows(self) -> int:
         return self._plan(Cursor(0, 0, 0), Ranks()).order.samples

@@ -13,7 +13,7 @@ from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ReadAheadPlan, windows_of
-from fastio.feed.base import Batches, BatchInfo, Feed, HostBatches, Numbers
+from fastio.feed.base import Asked, Batches, BatchInfo, Feed, HostBatches
 from fastio.feed.delivery import Delivery, FeedSettings
 from fastio.feed.fields import FieldTransforms, only_image
 from fastio.feed.per_sample import PerSampleStage
@@ -259,15 +259,8 @@ class NativeFeed(Feed):
         if self._stager is not None:
             self._stager.close()
 
-    def drawn(
-        self,
-        cursor: Cursor,
-        ranks: Ranks,
-        rows: Numbers,
-        occurrences: Numbers,
-        field: str | None,
-        view: int = 0,
-    ) -> list[Augmentation]:
+    def drawn(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
+        rows, occurrences, field, view = asked
         name = only_image(self.dataset.schema) if field is None else field
         views = len(self.transforms.parts_of(name))
         if not 0 <= view < views:

@@ -1,19 +1,25 @@
-"""The values of `Loader.sampler` and `Loader.batch_sampler` if the user gave none.
+"""What libraries find on a loader that they take for a DataLoader: its class, samplers, attributes.
 
-They are instances of torch's classes, because frameworks test for these, and yield the rows of the
-loader's next epoch. Iterating over them does not change the loader or random generators.
+Samplers that the user did not give are instances of torch's classes, because frameworks test for
+these, and yield the rows of the loader's next epoch. Iterating over them does not change the loader
+or random generators.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
+from typing_extensions import TypeVar
 
 from fastio.feed.epochs import Epochs
-from fastio.sources.torch_dataset import endless_sampler, is_iterable_dataset
+from fastio.order.sampling import Ranks
+from fastio.sources.torch_dataset import dataset_kind, endless_sampler, is_iterable_dataset
+
+_Batch = TypeVar("_Batch", covariant=True, default=Any)
 
 
 class RowsInOrder(SequentialSampler):
@@ -95,3 +101,76 @@ def shown_samplers(
     if batch_size is None:
         return sampler, None
     return sampler, BatchSampler(sampler, batch_size, sampling.drop_last)
+
+
+class LikeDataLoader(DataLoader[_Batch]):
+    """A DataLoader by its class and attributes, whose batches come from elsewhere.
+
+    DataLoader's own `__init__` is not called. A subclass sets the attributes that are named like
+    its arguments and `_epochs`, and calls `_imitate` last.
+    """
+
+    _fixed: ClassVar[frozenset[str]] = frozenset()  # attributes that cannot be assigned
+    _epochs: Epochs
+
+    def _imitate(self, dataset: Any, batch_size: int | None, drop_last: bool) -> None:
+        """Sets the attributes that DataLoader's `__init__` would set last.
+
+        From here on DataLoader's `__setattr__` protects attributes.
+        """
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
+            self.dataset, self._epochs, batch_size
+        )
+        if self.num_workers:
+            # Its setter checks the context, and refuses one without workers.
+            self.multiprocessing_context = self.__dict__["_DataLoader__multiprocessing_context"]
+            if self.prefetch_factor is None:
+                self.prefetch_factor = 2
+        self._dataset_kind = dataset_kind(dataset)
+        self._iterator = None
+        object.__setattr__(self, "_DataLoader__initialized", True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed and "_DataLoader__initialized" in self.__dict__:
+            raise ValueError(f"{name} attribute should not be set after Loader is initialized")
+        super().__setattr__(name, value)
+
+    @property
+    def sampler(self) -> Sampler[Any] | Iterable[Any]:  # type: ignore[override]
+        """The given sampler, or one of torch's sampler classes with the rows of the next epoch.
+
+        Raises:
+            RuntimeError: Accelerate is about to make a DataLoader from this loader's parts.
+        """
+        found: Sampler[Any] | Iterable[Any] = self._shown("sampler")
+        return found
+
+    @property
+    def batch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:  # type: ignore[override]
+        """The given batch sampler, or torch's BatchSampler; None if samples are delivered singly.
+
+        Raises:
+            RuntimeError: Accelerate is about to make a DataLoader from this loader's parts.
+        """
+        found: Sampler[Any] | Iterable[Any] | None = self._shown("batch_sampler")
+        return found
+
+    def _shown(self, name: str) -> Any:
+        refuse_accelerate(sys._getframe(2))
+        self._epochs.ranks = self._ranks()
+        return self.__dict__[name]
+
+    def _ranks(self) -> Ranks:
+        """Returns the part of each global batch that this process delivers."""
+        raise NotImplementedError
+
+    # Not __getitem__: NumPy would then take a loader for a sequence.
+    def __getitems__(self, indices: object) -> NoReturn:
+        """Raises a TypeError where a DataLoader, such as the Trainer's, has a loader as dataset."""
+        raise TypeError(
+            "a fastio.Loader has batches to iterate over, and no items: where a dataset is wanted, "
+            "pass loader.dataset. For the Trainer of transformers, use "
+            "fastio.integrations.accelerate.TrainerLoaders"
+        )

@@ -51,20 +51,6 @@ def in_order(
             yield pending.popleft().result()
 
 
-class _Job(Generic[T]):
-    """A job that was started."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self.result: Future[T] = Future()
-
-    def run(self, work: Callable[[], T]) -> None:
-        try:
-            self.result.set_result(work())
-        except BaseException as error:
-            self.result.set_exception(error)
-
-
 class Ahead(Generic[T]):
     """Runs jobs whose results are needed soon, within a budget. Thread-safe.
 
@@ -87,7 +73,8 @@ class Ahead(Generic[T]):
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._left = self._given[0]
-        self._begun: dict[Hashable, _Job[T]] = {}
+        self._begun: dict[Hashable, tuple[int, Future[T]]] = {}
+        self._pool = DaemonPool(*self._given[1:])
 
     def begin(self, key: Hashable, nbytes: int, work: Callable[[], T]) -> bool:
         """Starts a job in the background.
@@ -102,22 +89,17 @@ class Ahead(Generic[T]):
             are running, or if the system cannot start a thread.
         """
         self._owner.take_over(self._begin_anew)
-        _, at_once, name = self._given
         with self._lock:
             if key in self._begun:
                 return True
-            running = sum(not job.result.done() for job in self._begun.values())
-            if nbytes > self._left or running >= at_once:
+            running = sum(not result.done() for _, result in self._begun.values())
+            if nbytes > self._left or running >= self._given[1]:
                 return False
-            job: _Job[T] = _Job(nbytes)
-            # A daemon thread, so that the interpreter can exit while a server does not answer.
-            thread = threading.Thread(target=job.run, args=(work,), name=name, daemon=True)
             try:
-                thread.start()
+                self._begun[key] = nbytes, self._pool.submit(work)
             except RuntimeError:  # the thread cannot be started: nobody must wait for it
                 return False
             self._left -= nbytes
-            self._begun[key] = job
         return True
 
     def take(self, key: Hashable, work: Callable[[], T]) -> T:
@@ -131,12 +113,13 @@ class Ahead(Generic[T]):
             job = self._begun.get(key)
         if job is None:
             return work()
-        job.result.exception()  # waits; an interrupt here leaves the job to the next call
+        nbytes, result = job
+        result.exception()  # waits; an interrupt here leaves the job to the next call
         with self._lock:
             if self._begun.get(key) is job:
                 del self._begun[key]
-                self._left += job.nbytes
-        return job.result.result()
+                self._left += nbytes
+        return result.result()
 
     def clear(self) -> None:
         """Forgets all jobs whose results were not taken."""
@@ -144,3 +127,4 @@ class Ahead(Generic[T]):
         with self._lock:
             self._begun.clear()
             self._left = self._given[0]
+            self._pool = DaemonPool(*self._given[1:])  # a thread of the other one may hang

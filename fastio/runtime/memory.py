@@ -1,7 +1,8 @@
-"""How much memory may be taken."""
+"""How much memory may be taken, and memory in huge pages."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from fastio.runtime.lifecycle import after_fork
 MAX_PIXELS = 178_956_970
 MAX_UNZIPPED_BYTES = 256 << 20
 
+_HUGE_PAGE = 2 << 20
 _MEMINFO = Path("/proc/meminfo")
 _MAPS = Path("/proc/self/smaps")
 _CGROUPS = (  # limit and use, of control groups version 2 and 1, as a container sees its own
@@ -55,6 +57,19 @@ def huge_page_share(files: Iterable[str | os.PathLike[str]]) -> float:
                 kib[name[:-1]] += int(value)
     mapped = kib.pop("Rss")
     return sum(kib.values()) / mapped if mapped else 1.0
+
+
+def huge_pages(nbytes: int) -> mmap.mmap:
+    """Returns zeroed memory of at least `nbytes` bytes, in huge pages if the system has them.
+
+    Raises:
+        OSError, OverflowError: there is no such memory, or no such address space.
+    """
+    size = -(-max(nbytes, 1) // _HUGE_PAGE) * _HUGE_PAGE
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # without huge pages, small ones are used
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class Room:

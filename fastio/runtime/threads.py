@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
+from enum import Enum, auto
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from fastio import _native
+from fastio.runtime.lifecycle import Owner
 
 PATIENCE_S = _native.PATIENCE_S  # for what is in hand when something is closed
 
@@ -36,9 +38,9 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float | None) -> bo
 class DaemonPool(Executor):
     """What `concurrent.futures.ThreadPoolExecutor` is, with daemon threads. Thread-safe.
 
-    The interpreter's exit does not wait for its threads. The end of a `with` block drops the tasks
-    that have not begun, and waits for the others; `PATIENCE_S` seconds at most if the block ends by
-    an exception, which may be Ctrl-C.
+    The interpreter's exit does not wait for its threads, and they end after their tasks when the
+    pool is garbage. The end of a `with` block drops the tasks that have not begun, and waits for
+    the others; `PATIENCE_S` seconds at most if the block ends by an exception, which may be Ctrl-C.
 
     Args:
         threads: at most; one is started for each task until there are so many.
@@ -49,10 +51,12 @@ class DaemonPool(Executor):
         self._most = threads
         self._name = name
         self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
-        self._tasks = queue.SimpleQueue()
+        # Tasks; _LEAVE ends the thread that takes it, and _END all threads.
+        self._tasks: queue.SimpleQueue[_Task | _Signal] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._count = 0  # of threads, without those that were told to leave
         self._closed = False
+        self._owner = Owner()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """See `concurrent.futures.Executor.submit`."""
@@ -60,13 +64,22 @@ class DaemonPool(Executor):
         with self._lock:
             if self._closed:
                 raise RuntimeError("the pool was shut down")
-            if len(self._threads) < self._most:
-                name = f"{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
+            if self._count < self._most:
+                name = f"{self._name}-{self._count}"
+                thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
                 thread.start()
-                self._threads.append(thread)
+                self._threads.append(thread)  # not before it runs: an interrupt may come in between
+                self._count += 1
             self._tasks.put((future, partial(fn, *args, **kwargs)))
         return future
+
+    def resize(self, threads: int) -> None:
+        """Sets the number of threads, at least 1, that work on tasks which are submitted later."""
+        with self._lock:
+            self._most = threads
+            for _ in range(self._count - threads):
+                self._tasks.put(_LEAVE)
+                self._count -= 1
 
     def shutdown(
         self, wait: bool = True, *, cancel_futures: bool = False, timeout_s: float | None = None
@@ -82,8 +95,7 @@ class DaemonPool(Executor):
             self._closed = True
         while cancel_futures and not self._tasks.empty():
             self._drop_one()
-        for _ in self._threads:
-            self._tasks.put(None)
+        self._tasks.put(_END)
         join_all(self._threads if wait else (), timeout_s)
 
     def __exit__(
@@ -94,23 +106,50 @@ class DaemonPool(Executor):
     ) -> None:
         self.shutdown(cancel_futures=True, timeout_s=None if kind is None else PATIENCE_S)
 
+    def __del__(self) -> None:
+        if self._owner.is_here:  # else the threads are the parent's
+            self._tasks.put(_END)
+
     def _drop_one(self) -> None:
         try:
             task = self._tasks.get_nowait()
         except queue.Empty:  # a thread took it
             return
-        if task is not None:
+        if isinstance(task, tuple):
             task[0].cancel()
+            task[0].set_running_or_notify_cancel()  # else nobody who waits for it wakes up
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            future, call = task
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:
-                    future.set_exception(error)
-            del task, future, call
+
+class _Signal(Enum):
+    """What a thread of a pool is told in the place of a task."""
+
+    LEAVE = auto()
+    END = auto()
+
+
+_LEAVE, _END = _Signal
+_Task = tuple["Future[Any]", Callable[[], Any]]
+
+
+def _work(tasks: queue.SimpleQueue[_Task | _Signal]) -> None:
+    # Not a method: a thread that knows its pool would keep it from becoming garbage.
+    while isinstance(task := tasks.get(), tuple):
+        _do(task)
+        del task
+    if task is _END:
+        tasks.put(task)  # for the other threads
+
+
+def _do(task: _Task) -> None:
+    future, call = task
+    if future.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+            del task, future, call  # else the error, whose traceback has this frame, keeps itself
+        else:
+            future.set_result(result)
 
 
 __all__ = ["PATIENCE_S", "DaemonPool", "join_all"]

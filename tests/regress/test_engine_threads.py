@@ -154,7 +154,7 @@ def test_a_batch_that_could_not_be_submitted_raises_what_was_wrong(
         raise RuntimeError("can't start new thread")
 
     engine = make(dataset)
-    monkeypatch.setattr("fastio.engine.pillow.PillowThreads.submit", refuse)
+    monkeypatch.setattr("fastio.runtime.threads.DaemonPool.submit", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         next(engine.run(Plan(Order(4), 2), epoch=0))
     monkeypatch.undo()

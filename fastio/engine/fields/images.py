@@ -224,7 +224,7 @@ class ImageReader(Reader):
         draws = batch.seed, batch.epoch, int(batch.keys[place])
         row = int(batch.rows[place])
         own = {name: out[place] for name, out in outs.items()}
-        return self._threads.python.submit(self._decode_with_pillow, row, draws, own)
+        return self._threads.submit(self._decode_with_pillow, row, draws, own)
 
     def _decode_with_pillow(self, row: int, draws: tuple[int, int, int], outs: Outs) -> Outs:
         """Decodes one image with Pillow that the native engine cannot decode.

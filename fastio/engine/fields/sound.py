@@ -60,7 +60,7 @@ class SoundReader(Reader):
         for place, (row, key) in enumerate(pairs):
             draws = batch.seed, batch.epoch, key & _WORD
             own = None if out is None else out[place]
-            work.futures[place] = self._threads.python.submit(self._decode, row, draws, own)
+            work.futures[place] = self._threads.submit(self._decode, row, draws, own)
 
     def finish(self, batch: Pending, work: Work) -> dict[str, Any]:
         """See `Reader`. A bad clip is replaced by another of the batch, or by an empty one."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
-from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import SchemaError
+from fastio.runtime.memory import huge_pages
 
-_HUGE_PAGE = 2 << 20
 _SLAB_BYTES = 32 << 20
 
 Block = npt.NDArray[np.uint8]
@@ -42,7 +40,7 @@ class Blocks:
             pass
         blocks = max(1, _SLAB_BYTES // self.nbytes)
         try:
-            memory = np.frombuffer(_pages(blocks * self.nbytes), np.uint8)
+            memory = np.frombuffer(huge_pages(blocks * self.nbytes), np.uint8)
         except (OSError, OverflowError) as error:  # OverflowError: beyond the address space
             raise SchemaError(
                 f"{where}: no memory for {self.nbytes:,} bytes of its rows: read fewer columns, "
@@ -55,11 +53,3 @@ class Blocks:
     def give(self, block: Block) -> None:
         """Returns a block to the pool."""
         self._free.append(block)
-
-
-def _pages(nbytes: int) -> mmap.mmap:
-    size = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # without huge pages, small ones are used
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory

@@ -233,7 +233,8 @@ def test_another_version_is_refused_naming_both(kept: Path, data: Path) -> None:
     ("changes", "message"),
     [
         ({"lr": 0.5}, "lr None there, 0.5 here"),
-        ({"epochs": 5}, "epochs 1 there, 5 here"),
+        ({"ema": 0.9}, r"ema None there, 0\.9 here"),
+        ({"epochs": 5, "lr": 0.5}, "another run: lr None there, 0.5 here. Use"),
         ({"batch_size": 4}, "samples_per_step 8 there, 4 here"),
         ({"seed": 1}, "seed 0 there, 1 here"),
     ],
@@ -246,6 +247,13 @@ def test_other_options_are_refused_by_name(
         fit(TinyTask(given), given)
 
 
+def test_fewer_epochs_are_refused_and_more_are_suggested(data: Path, tmp_path: Path) -> None:
+    before, given = (options(data, tmp_path, epochs=epochs) for epochs in (2, 1))
+    fit(TinyTask(before), before)
+    with pytest.raises(fastio.CheckpointError, match=r"epochs 2 there, 1 here.*with more epochs"):
+        fit(TinyTask(given), given)
+
+
 def test_what_does_not_change_the_result_may_differ(tmp_path: Path) -> None:
     data = tiny_data(tmp_path / "even", 16)
     before = options(data, tmp_path / "kept")
@@ -254,17 +262,6 @@ def test_what_does_not_change_the_result_may_differ(tmp_path: Path) -> None:
         data, tmp_path / "kept", threads=2, val_batch_size=3, batch_size=4, grad_accum=2
     )
     assert fit(TinyTask(given), given).reason == "done"
-
-
-def test_a_run_of_constant_rate_may_be_prolonged(data: Path, tmp_path: Path) -> None:
-    constant = {"schedule": "constant", "warmup": 0.5}
-    short = options(data, tmp_path, **constant)
-    fit(TinyTask(short), short)
-    longer = options(data, tmp_path, **constant, epochs=2)
-    whole = options(data, tmp_path / "whole", **constant, epochs=2)
-    found, expected = fit(TinyTask(longer), longer), fit(TinyTask(whole), whole)
-    for name, weight in found.model.state_dict().items():
-        assert torch.equal(weight, expected.model.state_dict()[name])
 
 
 def test_another_model_is_refused(kept: Path, data: Path) -> None:

@@ -97,10 +97,83 @@ def test_augmentations_are_those_of_training_alone(sources: dict[str, str], augm
         assert torch.equal(next(iter(val))[0], next(iter(other))[0])
 
 
-def test_wrong_augmentations_are_named() -> None:
-    for settings, message in (({"augment": "mix"}, "augment"), ({"erasing": 1.5}, "erasing")):
-        with pytest.raises(fastio.TrainError, match=message):
-            ImageSettings(**settings)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"augment": "mix"}, "augment must be one of none, trivial"),
+        ({"erasing": 1.5}, "erasing must be in"),
+        ({"mixup": -1.0}, "mixup must be 0 or a positive number, got -1.0"),
+        ({"cutmix": float("inf")}, "cutmix must be 0 or a positive number, got inf"),
+        ({"mixup": float("nan")}, "mixup must be"),
+        ({"repeat": 0}, "repeat must be at least 1, got 0"),
+    ],
+)
+def test_wrong_augmentations_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(fastio.TrainError, match=message):
+        ImageSettings(**settings)
+
+
+@pytest.mark.parametrize("kind", ["folder", "packed", "tars"])
+@pytest.mark.parametrize("alphas", [{"mixup": 0.8}, {"cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}])
+def test_images_and_labels_are_mixed_in_training_alone(
+    sources: dict[str, str], kind: str, alphas: dict[str, float]
+) -> None:
+    given = options(sources[kind], val=sources[kind], val_batch_size=8, seed=1)
+    task, plain = small(given, **alphas), small(given)
+    val = task.val_loader(HERE)
+    assert val is not None
+    with task.train_loader(HERE) as loader, plain.train_loader(HERE) as usual, val:
+        for batch, unmixed in zip(loader, usual, strict=True):
+            labels, own = task.target(batch), plain.target(unmixed)
+            assert (labels.shape, labels.dtype) == ((8, 3), torch.float32)
+            torch.testing.assert_close(labels.sum(1), torch.ones(8))
+            other = torch.nn.functional.one_hot(own.roll(1), 3).float()
+            weights = labels - torch.nn.functional.one_hot(own, 3)
+            mixed = weights.abs().sum(1) > 0
+            assert torch.equal(mixed, (own != own.roll(1)) & mixed.any())
+            assert (labels[mixed].gather(1, other[mixed].argmax(1, True)) > 0).all()
+        assert task.target(next(iter(val))).dtype == torch.int64
+    outcome = task.step(torch.nn.Identity(), (labels.log().clamp(min=-9), labels), 8)
+    assert int(outcome.sums["correct"]) == 8
+
+
+def test_mixed_labels_are_smoothed_as_others(folder: Path) -> None:
+    task = small(options(folder, label_smoothing=0.3), mixup=0.2)
+    scores, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    soft = torch.nn.functional.one_hot(labels, 3).float()
+    model = torch.nn.Identity()
+    found, expected = (task.step(model, (scores, each), 4) for each in (soft, labels))
+    torch.testing.assert_close(found.loss, expected.loss)
+    assert found.sums["correct"] == expected.sums["correct"]
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.25])
+def test_repeated_images_are_drawn_apart_and_evaluated_once(
+    sources: dict[str, str], held_out: float
+) -> None:
+    given = options(sources["packed"], val_split=held_out, val_batch_size=2, batch_size=6)
+    task = small(given, repeat=3, erasing=1.0)  # which tells copies of one colour apart
+    with task.train_loader(HERE) as loader:
+        batches = [(loader.batch.rows, images) for images, _ in loader]
+    assert [sorted(rows.tolist()).count(rows[0]) for rows, _ in batches] == [3] * len(batches)
+    assert len(batches) == (3 if held_out else 4)  # of 18 and of 24 images
+    different = {image.numpy().tobytes() for _, images in batches for image in images}
+    assert len(different) == 6 * len(batches)
+    if held_out:
+        val = task.val_loader(HERE)
+        assert val is not None
+        with val:
+            assert [len(images) for images, _ in val] == [2, 2, 2]
+
+
+def test_all_of_a_recipe_trains_and_evaluates(sources: dict[str, str]) -> None:
+    given = options(
+        sources["tars"], val=sources["tars"], ema=0.5, label_smoothing=0.1, batch_size=7
+    )
+    settings = {"augment": "three", "erasing": 0.2, "mixup": 0.8, "cutmix": 1.0, "repeat": 2}
+    (record,) = fit(small(given, **settings), given).history
+    assert 0 <= record["val"]["accuracy"] <= 1
+    assert record["step"] == 3
 
 
 def test_classes_of_other_data_are_known_by_their_names(folder: Path, tmp_path: Path) -> None:
@@ -178,6 +251,8 @@ def test_the_command_says_what_came_of_it(folder: Path, tmp_path: Path) -> None:
     [
         (["--resume"], "need checkpoint_dir"),
         (["--val-split", "1.5"], "val_split must be"),
+        (["--mixup", "-1"], "mixup must be 0 or a positive number"),
+        (["--ema", "2"], "ema must be above 0 and below 1"),
         (["--parallel", "fsdp"], "torchrun"),
         (["--model", "nonesuch"], "nonesuch"),
         (["--label", "nonesuch"], "no field 'nonesuch'"),

@@ -40,6 +40,9 @@ CPU = torch.device("cpu")
         ({"val_split": 1.0}, "val_split must be at least 0 and below 1"),
         ({"val": "x", "val_split": 0.5}, "cannot be combined"),
         ({"compile": True, "parallel": "dp"}, "compile cannot be combined with parallel=dp"),
+        ({"ema": 0.0}, "ema must be above 0 and below 1, got 0"),
+        ({"ema": 1.0}, "ema must be above 0"),
+        ({"ema": float("nan")}, "ema must be above 0"),
         ({"resume": True}, "checkpoint_dir"),
         ({"checkpoint_every": 5}, "checkpoint_dir"),
     ],
@@ -49,15 +52,15 @@ def test_impossible_options_are_refused(changes: dict[str, Any], message: str) -
         Options("data", **changes)
 
 
-def rates(**changes: Any) -> list[float]:
-    """The learning rate of each of two epochs of six steps, the highest being 1."""
-    options = Options("data", epochs=2, **changes)
+def rates(epochs: int = 2, **changes: Any) -> list[float]:
+    """The learning rate of each step of epochs of six steps, the highest being 1."""
+    options = Options("data", epochs=epochs, **changes)
     optimizer = make_optimizer(nn.Linear(2, 2), options, 1.0)
     scheduler = make_scheduler(optimizer, options, 6, 1.0)
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(12):
+        for _ in range(6 * epochs):
             found.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             scheduler.step()

@@ -55,10 +55,14 @@ def two(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Saved
         "accumulated": plain | {"grad_accum": 2, "clip_grad_norm": 0.5, "batch_size": 4},
         "one batch": plain | {"batch_size": 32},
         "fsdp": plain | {"parallel": "fsdp", "val": str(data)},
+        "ddp ema": plain | {"ema": 0.8, "val": str(data)},
+        "fsdp ema": plain | {"parallel": "fsdp", "ema": 0.8, "val": str(data)},
         "fsdp fp16": plain | {"parallel": "fsdp", "amp": "fp16", "clip_grad_norm": 0.5},
-        "ddp kept": plain | {"epochs": 3, "checkpoint_dir": str(folder / "ddp checkpoints")},
+        "ddp kept": plain
+        | {"epochs": 3, "ema": 0.8, "checkpoint_dir": str(folder / "ddp checkpoints")},
         "fsdp kept": plain
-        | {"epochs": 3, "parallel": "fsdp", "checkpoint_dir": str(folder / "fsdp checkpoints")},
+        | {"epochs": 3, "ema": 0.8, "checkpoint_dir": str(folder / "fsdp checkpoints")}
+        | {"parallel": "fsdp"},
     }
     given = [{"options": o, "result": str(folder / name)} for name, o in runs.items()]
     for run in given:
@@ -86,11 +90,12 @@ def assert_close(found: Saved, expected: Saved) -> None:
         torch.testing.assert_close(found["weights"][name], weight, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "ddp ema", "fsdp ema"])
 def test_two_processes_are_one_with_the_doubled_batch(
     two: dict[str, Saved], data: Path, kind: str
 ) -> None:
-    expected = one(data, batch_size=16, val_batch_size=32, val=str(data))
+    ema = 0.8 if "ema" in kind else None
+    expected = one(data, batch_size=16, val_batch_size=32, val=str(data), ema=ema)
     assert_close(two[kind], expected)
     # 45 samples are evaluated on, the last batch being padded on one of the two.
     for found, record in zip(two[kind]["history"], expected["history"], strict=True):
@@ -138,8 +143,8 @@ def test_a_signal_to_one_process_stops_both_and_one_alone_goes_on(
     stopped = two[f"{kind} kept"]
     assert [point["step"] for point in stopped["points"]] == [1, 2, 3]
     folder = stopped["folder"]
-    expected = one(data, batch_size=16, epochs=3)
-    resumed = one(data, batch_size=16, epochs=3, checkpoint_dir=folder, resume=True)
+    expected = one(data, batch_size=16, epochs=3, ema=0.8)
+    resumed = one(data, batch_size=16, epochs=3, ema=0.8, checkpoint_dir=folder, resume=True)
     assert resumed["points"][:3] == stopped["points"]
     assert_close(resumed, expected)
 

@@ -1,8 +1,9 @@
 """A small task to train on the CPU, in this process or in others.
 
-`make` is given a file with a JSON list of runs, {"options": {...}, "dropout": P, "crash": N,
-"stop": N, "result": PATH}, makes them one after the other, and saves what came of each. A run with
-"crash" kills its process with SIGKILL at that step; one with "stop" sends rank 0 a SIGTERM.
+`make` is given a file with a JSON list of runs, {"options": {...}, "dropout": P, "image": {...},
+"crash": N, "stop": N, "result": PATH}, makes them one after the other, and saves what came of each.
+A run with "image" trains on images, with these settings. One with "crash" kills its process with
+SIGKILL at that step; one with "stop" sends rank 0 a SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from torch.nn.functional import cross_entropy
 
 import fastio
 from fastio.train import Options, Outcome, Result, Task, fit
+from fastio.train.kinds import image_task
 from fastio.train.monitor import Monitor
+from fastio.train.options import ImageSettings
 from fastio.train.run import Run
 from tests.children import run_code, run_ranks
 
@@ -137,7 +140,10 @@ def make(plan: str) -> None:
             monitors.append(CrashAt(given["crash"], kill=True))
         if "stop" in given:
             monitors.append(StopAt(given["stop"]))
-        result = fit(TinyTask(options, given.get("dropout", 0.0)), options, *monitors)
+        task: Task = TinyTask(options, given.get("dropout", 0.0))
+        if "image" in given:
+            task = image_task(options, ImageSettings(**given["image"]))
+        result = fit(task, options, *monitors)
         weights = weights_of(result)
         if options.parallel == "fsdp":
             weights = {name: value.full_tensor() for name, value in weights.items()}  # type: ignore[operator]

@@ -140,8 +140,21 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
-    """Raises CheckpointError, which names what differs, if a checkpoint has other settings."""
+def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> int:
+    """Compares the settings of a checkpoint with those of the run that continues from it.
+
+    The run may have more epochs. If its learning rate is constant, it may have fewer, too.
+
+    Returns:
+        The number of epochs of the run that wrote the checkpoint.
+
+    Raises:
+        CheckpointError: Others differ; the error names them.
+    """
+    before, constant = saved.get("epochs", 0), own["schedule"] == "constant"
+    if constant or own["epochs"] > before:
+        saved = {**saved, "epochs": own["epochs"]}
+    fewer = " A run can be continued with more epochs, but not with fewer."
     differing = [
         f"{name} {saved.get(name)!r} there, {own.get(name)!r} here"
         for name in sorted({*saved, *own})
@@ -150,8 +163,9 @@ def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path)
     if differing:
         raise fastio.CheckpointError(
             f"{path} belongs to another run: {'; '.join(differing)}. Use the same options, or "
-            "choose another --checkpoint-dir"
+            f"choose another --checkpoint-dir.{fewer if saved['epochs'] != own['epochs'] else ''}"
         )
+    return int(before)
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:

@@ -113,26 +113,34 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
         TrainError: The data has no images, or not the label.
     """
     settings = settings or ImageSettings()
-    fields, size = schema_of(options.data).fields, settings.size
+    schema, size = schema_of(options.data), settings.size
+    fields = schema.fields
     images = [name for name, kind in fields.items() if isinstance(kind, fastio.Image)]
     if not images:
         raise fastio.TrainError(f"{options.data} has no images; its fields are {listed(fields)}")
     named = (name for name in ("label", "class", "cls") if name in fields)
     labels = Labels.of(options.data, settings.label or next(named, "label"))
+    parts = (images[0], labels.field) if schema.structure == "dict" else (0, 1)  # of a batch
 
     def read(data: str, place: Place, train: bool) -> dict[str, Any]:
         crop: list[Any] = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
         last: list[Any] = [fastio.Normalize(MEAN, STD)]
+        mixed = mixing(settings, len(labels.words), *parts) if train else []
         if train:
             crop = [fastio.RandomResizedCrop(size), fastio.RandomHorizontalFlip()]
             crop += augmentations(settings.augment, size)
             last += [fastio.RandomErasing(settings.erasing)] if settings.erasing else []
-        steps = {images[0]: [*crop, *last]}
+        steps = {images[0]: [*crop, *last], None: mixed}
         return {
             "fields": [images[0], labels.field],
             "transforms": steps | labels.transforms(data, place.device),
             "channels_last": options.channels_last,
+            "repeat": settings.repeat if train else 1,
         }
+
+    def target(batch: Any) -> Tensor:
+        found: Tensor = batch[labels.field] if isinstance(batch, dict) else batch[1]
+        return found if found.is_floating_point() else found.long()  # mixed, or class numbers
 
     return LearnedTask(
         "image",
@@ -142,7 +150,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
         classification(options.label_smoothing),
         partial(_image_model, settings.model, len(labels.words), size),
         inputs=lambda batch: (batch[images[0]] if isinstance(batch, dict) else batch[0],),
-        target=lambda batch: (batch[labels.field] if isinstance(batch, dict) else batch[1]).long(),
+        target=target,
         read=read,
         learned={"classes": len(labels.words)},
         labels=labels,
@@ -172,6 +180,21 @@ def augmentations(name: str, size: int) -> list[Any]:
             fastio.RandomApply([fastio.GaussianBlur(size // 10 // 2 * 2 + 1)], p=0.5),
         ]
     return []
+
+
+def mixing(settings: ImageSettings, classes: int, image: int | str, label: int | str) -> list[Any]:
+    """Returns the transform of whole batches that the settings ask for; none without.
+
+    Args:
+        settings: The settings.
+        classes: The number of classes.
+        image, label: The positions or keys of images and labels in a batch.
+    """
+    alphas = {fastio.Mixup: settings.mixup, fastio.CutMix: settings.cutmix}
+    given = [
+        kind(alpha, classes, image=image, label=label) for kind, alpha in alphas.items() if alpha
+    ]
+    return [fastio.RandomChoice(given)] if len(given) > 1 else given
 
 
 def _image_model(name: str, classes: int, size: int) -> nn.Module:

@@ -6,7 +6,10 @@ that a bench measures alone.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -21,9 +24,11 @@ from torch.optim.lr_scheduler import (
     OneCycleLR,
     SequentialLR,
 )
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+import fastio
 from fastio.train.options import Options
-from fastio.train.parallel import Place, accumulating, autocast, wrap
+from fastio.train.parallel import Place, accumulating, autocast, local, prepare, wrap
 
 T = TypeVar("T")
 
@@ -41,7 +46,12 @@ class Learner:
     Attributes:
         model: The model, whose weights are trained.
         called: The model as it is called in training: inside DDP, compiled, ...
+        averaged: A copy of the model whose weights and buffers are the moving averages of the
+            trained ones, beginning with the initial ones; None without `ema`.
         optimizer, scheduler, scaler: Those of torch.
+
+    Raises:
+        TrainError: A model with lazy layers is to be averaged.
     """
 
     def __init__(
@@ -52,12 +62,18 @@ class Learner:
         self.model = model.to(place.device)
         if options.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.averaged = None
+        if options.ema is not None:
+            self.averaged = _copied(self.model)  # before FSDP, which allows no copies
+            prepare(self.averaged, place, options, trained=False)
         self.called = wrap(self.model, place, options)
         self.begin()
 
     def begin(self) -> None:
-        """Resets optimizer, schedule and scaler."""
+        """Resets optimizer, schedule, scaler and averages."""
         options = self._options
+        if self.averaged is not None:
+            average(self.averaged, self.model, decay=0.0)
         self.optimizer = make_optimizer(self.model, options, self._lr)
         self.scheduler = make_scheduler(self.optimizer, options, self._steps_per_epoch, self._lr)
         device = self._place.device.type
@@ -90,7 +106,60 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         if self.scaler.get_scale() >= scale:  # else gradients overflowed: the step was left out
             self.scheduler.step()
+        if self.averaged is not None and self._options.ema is not None:
+            average(self.averaged, self.model, self._options.ema)
         return torch.stack(losses).sum()
+
+    def reschedule(self, steps: int) -> None:
+        """Sets rates and schedule to those of the options' schedule after some steps.
+
+        Args:
+            steps: How often the schedule has been stepped.
+        """
+        fresh = make_optimizer(self.model, self._options, self._lr)
+        scheduler = make_scheduler(fresh, self._options, self._steps_per_epoch, self._lr)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the optimizer makes no steps
+            for _ in range(steps):
+                scheduler.step()
+        for group, found in zip(self.optimizer.param_groups, fresh.param_groups, strict=True):
+            group.update({name: value for name, value in found.items() if name != "params"})
+        self.scheduler.load_state_dict(scheduler.state_dict())
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    if any(is_lazy(weights) for weights in model.parameters()):
+        raise fastio.TrainError(
+            "ema cannot average a model with lazy layers, whose weights have no shape yet: call "
+            "the model once before it is returned, or leave ema out"
+        )
+    return deepcopy(model)
+
+
+@torch.no_grad()
+def average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
+    """Moves averages of weights and floating buffers towards a model's; copies other buffers.
+
+    The GPU is not waited for. AveragedModel of torch, which counts its steps in a tensor that it
+    copies to the device, waits for it in each.
+
+    Args:
+        averaged: A copy of the model; each value becomes decay * value + (1 - decay) * model's.
+        model: The model.
+        decay: 0.0 copies the model.
+    """
+    pairs = list(zip(_values(averaged), _values(model), strict=True))
+    moved = [pair for pair in pairs if pair[0].is_floating_point()]
+    if moved:
+        own, others = zip(*moved, strict=True)
+        get_ema_multi_avg_fn(decay)(list(own), list(others), 0)  # type: ignore[no-untyped-call]
+    for value, other in pairs:
+        if not value.is_floating_point():
+            value.copy_(other)
+
+
+def _values(model: nn.Module) -> list[Tensor]:
+    return [local(value.detach()) for value in chain(model.parameters(), model.buffers())]
 
 
 def make_optimizer(model: nn.Module, options: Options, lr: float) -> Optimizer:

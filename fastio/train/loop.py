@@ -48,7 +48,8 @@ class Result:
         steps: The number of steps of the optimizer.
         reason: Why the run ended: "done", "early stopping" or "interrupted".
         signal: The number of the signal that interrupted it, or 0.
-        model: The trained model; with early stopping, that of the best epoch.
+        model: The trained model, with `ema` that of averaged weights; with early stopping, that of
+            the best epoch.
     """
 
     history: list[Record]
@@ -119,7 +120,7 @@ def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
             progress.step,
             "interrupted" if run.interrupted else "early stopping" if run.stops_early else "done",
             run.interrupted,
-            run.model,
+            run.result,
         )
 
 
@@ -247,7 +248,8 @@ def summed(counts: list[int | torch.Tensor], device: torch.device) -> torch.Tens
 def evaluate(run: Run) -> dict[str, float] | None:
     """Returns the metrics on the evaluation data; None if it was interrupted."""
     assert run.val_loader is not None
-    sync_buffers(run.model, run.place)
+    for model in dict.fromkeys((run.model, run.result)):
+        sync_buffers(model, run.place)
     run.evaluated.eval()
     run.val_loader.set_epoch(0)
     run.tell(Monitor.begin_evaluation)

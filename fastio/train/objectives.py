@@ -58,12 +58,15 @@ def classification(smoothing: float = 0.0) -> Objective:
 
 
 def classified(scores: Tensor, labels: Tensor, valid: int, smoothing: float = 0.0) -> Outcome:
-    """Returns the summed cross-entropy of scores (N, classes) and int64 labels (N,), and how many
-    of the first `valid` samples have the highest score at their label.
+    """Returns the summed cross-entropy of scores (N, classes) and labels, and how many of the first
+    `valid` samples have the highest score at their label.
+
+    Labels are int64 (N,), or probabilities, float32 (N, classes), whose highest is the label.
     """
     scores, labels = scores[:valid].float(), labels[:valid]
     loss = functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing)
-    return Outcome(loss, {"correct": (scores.argmax(1) == labels).sum()})
+    numbers = labels.argmax(1) if labels.ndim == 2 else labels
+    return Outcome(loss, {"correct": (scores.argmax(1) == numbers).sum()})
 
 
 def accuracy(sums: Mapping[str, Tensor]) -> dict[str, float]:

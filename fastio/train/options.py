@@ -6,6 +6,7 @@ The command line takes its options and their help from these classes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
@@ -39,6 +40,8 @@ class Options:
         warmup: Length of the learning rate warm-up in epochs, for example 0.5.
         label_smoothing: Label smoothing of the cross-entropy loss, 0.0 to 1.0.
         clip_grad_norm: Maximum total norm of the gradients (default: no clipping).
+        ema: Evaluate an exponential moving average of the weights, with this decay per step, above
+            0.0 and below 1.0 (default: the weights themselves).
         amp: Mixed precision; fp16 scales gradients (default: float32).
         seed: Seed of weights, order, augmentation and dropout.
         deterministic: Give bit-identical results in every run on the same machine; may be slower.
@@ -56,7 +59,8 @@ class Options:
     Checkpoints and logging:
         checkpoint_dir: Folder for last.pt, best.pt and history.json.
         checkpoint_every: Also save a checkpoint every this many steps.
-        resume: Continue exactly from last.pt of the checkpoint folder, if it exists.
+        resume: Continue exactly from last.pt of the checkpoint folder, if it exists. With more
+            epochs than the run had, the schedule is computed anew for their number.
         log_every: Number of steps between two logged points.
         tensorboard: Write TensorBoard event files to this folder; needs fastio[tensorboard].
         visdom: Plot on the visdom server at this URL; needs fastio[visdom].
@@ -78,6 +82,7 @@ class Options:
     warmup: float = 1.0
     label_smoothing: float = 0.0
     clip_grad_norm: float | None = None
+    ema: float | None = None
     amp: Amp | None = None
     seed: int = 0
     deterministic: bool = False
@@ -110,6 +115,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise fastio.TrainError(f"{name} must be above 0, got {value}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise fastio.TrainError(f"ema must be above 0 and below 1, got {self.ema}")
         if self.val is not None and self.val_split:
             raise fastio.TrainError("val and val_split cannot be combined: give one of them")
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
@@ -126,13 +133,11 @@ class Options:
         values.
 
         The batch is left out: what counts is the samples of a step, which the loop knows. Data is
-        known by the loader. A constant learning rate does not depend on how many epochs there are.
+        known by the loader. The run itself compares the number of epochs, which may grow.
         """
         names = [field.name for field in dataclasses.fields(self)]
         decides = names[: names.index("val_batch_size")]
         left_out = {"data", "val", "batch_size", "grad_accum", "deterministic", "early_stopping"}
-        if self.schedule == "constant":
-            left_out.add("epochs")
         return {name: getattr(self, name) for name in decides if name not in left_out}
 
 
@@ -149,6 +154,13 @@ class ImageSettings:
             AutoAugment, the three-augment of DeiT III with ColorJitter(0.3), or the colours and
             blur of SimCLR.
         erasing: Probability of RandomErasing after normalisation, 0.0 to 1.0.
+        mixup: Mix each image and label with those of another image of the batch; the weight has
+            the distribution Beta(ALPHA, ALPHA), for example 0.8. 0.0 mixes nothing.
+        cutmix: Replace a rectangle of each image by that of another image of the batch; its area
+            has the distribution Beta(ALPHA, ALPHA), for example 1.0. 0.0 replaces nothing. With
+            both, half of the batches have each.
+        repeat: How often an image occurs in an epoch, each time with random draws of its own. An
+            epoch has as many samples as with 1.
     """
 
     model: str = "resnet18"
@@ -156,9 +168,17 @@ class ImageSettings:
     label: str | None = None
     augment: Literal["none", "trivial", "rand", "auto", "three", "simclr"] = "none"
     erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    repeat: int = 1
 
     def __post_init__(self) -> None:
-        _check_least(self, 1, "size")
+        _check_least(self, 1, "size", "repeat")
+        for name in ("mixup", "cutmix"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise fastio.TrainError(
+                    f"{name} must be 0 or a positive number, got {getattr(self, name)!r}"
+                )
         _check_choices(self, "augment")
         if not 0.0 <= self.erasing <= 1.0:
             raise fastio.TrainError(f"erasing must be in [0, 1], got {self.erasing!r}")

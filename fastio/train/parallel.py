@@ -183,13 +183,26 @@ def _device(options: Options, launched: bool) -> torch.device:
     return device
 
 
+def prepare(model: nn.Module, place: Place, options: Options, trained: bool = True) -> None:
+    """Shards and compiles a model in place, as the options say.
+
+    Args:
+        model: The model.
+        place: This process.
+        options: Of the run.
+        trained: Whether it is trained. FSDP keeps what it gathers of its root module for the
+            backward pass, and of a model that is only evaluated nothing.
+    """
+    if place.parallel == "fsdp":
+        _shard(model, place, options, None if trained else True)
+    if options.compile:
+        model.compile()
+
+
 def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
     """Returns the model for training, which shares its weights with `model`."""
     wrapped = model
-    if place.parallel == "fsdp":
-        _shard(model, place, options)
-    if options.compile:
-        model.compile()
+    prepare(model, place, options)
     if place.parallel == "ddp":
         devices = [place.device] if place.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
@@ -227,17 +240,21 @@ def sync_buffers(model: nn.Module, place: Place) -> None:
             dist.broadcast(buffer, 0)
 
 
-def _shard(model: nn.Module, place: Place, options: Options) -> None:
-    """Shards a model with FSDP2, block by block."""
+def local(value: Any) -> Tensor:
+    """Returns this process's part of a weight that FSDP shards; other tensors as they are."""
+    return cast(Tensor, value.to_local() if hasattr(value, "to_local") else value)
+
+
+def _shard(model: nn.Module, place: Place, options: Options, reshards: bool | None) -> None:
+    """Shards a model with FSDP2, block by block; `reshards` is its `reshard_after_forward`."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     dtype = torch.bfloat16 if options.amp == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     mesh = init_device_mesh(place.device.type, (place.world_size,))
-    for block in list(_blocks(model)):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for part in [*_blocks(model), model]:
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -85,6 +85,13 @@ class Bar(Monitor):
             self._print(
                 f"the data has less than a batch of {batch:,} samples: each step has all of it"
             )
+        steps_in_all = options.epochs * run.steps_per_epoch
+        if options.ema is not None and 1 / (1 - options.ema) > steps_in_all:
+            self._print(
+                f"--ema {options.ema} averages about {1 / (1 - options.ema):,.0f} steps, and the "
+                f"run has {steps_in_all:,}: the average is mostly of the initial weights. Use a "
+                "lower decay"
+            )
         if place.parallel == "dp":
             faster = "torchrun --nproc-per-node N -m fastio train ... (ddp) is faster than dp"
             self._print(faster, style="dim")
@@ -92,6 +99,8 @@ class Bar(Monitor):
         self._usage = Usage.now()
         if run.progress.step:
             self._print(f"continues after step {run.progress.step:,}")
+        if run.prolonged is not None:
+            self._print(run.prolonged)
 
     def begin_epoch(self, run: Run) -> None:
         number = f"epoch {run.progress.epoch + 1}/{run.options.epochs}"

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_state_dict,
     set_model_state_dict,
     set_state_dict,
@@ -28,7 +29,7 @@ from fastio.train.learner import Learner
 from fastio.train.monitor import Monitor
 from fastio.train.objectives import Outcome
 from fastio.train.options import Options
-from fastio.train.parallel import Place, on_main
+from fastio.train.parallel import Place, local, on_main
 from fastio.train.task import Task
 
 # As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
@@ -115,8 +116,10 @@ class Run:
 
     Attributes:
         learner: The model with its optimizer, schedule and scaler.
-        model: The model, whose weights are trained and saved.
-        evaluated: The model as it is called to evaluate.
+        model: The model, whose weights are trained.
+        result: The model whose weights the run results in: with `ema` their averages, else `model`.
+        evaluated: `result` as it is called to evaluate.
+        prolonged: What a resumed run with another number of epochs does, in a few lines; else None.
         interrupted: The number of the signal that ends the run, or 0.
         units: Those that this process trained on in the epoch under way; see `Task.size`.
     """
@@ -149,7 +152,9 @@ class Run:
             lr = task.lr if options.lr is None else options.lr
             self.learner = Learner(task.model(), options, place, lr, self.steps_per_epoch)
             self.model = self.learner.model
-            self.evaluated = self.learner.called if place.parallel == "dp" else self.model
+            self.result = self.learner.averaged or self.model
+            whole = place.parallel == "dp" and self.result is self.model
+            self.evaluated = self.learner.called if whole else self.result
             _seed(options.seed + 1 + place.rank)  # dropout of its own on each
         except BaseException:
             self._open.close()
@@ -158,6 +163,7 @@ class Run:
         self.totals = Totals(place)
         self._bad_step = self._no_bad_step()
         self._best_weights: dict[str, Any] | None = None
+        self.prolonged: str | None = None
 
     def __enter__(self) -> Run:
         return self
@@ -243,20 +249,19 @@ class Run:
         if improved:
             progress.best, progress.best_epoch = value, progress.epoch
             if self.options.early_stopping and self.options.checkpoint_dir is None:
-                state = self.model.state_dict()
+                state = self.result.state_dict()
                 self._best_weights = {name: value.clone() for name, value in state.items()}
         return improved
 
     def save(self, best: bool = False) -> None:
         """Saves the run; `best` also keeps it as the best one. All processes call it."""
         self.check_weights()
-        model, optimizer = self._full_states()
+        states = self._full_states()
         random_states = self.place.gather(checkpoint.rng_state(self.place.device))
         content = {
             "identity": self._identity(),
             "world_size": self.place.world_size,
-            "model": model,
-            "optimizer": optimizer,
+            **states,
             "scheduler": self.learner.scheduler.state_dict(),
             "scaler": self.learner.scaler.state_dict(),
             "loader": self.loader.state_dict(),
@@ -266,13 +271,16 @@ class Run:
         # No process continues, or ends, before the files are written.
         on_main(self.place, lambda: self._write(content, best))
 
-    def _full_states(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the states of model and optimizer, on rank 0's CPU. All processes call it."""
+    def _full_states(self) -> dict[str, Any]:
+        """Returns the states of models and optimizer, on rank 0's CPU. All processes call it."""
         if not self.place.main and self.place.parallel != "fsdp":
-            return {}, {}
+            return {}
         how = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        states = get_state_dict(self.model, self.learner.optimizer, options=how)
-        return cast(tuple[dict[str, Any], dict[str, Any]], states)
+        model, optimizer = get_state_dict(self.model, self.learner.optimizer, options=how)
+        states: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        if self.learner.averaged is not None:
+            states["ema"] = get_model_state_dict(self.learner.averaged, options=how)
+        return states
 
     def _write(self, content: dict[str, Any], best: bool) -> None:
         if best:  # first, so that what `last` calls the best is there
@@ -301,7 +309,7 @@ class Run:
                 )
             return
         content = checkpoint.load(path)
-        checkpoint.check_identity(content["identity"], self._identity(), path)
+        before = checkpoint.check_identity(content["identity"], self._identity(), path)
         self.loader.load_state_dict(content["loader"])
         try:
             set_state_dict(
@@ -311,23 +319,49 @@ class Run:
                 optim_state_dict=content["optimizer"],
                 options=_FULL,
             )
+            if self.learner.averaged is not None:
+                set_model_state_dict(self.learner.averaged, content["ema"], options=_FULL)
         except (RuntimeError, KeyError) as error:
             raise fastio.CheckpointError(f"{path} does not fit the model: {error}") from error
-        self.learner.scheduler.load_state_dict(content["scheduler"])
+        if before == self.options.epochs:
+            self.learner.scheduler.load_state_dict(content["scheduler"])
+        else:
+            self._prolong(before, content["scheduler"])
         self.learner.scaler.load_state_dict(content["scaler"])
         self.progress = Progress(**content["progress"])
         if content["world_size"] == self.place.world_size:
             checkpoint.restore_rng_state(content["rng"][self.place.rank], self.place.device)
+
+    def _prolong(self, before: int, scheduler: Mapping[str, Any]) -> None:
+        """Goes on with the schedule of another number of epochs than the run had before."""
+        self.learner.reschedule(scheduler["last_epoch"])
+        old, (new, *_) = scheduler["_last_lr"][0], self.learner.scheduler.get_last_lr()
+        epochs, schedule = self.options.epochs, self.options.schedule
+        said = f"the run had {before} epochs and now has {epochs}. "
+        warmed = round(self.options.warmup * self.steps_per_epoch)
+        if schedule == "constant" and warmed < min(before, epochs) * self.steps_per_epoch:
+            self.prolonged = (
+                f"{said}The learning rate is constant: {new:.2e} as before, and the result that of "
+                f"{epochs} epochs from the beginning"
+            )
+            return
+        self.prolonged = (
+            f"{said}The schedule {schedule} is computed anew for {epochs} epochs: the learning "
+            f"rate goes on at {new:.2e}, where it had come to {old:.2e}, and the warm-up is not "
+            f"repeated. The steps until here followed the schedule of {before} epochs, so the "
+            f"result is not that of {epochs} epochs from the beginning"
+        )
 
     def restore_best(self) -> None:
         """Restores the model's weights of the best epoch."""
         if self.progress.best is None:
             return  # the metric was never a number
         if self._best_weights is not None:
-            self.model.load_state_dict(self._best_weights)
+            self.result.load_state_dict(self._best_weights)
         else:
-            best = checkpoint.load(self._path(BEST))["model"]
-            set_model_state_dict(self.model, best, options=_FULL)
+            best = checkpoint.load(self._path(BEST))
+            name = "model" if self.result is self.model else "ema"
+            set_model_state_dict(self.result, best[name], options=_FULL)
 
     def _path(self, name: str) -> Path:
         folder = Path(str(self.options.checkpoint_dir))
@@ -409,11 +443,6 @@ def check_loaders(
 
 def finite_weights(model: nn.Module, place: Place) -> bool:
     """Returns whether the weights are finite on all processes. All processes call it."""
-    parts = [_local(weight).isfinite().all() for weight in model.parameters()]
+    parts = [local(weight).isfinite().all() for weight in model.parameters()]
     good = torch.stack(parts).all().float() if parts else torch.ones((), device=place.device)
     return bool(place.lowest(good))
-
-
-def _local(value: Any) -> Tensor:
-    """Returns this process's part of a weight that FSDP shards; other tensors as they are."""
-    return cast(Tensor, value.to_local() if hasattr(value, "to_local") else value)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio import errors
 from fastio.cli import main
+from tests.support import import_torchvision
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -39,6 +40,7 @@ GIVEN = {
     "mixes.md": ["tokens", "more"],
     "order.md": ["packed"],
     "python.md": ["packed"],
+    "recipes.md": ["photos", "packed"],
     "remote.md": ["photos"],
     "tars.md": ["packed"],
     "training.md": ["packed"],
@@ -141,6 +143,8 @@ def workplace(
 def test_all_snippets_of_a_page_run_in_order(page: Path, data: Path, workplace: Path) -> None:
     for name in GIVEN.get(page.name, ()):
         shutil.copytree(data / name, workplace / name)
+    if "import torchvision" in page.read_text():
+        import_torchvision()  # after which the page can import it
     names = run_page(page)
     for value in names.values():
         if isinstance(value, fastio.Loader):

@@ -93,6 +93,11 @@ class Stats:
         """The fraction of the iteration time that the caller waited for data, 0.0 to 1.0."""
         return self.wait_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
+    @property
+    def busy_s(self) -> float:
+        """The time that native threads worked or waited for bytes, summed over threads."""
+        return self.read_s + self.decode_s + self.resample_s + self.augment_s
+
     def snapshot(self) -> Stats:
         """Returns a copy that later work does not change."""
         return replace(self)

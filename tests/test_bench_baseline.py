@@ -16,10 +16,8 @@ from fastio.diagnose.bench.baseline import (
     Delivery,
     PillowFolder,
     TorchLoader,
-    evaluation_edge,
-    middle,
-    random_box,
 )
+from fastio.diagnose.imagesteps import evaluation_edge, middle, random_box
 from fastio.errors import BenchError
 from tests.support import import_torchvision, numbered_folder, told
 

@@ -221,7 +221,7 @@ def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
     code, _, errors = run(data, "--model", "dlrm", *QUICK)
     assert code == 1
     assert "no field 'label'; the fields are dense, sparse, clicked" in errors
-    assert "MODULE:FUNCTION" in errors
+    assert "MODULE:NAME" in errors
     assert (
         "no model 'resnet18' for tables. Known models: dlrm, mlp"
         in run(data, "--model", "resnet18")[2]
@@ -278,7 +278,7 @@ def test_too_few_batches_of_dataloader_are_no_figure(
         (["{folder}", "--json", "{folder}/no/where.json"], 1, "cannot be written"),
         (["{folder}", "--model", "resnet18", "--val", "{folder}"], 1, "val needs epochs"),
         (["{folder}", "--model", "convnet", "--epochs", 1, "--val", "nowhere"], 1, "nowhere"),
-        (["{folder}", "--model", "no:where", *QUICK], 1, "MODULE:FUNCTION"),
+        (["{folder}", "--model", "no:where", *QUICK], 1, "MODULE:NAME"),
         (["{folder}", "--model", "convnet", "--device", "gpu"], 1, "device 'gpu' cannot be used"),
         (
             ["{folder}", "--ladder", "--batch-size", 4, "--device", "gpu"],
@@ -291,7 +291,7 @@ def test_too_few_batches_of_dataloader_are_no_figure(
             1,
             "have no weights yet",
         ),
-        (["{folder}", "--transform", "fastio:nothing"], 1, "MODULE:FUNCTION"),
+        (["{folder}", "--transform", "fastio:nothing"], 1, "MODULE:NAME"),
         (["{folder}", "--baseline", "nothing"], 1, "nothing is not a folder"),
     ],
 )

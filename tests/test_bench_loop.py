@@ -274,7 +274,9 @@ def test_without_computing_there_is_no_utilisation() -> None:
 
 def test_every_moment_counts_for_one_stage() -> None:
     found = stage_seconds(made(), "decode")
-    assert found == pytest.approx({"compute": 4.2, "copy": 0.0, "transform": 0.6, "decode": 1.2})
+    assert found == pytest.approx(
+        {"compute": 4.2, "copy": 0.0, "transform": 0.6, "decode": 1.2, "augment": 0.0}
+    )
     assert sum(found.values()) == pytest.approx(6.0)
 
 

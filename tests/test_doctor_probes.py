@@ -22,6 +22,7 @@ from PIL import Image
 import fastio
 from fastio.diagnose import Use, diagnose
 from fastio.diagnose.facts import Facts
+from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.probes import data as data_probes
 from fastio.diagnose.probes import examine
 from fastio.diagnose.probes import machine as machine_probes
@@ -331,7 +332,7 @@ def test_rates_are_known_where_all_time_is_gone_at_the_beginning(
 
     monkeypatch.setattr("fastio.diagnose.probes.remote._SECONDS", -1.0)
     assert is_rate(stream_rate(Store(), "object", 1000, 3, 100))  # type: ignore[arg-type]
-    part = image_probes.pillow_part([encoded()], 16, -1.0)
+    part = image_probes.pillow_part([encoded()], ImageSteps.usual(16), -1.0)
     assert part.samples == 1
     assert part.seconds > 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastio
+from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.probes.data import Images
 from fastio.diagnose.probes.rates import (
     Attempts,
@@ -18,6 +19,7 @@ from fastio.diagnose.probes.rates import (
     images_part,
     in_turns,
     loader_part,
+    rates_of,
     within,
 )
 from fastio.sources import FolderDataset
@@ -36,12 +38,13 @@ def test_loaders_take_turns_there_and_back() -> None:
 
     found = in_turns({"a": measure("a"), "b": measure("b")}, Attempts(60.0), turns=2)
     assert asked == ["a", "b", "b", "a"]
-    assert found == {"a": (10 + 40) / 2, "b": (20 + 30) / 2}
+    assert rates_of(found) == {"a": (10 + 40) / 2, "b": (20 + 30) / 2}
 
 
 def test_longer_turns_count_for_more() -> None:
     parts = iter([Part(100.0, 1.0), Part(100.0, 3.0)])
-    assert in_turns({"a": lambda _: next(parts)}, Attempts(60.0), turns=2) == {"a": 50.0}
+    found = in_turns({"a": lambda _: next(parts)}, Attempts(60.0), turns=2)
+    assert rates_of(found) == {"a": 50.0}
 
 
 def test_what_fails_has_no_more_turns_and_the_others_go_on() -> None:
@@ -53,14 +56,14 @@ def test_what_fails_has_no_more_turns_and_the_others_go_on() -> None:
 
     attempts = Attempts(60.0)
     found = in_turns({"bad": fails, "good": lambda _: Part(5.0, 1.0)}, attempts, turns=4)
-    assert found == {"good": 5.0}
+    assert rates_of(found) == {"good": 5.0}
     assert asked == ["bad"]
     assert attempts.notes == ["bad: it is broken"]
 
 
 def test_what_a_loader_hands_over_counts_from_behind_its_start(tmp_path: Path) -> None:
     images = Images(FolderDataset(numbered_folder(tmp_path)), "image", range(24))
-    part = images_part(images, 2, 16, 0.01)
+    part = images_part(images, 2, ImageSteps.usual(16).native, 0.01)
     assert part is not None
     assert part.samples >= 3 * 32
     assert part.samples % 32 == 0

@@ -18,7 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import fastio
-from fastio.diagnose.bench.baseline import PillowFolder, evaluation_edge
+from fastio.diagnose.bench.baseline import PillowFolder
+from fastio.diagnose.imagesteps import evaluation_edge
 from fastio.train.kinds import MEAN, STD
 
 CLASSES = 6

@@ -32,6 +32,7 @@ _WRITTEN = {
     "transforms": Written(
         "transform", "MODULE:FUNCTION", "May be repeated.", many=True, parse=_functions
     ),
+    "pipeline": Written(metavar="MODULE:NAME"),
     "model": Written(metavar="NAME|MODULE:FUNCTION"),
     "rate": Written("accelerator", "RATE"),
     "bus": Written(metavar="GB/S", parse=lambda given: given * 1e9),

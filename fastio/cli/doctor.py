@@ -22,6 +22,7 @@ EXIT_FINDINGS = 3
 
 _WRITTEN = {
     "data": Written(argument=True),
+    "pipeline": Written(metavar="MODULE:NAME"),
     "model_rate": Written(metavar="SAMPLES/S", least=0.001),
     "fail_over": Written(least=1.0),
 }

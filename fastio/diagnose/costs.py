@@ -33,6 +33,7 @@ class Costs:
 
     Attributes:
         prep_s: the loader's threads, with the data in memory, without Python transforms.
+        augment_s: the part of `prep_s` that is operations on pixels, such as ColorJitter.
         fetch_s: the loader alone, cold: waiting for storage, and decoding. 0.0 if not measured.
         transform_s: Python transforms, on the thread of the training loop.
         copy_s: copies to the device.
@@ -45,6 +46,7 @@ class Costs:
     """
 
     prep_s: float
+    augment_s: float = 0.0
     fetch_s: float = 0.0
     transform_s: float = 0.0
     copy_s: float = 0.0
@@ -95,7 +97,8 @@ class Costs:
         """Returns the samples per second of each stage alone. Stages without cost are left out."""
         stages: dict[Stage, float] = {
             "fetch": self.fetch_s,
-            "decode": self.prep_s,
+            "decode": self.prep_s - self.augment_s,
+            "augment": self.augment_s,
             "transform": self.transform_s,
             "copy": self.copy_s,
             "compute": self.compute_s,
@@ -105,7 +108,9 @@ class Costs:
     def waits_for(self, cold: bool = False) -> Stage:
         """Returns the stage that limits the rate; of stages that run in turn, the longest."""
         if self.supply_s(cold) >= self.loop_s:
-            return "fetch" if cold and self.fetch_s > _SLOWER * self.prep_s else "decode"
+            if cold and self.fetch_s > _SLOWER * self.prep_s:
+                return "fetch"
+            return "augment" if self.augment_s > self.prep_s / 2 else "decode"
         stages: dict[Stage, float] = {
             "transform": self.transform_s,
             "copy": self.copy_s,
@@ -137,8 +142,10 @@ def costs(measured: Measured) -> Costs:
     if alone:
         prep_s = 1 / alone
     fetch_s = each("loader_cold", "seconds")
+    warm = measured.phase("loader_warm")
     return Costs(
         prep_s=prep_s,
+        augment_s=prep_s * warm.busy.augment_share if warm else 0.0,
         fetch_s=fetch_s if fetch_s > _SLOWER * max(prep_s, transform_s) else 0.0,
         transform_s=transform_s,
         copy_s=each("together_warm", "busy.copy_s"),
@@ -219,6 +226,9 @@ class Case(Known):
         decode, copies = self.given("loader_rate"), self.given("copy_rate")
         found = Costs(
             prep_s=1 / decode if decode else 0.0,
+            augment_s=self.facts.images.augment_share / decode
+            if self.facts.images and decode
+            else 0.0,
             fetch_s=fetch_s,
             copy_s=1 / copies if copies else 0.0,
         )
@@ -343,9 +353,11 @@ class Case(Known):
         data = known(self.facts.data)
         data = replace(data, nbytes=round(data.nbytes * trial.bytes_share))
         stays = Case(self.facts.replaced(data=data), self.use).in_memory
+        prep_s = self.now.prep_s * trial.before_rate / trial.rate
         return replace(
             self.now,
-            prep_s=self.now.prep_s * trial.before_rate / trial.rate,
+            prep_s=prep_s,
+            augment_s=min(self.now.augment_s, prep_s),
             fetch_s=0.0 if stays else self.now.fetch_s * trial.bytes_share,
         )
 

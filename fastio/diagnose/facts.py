@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Storage = Literal["disk", "memory", "network"]
+StepKind = Literal[
+    "decode",
+    "crop",  # crops, resizes and flips
+    "augment",  # operations on pixels that fastio has natively, such as ColorJitter
+    "convert",  # to tensors and floats, Normalize
+    "python",  # functions that fastio does not know, and runs in Python as well
+]
 
 
 @dataclass(frozen=True)
@@ -210,6 +218,26 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class StepFacts:
+    """What a step takes of a worker of torch's DataLoader.
+
+    Attributes:
+        name: "decode", or the transform in a few words.
+        kind: what the step does.
+        seconds: seconds of a sample, in one process.
+    """
+
+    name: str
+    kind: StepKind
+    seconds: float
+
+
+def spent(steps: Iterable[StepFacts], *kinds: StepKind) -> float:
+    """Returns the seconds of a sample in steps of some kinds; of all kinds if none is given."""
+    return sum(step.seconds for step in steps if not kinds or step.kind in kinds)
+
+
+@dataclass(frozen=True)
 class ImageFacts:
     """Facts of a dataset's images, from a sample, and how fast they are decoded from memory.
 
@@ -224,7 +252,10 @@ class ImageFacts:
         rate, one_thread_rate: images a second of fastio.Loader, cropped and resized, with
             `threads` and with one.
         used: (threads, rate) of a loader with the user's number of threads.
-        pillow_rate: images per second of one process that decodes, crops and resizes with Pillow.
+        pillow_rate: images per second of one process that decodes with Pillow, and transforms in
+            Python.
+        steps: what these take, in order.
+        augment_share: share of the busy time of fastio's threads that operations on pixels take.
         trials: parts of the data packed as trials.
     """
 
@@ -242,6 +273,8 @@ class ImageFacts:
     one_thread_rate: float | None = None
     used: tuple[int, float] | None = None
     pillow_rate: float | None = None
+    steps: tuple[StepFacts, ...] = ()
+    augment_share: float = 0.0
     trials: tuple[Trial, ...] = ()
 
     @property

@@ -10,6 +10,7 @@ Culprit = Literal[
     "fetch",  # a local disk, or a file system that behaves like one
     "network",  # bytes that come from another machine
     "decode",  # the format: decoding takes all threads
+    "augment",  # operations on pixels, such as ColorJitter, in Python
     "transform",  # transforms written in Python
     "threads",  # fewer threads than cores, or more than are of use
     "copy",  # memory to the device
@@ -62,6 +63,11 @@ TRANSFORMS = (
     "replace it by one of fastio's transforms, run it on the device (Loader(device=)) or on whole "
     "batches, or apply it once, before packing"
 )
+NATIVE_AUGMENTATION = (
+    "replace them by fastio's transforms of the same names as torchvision's (ColorJitter, "
+    "RandAugment, ...), which native threads run"
+)
+FEWER_OPERATIONS = "more cores, or fewer and cheaper operations on pixels, or smaller crops"
 COPIES_AHEAD = (
     "Loader(device=...): batches are copied from pinned memory on a stream of their own, ahead of "
     "the step"

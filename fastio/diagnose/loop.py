@@ -360,7 +360,8 @@ def stage_layers(run: Run, waiting: Stage) -> Layers:
 def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
     """Returns the seconds of a run by stage; each moment counts for the first stage that was busy.
 
-    What no stage was busy in (the loop itself) counts as computing. The sum is the run's time.
+    What no stage was busy in (the loop itself) counts as computing. The waiting for decoding is
+    divided into decoding and augmentation as the work of the threads is. The sum is the run's time.
     """
     found: dict[Stage, float] = {}
     free = [(run.begin_s, run.stop_s)]
@@ -369,6 +370,10 @@ def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
         found[stage] = found.get(stage, 0.0) + total(free) - total(rest)
         free = rest
     found["compute"] += total(free)
+    if waiting == "decode":
+        share = _phase("together_warm", run).busy.augment_share
+        found["augment"] = share * found["decode"]
+        found["decode"] -= found["augment"]
     return found
 
 

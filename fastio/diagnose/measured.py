@@ -10,7 +10,7 @@ import types
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fastio.diagnose.facts import DataFacts, MachineFacts
+from fastio.diagnose.facts import DataFacts, MachineFacts, StepFacts, StepKind, spent
 from fastio.errors import MeasuredInvalid
 
 FORMAT = 2  # of the JSON; a reader refuses others
@@ -26,7 +26,7 @@ PhaseName = Literal[
     "baseline_together",
 ]
 TOGETHER: tuple[PhaseName, ...] = ("together_warm", "together_cold", "baseline_together")
-Stage = Literal["fetch", "decode", "transform", "copy", "compute"]
+Stage = Literal["fetch", "decode", "augment", "transform", "copy", "compute"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order of the data flow
 Part = Stage | Literal["wait"]  # of an epoch that is not told apart further
 
@@ -92,6 +92,12 @@ class Busy:
     transform_s: float = 0.0
     compute_s: float = 0.0
 
+    @property
+    def augment_share(self) -> float:
+        """The share of the time of the loader's threads in which they changed pixels."""
+        busy_s = self.read_s + self.decode_s + self.resample_s + self.augment_s
+        return self.augment_s / busy_s if busy_s else 0.0
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -151,9 +157,10 @@ class Epoch:
         epoch_s: seconds of the epoch.
         stages: seconds of each stage, which add up to the epoch. "fetch": waiting for storage or
             network, which is what the cold run takes longer than the warm one. "decode": waiting
-            for the loader's threads, which read from memory, decode and resize. "transform":
-            Python transforms. "copy": waiting for copies to the device. "compute": the model. Of
-            DataLoader, whose workers are not looked into, "compute" alone.
+            for the loader's threads, which read from memory, decode and resize. "augment": waiting
+            for the same threads, as much of it as operations on pixels are of their work.
+            "transform": Python transforms. "copy": waiting for copies to the device. "compute":
+            the model. The waiting for DataLoader is divided as the work of one process is.
     """
 
     name: Literal["warm", "cold", "DataLoader"]
@@ -310,6 +317,7 @@ class Measured:
         baseline: path of the folder that DataLoader reads; "" without a baseline.
         packed_samples_per_s: rate of the loader alone on a part of the data that was packed with
             the block codec as a trial, with the same threads; None if not tried.
+        worker_steps: what a sample takes of a worker of DataLoader; () without a baseline.
     """
 
     machine: MachineFacts
@@ -326,6 +334,7 @@ class Measured:
     notes: tuple[str, ...] = ()
     baseline: str = ""
     packed_samples_per_s: float | None = None
+    worker_steps: tuple[StepFacts, ...] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Returns the run of that name, or None if it was not made."""
@@ -341,9 +350,22 @@ class Measured:
         baseline = self.phase("baseline_together")
         if baseline is not None and baseline.samples and baseline.seconds > 0:
             compute_s = baseline.busy.compute_s / baseline.samples * self.dataset.rows
-            stages: dict[Stage, float] = {"compute": compute_s} if compute_s else {}
-            found.append(Epoch("DataLoader", self.epoch_s(baseline), stages))
+            epoch_s = self.epoch_s(baseline)
+            stages = self._worker_stages(max(0.0, epoch_s - compute_s))
+            stages |= {"compute": compute_s} if compute_s else {}
+            found.append(Epoch("DataLoader", epoch_s, stages))
         return found
+
+    def _worker_stages(self, wait_s: float) -> dict[Stage, float]:
+        """Returns seconds of waiting for DataLoader, divided as the steps of its workers are."""
+        kinds: dict[Stage, tuple[StepKind, ...]] = {
+            "decode": ("decode", "crop", "convert"),
+            "augment": ("augment",),
+            "transform": ("python",),
+        }
+        whole_s = spent(self.worker_steps)
+        parts = {stage: spent(self.worker_steps, *names) for stage, names in kinds.items()}
+        return {stage: wait_s * part / whole_s for stage, part in parts.items() if part}
 
     def epoch_s(self, phase: Phase) -> float:
         """Returns the seconds of a whole epoch at a phase's rate; 0.0 for an empty phase."""

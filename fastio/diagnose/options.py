@@ -77,6 +77,9 @@ class Options:
         threads: Number of threads of the loader; 0 uses all cores.
         size: Height and width of cropped images, in pixels.
         length: Number of tokens per window (default: 1,024; 512 for a model by name).
+        pipeline: The transforms of each image in your script: a torchvision transform, a list of
+            transforms, or an ImageFolder or DataLoader that has one (default: a random crop and a
+            flip). The baseline runs them in Python, the loader natively.
         transforms: A function of your own, called on each batch of images, or on whole batches if
             there are no images.
         model: The model to train: alexnet, convnet, resnet18, resnet50, vit-tiny or vit-small on
@@ -113,6 +116,7 @@ class Options:
     threads: int = 0
     size: int = 224
     length: int | None = None
+    pipeline: str | None = None
     transforms: tuple[Callable[[Any], Any], ...] = ()
     model: str | None = None
     amp: Literal["bf16", "fp16"] | None = None
@@ -181,6 +185,9 @@ class Use:
         batch_size: Samples per step.
         threads: num_workers of your loader (default: all cores).
         crop: Height and width of cropped images, in pixels.
+        pipeline: The transforms of each image in your script: a torchvision transform, a list of
+            transforms, or an ImageFolder or DataLoader that has one (default: a random crop and a
+            flip).
         model_rate: Throughput of the model alone, as `fastio bench` measures it.
         cache: Cache folder of your loader, for a URL.
         epochs: Planned epochs (default: many).
@@ -191,6 +198,7 @@ class Use:
     batch_size: int = 256
     threads: int | None = None
     crop: int = 224
+    pipeline: str | None = None
     model_rate: float | None = None
     cache: str | None = None
     epochs: int | None = None

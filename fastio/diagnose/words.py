@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
+from fastio.diagnose.facts import StepFacts, spent
 from fastio.shown import shown
 
 NO_FINDINGS = "Nothing was found that would make an epoch shorter."
@@ -102,6 +104,22 @@ def times(value: float | None) -> str:
         return NOTHING
     digits = 2 if value < 1.995 else 1 if value < 99.95 else 0
     return f"{value:,.{digits}f}{TIMES}"
+
+
+def steps_line(steps: Iterable[StepFacts]) -> str:
+    """Returns what a sample takes in each kind of step, by name where several matter: "decode 5.2
+    ms, crop 1.1 ms, augment 7.4 ms (RandAugment 5.0, ColorJitter 2.4)".
+    """
+    found = list(steps)
+    kinds = dict.fromkeys(step.kind for step in found)
+    parts = []
+    for kind in kinds:
+        these = [step for step in found if step.kind == kind]
+        names = [f"{step.name} {_three_digits(step.seconds * 1e3)}" for step in these]
+        told = f" ({', '.join(names)})" if kind in ("augment", "python") else ""
+        kind_name = "your functions" if kind == "python" else kind
+        parts.append(f"{kind_name} {_three_digits(spent(these) * 1e3)} ms{told}")
+    return ", ".join(parts)
 
 
 def size(nbytes: float) -> str:

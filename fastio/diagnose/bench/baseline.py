@@ -7,10 +7,9 @@ torchvision's transforms are written out here, so that the comparison needs no o
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
+from fastio.diagnose.imagesteps import ImageSteps, PythonStep, decoded, middle
 from fastio.diagnose.loop import Given
 from fastio.diagnose.options import Options
 from fastio.errors import BenchError, SourceNotFound
@@ -40,16 +40,26 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
         size: height and width of the images, in pixels.
         normalized: float32, normalised by ImageNet's mean and deviation; else uint8.
         augment: crop at random and flip half of them; else resize and take the middle.
+        steps: transforms to run instead; what they return is left as it is, unless it is a PIL
+            image or uint8.
 
     Raises:
         BenchError: it is no folder, or there are no images in class folders.
     """
 
-    def __init__(self, folder: str, size: int, normalized: bool, augment: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str,
+        size: int,
+        normalized: bool,
+        augment: bool = True,
+        steps: Sequence[PythonStep] | None = None,
+    ) -> None:
         found = image_folder(folder)
         self.samples = list(zip(found.paths, map(int, found.labels), strict=True))
-        self._size = size
-        self._augment = augment
+        usual = ImageSteps.usual(size).python
+        central = (PythonStep("CenterCrop", "crop", partial(middle, size=size)),)
+        self._steps = steps if steps is not None else usual if augment else central
         self._normalized = normalized
         self._mean, self._std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
 
@@ -59,12 +69,14 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self.samples[index]
         with open(path, "rb", opener=only_files) as file:
-            image = Image.open(file).convert("RGB")
-        image = random_crop(image, self._size) if self._augment else middle(image, self._size)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-        if not self._normalized:
-            return pixels, label
-        return pixels.float().div_(255).sub_(self._mean).div_(self._std), label
+            image: Any = decoded(file.read())
+        for step in self._steps:
+            image = step.function(image)
+        if isinstance(image, Image.Image):
+            image = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        if not self._normalized or image.dtype != torch.uint8:
+            return image, label
+        return image.float().div_(255).sub_(self._mean).div_(self._std), label
 
 
 def image_folder(folder: str) -> FolderDataset:
@@ -84,43 +96,6 @@ def image_folder(folder: str) -> FolderDataset:
         raise BenchError(
             f"{folder} has no subfolders with images, which the DataLoader baseline needs: {error}"
         ) from error
-
-
-def random_crop(image: Image.Image, size: int) -> Image.Image:
-    """Applies RandomResizedCrop(size) and RandomHorizontalFlip() as torchvision draws them."""
-    image = image.crop(random_box(image.width, image.height))
-    image = image.resize((size, size), Image.Resampling.BILINEAR)
-    if random.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return image
-
-
-def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """Returns (left, top, right, bottom) of a random crop."""
-    for _ in range(10):
-        area = width * height * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            x, y = random.randint(0, width - w), random.randint(0, height - h)
-            return x, y, x + w, y + h
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    x, y = (width - w) // 2, (height - h) // 2
-    return x, y, x + w, y + h
-
-
-def middle(image: Image.Image, size: int) -> Image.Image:
-    """Applies Resize(evaluation_edge(size)) and CenterCrop(size)."""
-    edge, shorter = evaluation_edge(size), min(image.width, image.height)
-    width, height = edge * image.width // shorter, edge * image.height // shorter
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    x, y = round((width - size) / 2), round((height - size) / 2)
-    return image.crop((x, y, x + size, y + size))
-
-
-def evaluation_edge(size: int) -> int:
-    """Returns the shorter edge before the centre crop: 256 for 224, and in proportion."""
-    return size * 8 // 7
 
 
 class _Collate:
@@ -232,7 +207,8 @@ def baseline_loader(
     # Loader.
     there = device is not None and device.type == "cuda" and not options.transforms
     assert options.baseline is not None
-    images = PillowFolder(options.baseline, options.size, normalized and not there)
+    steps = None if options.pipeline is None else ImageSteps.named(options.pipeline).python
+    images = PillowFolder(options.baseline, options.size, normalized and not there, steps=steps)
     delivery = None
     if device is not None:
         delivery = Delivery(device, options.channels_last, normalize=there)

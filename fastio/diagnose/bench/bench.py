@@ -104,6 +104,7 @@ def _measure(runs: Runs) -> Measured:
         notes=tuple(runs.notes + _about(subject, compute)),
         baseline=options.baseline or "",
         packed_samples_per_s=packed,
+        worker_steps=runs.worker_steps() if options.baseline else (),
     )
     measured = replace(
         measured,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from fastio.device import resolve_device
 from fastio.diagnose.bench.subject import Subject, check_model
 from fastio.diagnose.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
+from fastio.diagnose.imagesteps import load_named
 from fastio.diagnose.options import PRESETS, Options, Preset
 from fastio.errors import BenchError
 from fastio.tensors.trees import first_tensor
@@ -94,13 +91,7 @@ def load_function(name: str) -> Any:
     Raises:
         BenchError: there is none.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module, _, attribute = name.partition(":")
-    try:
-        found = attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BenchError(f"{name} cannot be imported as MODULE:FUNCTION: {error}") from error
+    found = load_named(name)
     if not callable(found):
         raise BenchError(f"{name} is not a function")
     return found

@@ -21,11 +21,13 @@ from fastio.diagnose.bench.compute import model_device
 from fastio.diagnose.bench.runs import Progress
 from fastio.diagnose.bench.subject import check_model, work_folder
 from fastio.diagnose.bench.training import check_classes
+from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.options import BenchError, Options
 from fastio.pack import pack
 from fastio.runtime.cores import available_cores
 from fastio.train import Options as TrainOptions
+from fastio.transforms import RandomErasing, TrivialAugmentWide
 
 BATCH_SIZE = 64  # samples of a step, of all processes together
 
@@ -45,6 +47,9 @@ class Recipe:
         pin_memory: batches are put in pinned memory, and copied without waiting.
         prefetch: the Loader brings batches to the device ahead of the step.
         processes: of DistributedDataParallel; 1: none.
+        full: with augmentation as in full recipes: `pipeline`, or else TrivialAugmentWide and
+            RandomErasing.
+        pipeline: the transforms of the full recipe, "module:name"; None: the usual ones.
     """
 
     name: str
@@ -56,6 +61,18 @@ class Recipe:
     pin_memory: bool = False
     prefetch: bool = False
     processes: int = 1
+    full: bool = False
+    pipeline: str | None = None
+
+    @property
+    def transforms(self) -> list[Any]:
+        """The transforms of the Loader, which give normalised float32 images."""
+        if self.full and self.pipeline is not None:
+            return list(ImageSteps.named(self.pipeline, normalized=True).native)
+        crop, flip, normalize = ImageSteps.usual(self.size, normalized=True).native
+        if not self.full:
+            return [crop, flip, normalize]
+        return [crop, flip, TrivialAugmentWide(), normalize, RandomErasing(0.1)]
 
     def write(self, path: Path) -> None:
         """Writes a file that `read` reads."""
@@ -107,6 +124,7 @@ def recipes(
         ("torch.compile", {}, {"compile": True}, _no_compiler(device)),
         ("channels_last", {}, {"channels_last": True}, ""),
         ("DDP, 2 processes", {"processes": 2}, {}, _no_second(device, cores, training.batch_size)),
+        ("full recipe: augmentation", {"full": True, "pipeline": options.pipeline}, {}, ""),
     ]
     found = [Recipe("DataLoader, 0 workers", training, options.model, options.size)]
     current = found[0]

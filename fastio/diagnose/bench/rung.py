@@ -15,7 +15,6 @@ from typing import Any
 from fastio.diagnose.bench.baseline import Delivery, PillowFolder, TorchLoader
 from fastio.diagnose.bench.compute import image_model
 from fastio.diagnose.bench.ladder import Recipe
-from fastio.diagnose.bench.subject import image_steps
 from fastio.diagnose.bench.training import ImageTrial
 from fastio.diagnose.options import Options
 from fastio.loader import Loader
@@ -63,7 +62,7 @@ def _loader(recipe: Recipe, place: Place) -> Any:
         return training_loader(
             replace(options, threads=threads),
             place,
-            transforms=image_steps(recipe.size, normalized=True),
+            transforms=recipe.transforms,
             device=place.device if recipe.prefetch else None,
             channels_last=options.channels_last,
         )

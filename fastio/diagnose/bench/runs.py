@@ -9,16 +9,17 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from fastio.diagnose.bench.baseline import baseline_loader
+from fastio.diagnose.bench.baseline import baseline_loader, image_folder
 from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.device import Device, resident
+from fastio.diagnose.facts import StepFacts
 from fastio.diagnose.loop import Limit, Resident, Run, phase_of, run_loop
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
 from fastio.diagnose.probes.data import MOST_FILES, can_drop, chosen, drop
 from fastio.diagnose.probes.machine import own_cpu_s
 from fastio.diagnose.probes.rates import loader_part
-from fastio.diagnose.probes.samples import packed_trial
+from fastio.diagnose.probes.samples import packed_trial, pillow_part, step_facts
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores
 
@@ -40,6 +41,7 @@ _MOST_COLD = 5
 _LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
 _LEAST_BATCHES = 3  # of DataLoader, behind those that its workers began with
 _RESIDENT = 2  # batches
+_STEPPED, _STEPPED_SHARE = 128, 0.02  # images for the steps of a worker, and part of the time
 
 
 class Runs:
@@ -225,6 +227,17 @@ class Runs:
                 break
             found.append(phase_of(name, [run]))
         return found
+
+    def worker_steps(self) -> tuple[StepFacts, ...]:
+        """Measures in this process what a sample takes of a worker of DataLoader, by steps."""
+        assert self.subject.options.baseline is not None
+        paths = image_folder(self.subject.options.baseline).paths
+        steps = self.subject.steps
+        if steps.by_user and not steps.python:
+            return ()
+        files = [Path(path).read_bytes() for path in chosen(list(map(Path, paths)), _STEPPED)]
+        seconds = self.subject.options.seconds * _STEPPED_SHARE
+        return step_facts(steps, pillow_part(files, steps, seconds))
 
     def _seconds(self, share: str) -> float:
         """Returns the seconds of a phase."""

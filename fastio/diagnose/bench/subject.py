@@ -16,6 +16,7 @@ import torch
 
 from fastio.diagnose.device import Interval
 from fastio.diagnose.facts import DataFacts
+from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.data import facts_of, local_files
 from fastio.errors import BenchError, TrainError
@@ -26,11 +27,11 @@ from fastio.shown import without_secrets
 from fastio.sources import open as open_data
 from fastio.store import is_remote
 from fastio.train import Options as TrainOptions
-from fastio.train.kinds import MEAN, STD, LearnedTask, tabular_task, text_task
+from fastio.train.kinds import LearnedTask, tabular_task, text_task
 from fastio.train.models import ENCODER_SIZES, IMAGE_MODELS, TABULAR_MODELS
 from fastio.train.options import TabularSettings, TextSettings
 from fastio.train.parallel import Place
-from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
+from fastio.transforms import OnBatch
 from fastio.views.base import view_of
 from fastio.views.windows import TokenWindows
 
@@ -236,13 +237,20 @@ class Subject:
             return {}
         return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
 
+    @cached_property
+    def steps(self) -> ImageSteps:
+        """The transforms of each image, as the model needs them."""
+        named = self.options.pipeline
+        if named is not None:
+            return ImageSteps.named(named, self.normalized)
+        return ImageSteps.usual(self.options.size, self.normalized)
+
     def transforms(self, plain: bool = False) -> Transforms:
         """Returns the transforms of the loader: image crops and flips, user callables."""
         given = () if plain else self.options.transforms
         own = [Timed(function, self.transforming) for function in given]
         if self.schema.image_fields:
-            steps = image_steps(self.options.size, self.normalized)
-            found: Transforms = {name: list(steps) for name in self.schema.image_fields}
+            found: Transforms = {name: list(self.steps.native) for name in self.schema.image_fields}
             found[self.schema.image_fields[0]] += map(OnBatch, own)
             return found
         whole: Transforms = {None: list(own)} if own else {}
@@ -270,12 +278,6 @@ def short(step: Any) -> str:
     if isinstance(size, tuple) and len(set(size)) == 1:
         size = size[0]
     return type(step).__name__ + (f"({size})" if size else "")
-
-
-def image_steps(size: int, normalized: bool) -> list[Any]:
-    """Returns the transforms of images, as in ImageNet training."""
-    steps = [RandomResizedCrop(size), RandomHorizontalFlip()]
-    return [*steps, Normalize(MEAN, STD)] if normalized else list(steps)
 
 
 def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | None = None) -> Any:

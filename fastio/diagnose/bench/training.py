@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastio.diagnose.bench.baseline import baseline_loader, evaluation_edge
+from fastio.diagnose.bench.baseline import baseline_loader
 from fastio.diagnose.bench.compute import image_model, inputs_and_labels, train_options
 from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.imagesteps import evaluation_edge
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
 from fastio.loader import Loader

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastio.diagnose.facts import Facts
+from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.options import Use
 from fastio.diagnose.probes.data import Context, look_at
 from fastio.diagnose.probes.machine import (
@@ -45,11 +46,14 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
 
     Raises:
         SourceNotFound: there is nothing at the path that a loader takes.
+        BenchError: the transforms cannot be imported.
         FastioError: it is damaged, or its store says why it does not give it.
         TimeoutError: its store does not answer.
     """
     use, began = use or Use(), CoreTimes.now()
     attempts = Attempts(BUDGET_S)
+    if use.pipeline is not None:
+        ImageSteps.named(use.pipeline)  # a mistake in it is an error, not a probe that failed
     data = None if path is None else look_at(path, use.storage_options)
     facts = Facts(
         **attempts.each(

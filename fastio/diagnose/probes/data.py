@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import DataFacts, Storage
+from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.options import Use
 from fastio.diagnose.probes.rates import Attempts, room, within
 from fastio.errors import SourceNotFound
@@ -143,6 +144,12 @@ class Context:
     use: Use
     attempts: Attempts
     cores: int = 1
+
+    @cached_property
+    def steps(self) -> ImageSteps:
+        """The transforms of images."""
+        named = self.use.pipeline
+        return ImageSteps.usual(self.use.crop) if named is None else ImageSteps.named(named)
 
 
 def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -18,7 +19,6 @@ import numpy as np
 from fastio.diagnose.device import Device
 from fastio.diagnose.loop import Epochs, Limit, run_loop
 from fastio.stats import Stats
-from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 if TYPE_CHECKING:
     from fastio.diagnose.probes.data import Images
@@ -114,15 +114,29 @@ _ROOM_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Part:
-    """The result of one turn of a measurement."""
+    """The result of one turn of a measurement, or of several.
+
+    Attributes:
+        samples, seconds: how many samples were delivered, in which time.
+        spent: seconds of parts of the work: of a loader's threads, those that augmented and all
+            that were busy; in Python, those of each step.
+    """
 
     samples: float
     seconds: float
+    spent: tuple[float, ...] = ()
 
     @property
     def rate(self) -> float:
         """Samples per second."""
         return self.samples / self.seconds
+
+    @classmethod
+    def sum(cls, parts: Sequence[Part]) -> Part:
+        """Returns several turns of one measurement as one."""
+        spent = zip(*(part.spent for part in parts), strict=True)
+        samples, seconds = (sum(map(attrgetter(name), parts)) for name in ("samples", "seconds"))
+        return cls(samples, seconds, tuple(map(sum, spent)))
 
 
 Measure = Callable[[float], Part | None]  # gets the seconds to measure for
@@ -130,7 +144,7 @@ Measure = Callable[[float], Part | None]  # gets the seconds to measure for
 
 def in_turns(
     measures: Mapping[str, Measure], attempts: Attempts, turns: int = TURNS
-) -> dict[str, float]:
+) -> dict[str, Part]:
     """Measures several rates in turns, so that they can be compared.
 
     They take turns, there and back (a, b, b, a), so that a machine that becomes slower, or lends
@@ -142,7 +156,7 @@ def in_turns(
         turns: of each, `SECONDS` together.
 
     Returns:
-        The rates of those that were measured.
+        The sum of the turns of those that were measured.
     """
     parts: dict[str, list[Part]] = {name: [] for name in measures}
     names, failed = list(measures), set[str]()
@@ -155,11 +169,12 @@ def in_turns(
                 failed.add(name)
             else:
                 parts[name].append(part)
-    return {
-        name: sum(part.samples for part in found) / sum(part.seconds for part in found)
-        for name, found in parts.items()
-        if found
-    }
+    return {name: Part.sum(found) for name, found in parts.items() if found}
+
+
+def rates_of(parts: Mapping[str, Part]) -> dict[str, float]:
+    """Returns the samples per second of parts."""
+    return {name: part.rate for name, part in parts.items()}
 
 
 def loader_part(
@@ -188,23 +203,20 @@ def loader_part(
         run = run_loop(Epochs(loader, once), Device(), limit)
     if run.begun is None or run.begun == len(run.samples):
         return None
-    return Part(sum(run.samples[run.begun :]), run.stop_s - run.begin_s)
-
-
-def crops(size: int) -> list[Any]:
-    """Returns the transforms of images that all probes use."""
-    return [RandomResizedCrop(size), RandomHorizontalFlip()]
+    stats = run.stats[-1] - run.stats[run.begun]
+    spent = stats.augment_s, stats.busy_s
+    return Part(sum(run.samples[run.begun :]), run.stop_s - run.begin_s, spent)
 
 
 def image_loader(
     images: Images,
     threads: int,
-    crop: int,
+    transforms: Sequence[Any],
     batch_size: int = _BATCH,
     ahead: int = _AHEAD,
     again: bool = True,
 ) -> Loader:
-    """Returns a loader of crops of images, in the order of their rows, or endless (`again`)."""
+    """Returns a loader of images, in the order of their rows, or endless (`again`)."""
     from fastio.loader import Loader  # which imports torch
 
     return Loader(
@@ -212,16 +224,18 @@ def image_loader(
         batch_size=batch_size,
         sampler=_Again(images.rows) if again else images.rows,
         fields=[images.field],
-        transforms={images.field: crops(crop)},
+        transforms={images.field: transforms},
         num_workers=threads,
         prefetch_factor=ahead,
         on_error="replace",
     )
 
 
-def images_part(images: Images, threads: int, crop: int, seconds: float) -> Part | None:
+def images_part(
+    images: Images, threads: int, transforms: Sequence[Any], seconds: float
+) -> Part | None:
     """Measures a loader of images that are in memory; see `loader_part`."""
-    loader = image_loader(images, threads, crop)
+    loader = image_loader(images, threads, transforms)
     return loader_part(loader, seconds, warm_samples=_BATCH * _FRESH, warm_s=_FRESH_S)
 
 

@@ -19,7 +19,7 @@ from fastio.diagnose.device import Device
 from fastio.diagnose.facts import RemoteFacts
 from fastio.diagnose.loop import Epochs, Limit, run_loop
 from fastio.diagnose.probes.data import Context, Images, file_system
-from fastio.diagnose.probes.rates import SECONDS, crops, image_loader, loader_part, room, within
+from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room, within
 from fastio.packed import Dataset
 from fastio.sources import open as open_data
 from fastio.store import Store, open_store, split
@@ -157,7 +157,7 @@ def loader_bytes_s(context: Context) -> float | None:
         open_data(facts.path, storage_options=use.storage_options or None),
         min(use.batch_size, max(1, facts.rows // 8)),
         True,
-        transforms=crops(use.crop),
+        transforms=context.steps.native,
         num_workers=context.cores,
         timeout=_POLL_S,
         seed=0,
@@ -169,9 +169,8 @@ def loader_bytes_s(context: Context) -> float | None:
     if run.begun is None:
         return None
     done = run.stats[-1] - run.stats[run.begun]
-    busy_s = done.read_s + done.decode_s + done.resample_s + done.augment_s
     took_s = run.stop_s - run.begin_s
-    if done.bytes_fetched < _LEAST_FETCHED or busy_s > _BUSY * context.cores * took_s:
+    if done.bytes_fetched < _LEAST_FETCHED or done.busy_s > _BUSY * context.cores * took_s:
         return None
     return done.bytes_fetched / took_s
 
@@ -198,7 +197,7 @@ def decode_rate(context: Context, bytes_s: float) -> float | None:
     ):
         images = Images(dataset, dataset.schema.image_fields[0], rows)
         for seconds in (0.0, SECONDS):  # first they are fetched
-            loader = image_loader(images, context.cores, use.crop)
+            loader = image_loader(images, context.cores, context.steps.native)
             part = loader_part(loader, seconds, warm_samples=len(rows))
     return None if part is None else part.rate
 

@@ -5,10 +5,9 @@ memory, as they are and packed as a trial.
 from __future__ import annotations
 
 import io
-import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,11 +18,21 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from PIL import Image
 
-from fastio.diagnose.facts import ImageFacts, TableFacts, Trial
+from fastio.diagnose.facts import ImageFacts, StepFacts, TableFacts, Trial
+from fastio.diagnose.imagesteps import ImageSteps, PythonStep, decoded
 from fastio.diagnose.probes.data import Context, Images, first_pieces, native_file, rows_of
-from fastio.diagnose.probes.rates import Measure, Part, images_part, in_turns, loader_part, room
+from fastio.diagnose.probes.rates import (
+    Measure,
+    Part,
+    images_part,
+    in_turns,
+    loader_part,
+    rates_of,
+    room,
+)
 from fastio.pack import pack
 from fastio.packed import Dataset
 from fastio.sources import open as open_data
@@ -38,6 +47,7 @@ _HEADERS_S = 4.0
 _TRIED_PIXELS = 100e6  # of all images that are shrunk as a trial
 _LARGER = 2.0  # than what a crop needs: worth a try of smaller ones
 _ORIENTATION = 0x0112  # of EXIF
+_PILLOW = "decoding with Pillow"
 
 
 def packed_trial(
@@ -112,7 +122,7 @@ def _measured(
     context: Context,
 ) -> ImageFacts:
     """Returns the facts with the rates, which are measured in turns."""
-    crop, threads = context.use.crop, facts.threads
+    steps, threads = context.steps, facts.threads
     used = min(context.use.threads or threads, threads)
     measures: dict[str, Measure] = {}
 
@@ -120,21 +130,26 @@ def _measured(
         """Adds a measurement of the first images of the sample, and returns its name."""
         name = f"decoding {count} images with {threads} threads"
         few = replace(images, rows=images.rows[:count])
-        measures.setdefault(name, partial(images_part, few, threads, crop))
+        measures.setdefault(name, partial(images_part, few, threads, steps.native))
         return name
 
     one, mine, most = (loading(len(images.rows), count) for count in (1, used, threads))
     before = {each.name: loading(each.count, threads) for each in tries}
-    measures |= {each.name: partial(images_part, each.images, threads, crop) for each in tries}
-    if files:
-        measures["decoding with Pillow"] = partial(pillow_part, files, crop)
-    rates = in_turns(measures, context.attempts)
+    packed = {each.name: partial(images_part, each.images, threads, steps.native) for each in tries}
+    measures |= packed
+    if files and (steps.python or not steps.by_user):
+        measures[_PILLOW] = partial(pillow_part, files, steps)
+    parts = in_turns(measures, context.attempts)
+    rates = rates_of(parts)
+    augment_s, busy_s = parts[most].spent if most in parts else (0.0, 0.0)
     return replace(
         facts,
         rate=rates.get(most),
         one_thread_rate=rates.get(one),
         used=(used, rates[mine]) if mine in rates else None,
-        pillow_rate=rates.get("decoding with Pillow"),
+        pillow_rate=rates.get(_PILLOW),
+        steps=step_facts(steps, parts.get(_PILLOW)),
+        augment_share=augment_s / busy_s if busy_s else 0.0,
         trials=tuple(
             replace(each.trial, rate=rates[each.name], before_rate=rates.get(before[each.name]))
             for each in tries
@@ -191,20 +206,42 @@ def _sizes(sizes: Any) -> dict[str, Any]:
     }
 
 
-def pillow_part(files: Sequence[bytes], crop: int, seconds: float) -> Part:
-    """Measures how fast one process decodes, crops and resizes with Pillow."""
-    end_s, done = time.monotonic() + seconds, 0
-    draws = random.Random(0)
-    began_s = time.perf_counter()
-    while not done or time.monotonic() < end_s:
-        with Image.open(io.BytesIO(files[done % len(files)])) as image:
-            width, height = image.size
-            edge = max(1.0, min(width, height) * draws.uniform(0.5, 1.0))
-            x, y = draws.uniform(0, width - edge), draws.uniform(0, height - edge)
-            box = (x, y, x + edge, y + edge)
-            image.convert("RGB").resize((crop, crop), Image.Resampling.BILINEAR, box)
-        done += 1
-    return Part(done, time.perf_counter() - began_s)
+def pillow_part(files: Sequence[bytes], steps: ImageSteps, seconds: float) -> Part:
+    """Measures how fast one process decodes with Pillow and runs the steps in Python.
+
+    Returns:
+        The samples, with the seconds of decoding and of each step. As in a worker of DataLoader,
+        torch's operators use one thread.
+    """
+    functions = [decoded, *(step.function for step in steps.python)]
+    spent = [0.0] * len(functions)
+    threads, done = torch.get_num_threads(), 0
+    torch.set_num_threads(1)
+    try:
+        began_s = time.perf_counter()
+        while not done or time.perf_counter() < began_s + seconds:
+            value: Any = files[done % len(files)]
+            before_s = time.perf_counter()
+            for number, function in enumerate(functions):
+                value = function(value)
+                after_s = time.perf_counter()
+                spent[number] += after_s - before_s
+                before_s = after_s
+            done += 1
+        return Part(done, time.perf_counter() - began_s, tuple(spent))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def step_facts(steps: ImageSteps, measured: Part | None) -> tuple[StepFacts, ...]:
+    """Returns what a sample takes in each step, from `pillow_part`; () if it was not measured."""
+    if measured is None:
+        return ()
+    each = [PythonStep("decode", "decode", decoded), *steps.python]
+    return tuple(
+        StepFacts(step.name, step.kind, seconds / measured.samples)
+        for step, seconds in zip(each, measured.spent, strict=True)
+    )
 
 
 def _tries(
@@ -255,8 +292,8 @@ def table_facts(context: Context) -> TableFacts | None:
         if data.facts.kind == "tokens":
             windows = TokenWindows(source, _WINDOW)
             measure = partial(_rows_part, context, windows, context.use.batch_size)
-        rate = in_turns({"rows": measure}, attempts, _TURNS).get("rows")
-        return TableFacts("packed", threads=context.cores, rate=rate)
+        parts = in_turns({"rows": measure}, attempts, _TURNS)
+        return TableFacts("packed", threads=context.cores, rate=rates_of(parts).get("rows"))
     files = [Path(path) for path in data.part]
     kind = table_kind(str(files[0])) or "unknown"
     layout = attempts("the layout", parquet_layout, files) if kind == "parquet" else None
@@ -268,7 +305,8 @@ def table_facts(context: Context) -> TableFacts | None:
         tried = attempts("packing rows", _packed_rows, files, packed) if kind == "parquet" else None
         if tried is not None:
             measures["packed rows"] = rows(open_data(packed, resident=False), tried.samples // 8)
-        rates: Mapping[str, float] = in_turns(measures, attempts, _TURNS)
+        parts = in_turns(measures, attempts, _TURNS)
+    rates = rates_of(parts)
     rate, packed_rate = rates.get("rows"), rates.get("packed rows")
     return replace(
         layout or TableFacts(kind),

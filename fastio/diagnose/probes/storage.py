@@ -267,6 +267,6 @@ def cold_loader_rate(context: Context) -> float | None:
         give_back(pieces)
         few = replace(images, rows=images.rows[: len(pieces)])
         threads = context.use.threads or context.cores
-        loader = image_loader(few, threads, context.use.crop, _BATCH, _AHEAD, again=False)
+        loader = image_loader(few, threads, context.steps.native, _BATCH, _AHEAD, again=False)
         part = loader_part(loader, _SECONDS, warm_samples=_BATCH * (_AHEAD + 1), once=True)
     return None if part is None else part.rate

@@ -38,6 +38,7 @@ COLOURS = {
     "good": Colour("#007f5d", "#35c79b"),
     "fetch": Colour("#0072b2", "#1878b5"),
     "decode": Colour("#56b4e9", "#56b4e9"),
+    "augment": Colour("#d6c51c", "#e0d23c"),
     "transform": Colour("#cc79a7", "#d58ab4"),
     "copy": Colour("#e69f00", "#e69f00"),
     "compute": Colour("#007f5c", "#00845f"),
@@ -46,7 +47,7 @@ COLOURS = {
     "other": Colour("#aab2bd", "#5d6775"),
 }
 # What text is readable on these; "on_dark" on the others.
-_LIGHT_ONES = {"decode", "transform", "copy", "other"}
+_LIGHT_ONES = {"decode", "augment", "transform", "copy", "other"}
 
 
 def variable(name: str) -> str:

@@ -132,8 +132,8 @@ _RUNS: dict[PhaseName, str] = {
     "baseline_loader": "torch's DataLoader with Pillow and the same transforms, with one worker "
     "process a core, all data in memory, epochs without a pause. Batches for a GPU are copied from "
     "pinned memory as uint8, without blocking, and normalised there.",
-    "baseline_together": "the same with the model. Its worker processes are not profiled: all time "
-    "without the model counts as waiting.",
+    "baseline_together": "the same with the model. The time without the model is divided as the "
+    "steps of one worker process are, which were timed alone.",
 }
 
 
@@ -229,6 +229,9 @@ def remarks(measured: Measured) -> tuple[str, ...]:
         )
     if measured.baseline:
         found.append(f"DataLoader reads {words.clean(measured.baseline)}.")
+    if measured.worker_steps:
+        steps = words.steps_line(measured.worker_steps)
+        found.append(f"A sample takes of a DataLoader worker: {steps}.")
     if measured.memory is not None:
         peak, free = (
             words.size(nbytes)
@@ -244,7 +247,11 @@ def waited_for(dataset: DataFacts, stage: Stage) -> str:
         return {"network": "the network", "disk": "the disk", "memory": "files"}[dataset.storage]
     if stage == "decode":
         return "decoding" if dataset.codec else "the loader's threads"
-    names = {"transform": "transforms in Python", "copy": "copies to the device"}
+    names = {
+        "augment": "augmentation",
+        "transform": "transforms in Python",
+        "copy": "copies to the device",
+    }
     return names.get(stage, "the model")
 
 
@@ -354,6 +361,8 @@ _LINES = {
         "on {storage.file_system}",
     ),
     "memory": ("{machine.available_bytes:size} free: {fits}{resident}",),
+    "in Python": ("a sample takes {steps}",),
+    "in fastio": ("{augmented} of the work of its threads is augmentation",),
     "rates": (
         "disk {cold_rate:,.0f}/s",
         "network {network_bytes_s:size}/s, {latency_ms:,.1f} ms a request",
@@ -385,7 +394,8 @@ def _values(case: Case) -> dict[str, Any]:
         getattr(case.facts, name) for name in ("data", "images", "tables", "gpu")
     )
     names = ("gpus", "kind", "codecs", "nbytes", "fits", "resident", "formats", "long_side")
-    values: dict[str, Any] = dict.fromkeys((*names, "columns", "compressions", "latency_ms"))
+    more = ("steps", "augmented", "columns", "compressions", "latency_ms")
+    values: dict[str, Any] = dict.fromkeys((*names, *more))
     if gpu is not None:
         values["gpus"] = f"{gpu.count} x {gpu.name}" if gpu.count > 1 else gpu.name
     if data is not None:
@@ -405,6 +415,9 @@ def _values(case: Case) -> dict[str, Any]:
         formats = [f"{share:.0%} {name}" for name, share in images.formats.items()]
         values |= {"formats": ", ".join(formats) or None, "long_side": images.long_side or None}
         one = images.one_thread_rate
+        by_user = case.use.pipeline is not None
+        values["steps"] = words.steps_line(images.steps) or None if by_user else None
+        values["augmented"] = words.percent(images.augment_share) if images.augment_share else None
     if tables is not None:
         values["columns"] = tables.columns or None
         values["compressions"] = "/".join(tables.compressions).lower() or None
@@ -415,6 +428,7 @@ def _values(case: Case) -> dict[str, Any]:
     stages = {
         "compute": "the model",
         "decode": "the loader's threads",
+        "augment": "the loader's threads, which mostly augment",
         "fetch": fetched,
         "copy": "copies to the GPU",
     }

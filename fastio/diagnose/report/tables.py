@@ -32,6 +32,7 @@ RUN_NAMES: dict[PhaseName, str] = {
 STAGE_NAMES: dict[Stage, str] = {
     "fetch": "fetch: disk or network",
     "decode": "decode: loader's threads",
+    "augment": "augment: the same threads",
     "transform": "transform: in Python",
     "copy": "copy: to the device",
     "compute": "compute: the model",

@@ -19,6 +19,7 @@ from fastio.diagnose.report.tables import Table
 _STYLES: dict[Part, str] = {
     "fetch": "white on blue",
     "decode": "black on cyan",
+    "augment": "black on bright_cyan",
     "transform": "white on magenta",
     "copy": "black on yellow",
     "compute": "black on green",

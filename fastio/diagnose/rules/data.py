@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from fastio.diagnose.costs import Case, Costs
+from fastio.diagnose.facts import spent
 from fastio.diagnose.findings import CACHE, FASTER_DISK, Culprit
 from fastio.diagnose.rules.rule import Rule
+from fastio.diagnose.words import steps_line
 
 _MANY = 0.1  # a share of images that is worth a line
 _TRIED = (
@@ -30,6 +32,7 @@ def _packing(case: Case) -> dict[str, Any] | None:
     decoded = formats[0] + "s" * bool(case.facts.images) if len(formats) == 1 else "images"
     waits = {
         "decode": f"threads that decode {decoded}",
+        "augment": "threads that decode and augment images",
         "fetch": "the disk",
         "copy": "copies to the GPU",
     }
@@ -49,7 +52,7 @@ def _smaller(case: Case) -> dict[str, Any] | None:
     return {"trial": case.shrunk, "pack": case.how_to_pack(f" --max-side {side}")}
 
 
-def _pillow(case: Case) -> dict[str, Any] | None:
+def _data_loader(case: Case) -> dict[str, Any] | None:
     """Returns the rates of DataLoader's workers and of fastio, for images in a folder."""
     if case.data.kind != "folder":
         return None
@@ -59,7 +62,38 @@ def _pillow(case: Case) -> dict[str, Any] | None:
     before, after = (
         Costs(prep_s=1 / one, compute_s=compute_s) for one in (workers, case.loader_rate)
     )
-    return {"count": count, "workers": workers, "gain": before.gain_of(after)}
+    return {
+        "count": count,
+        "workers": workers,
+        "gain": before.gain_of(after),
+        "before_s": before.sample_s() * case.data.rows,
+        "after_s": after.sample_s() * case.data.rows,
+    }
+
+
+def _augmentation(case: Case) -> dict[str, Any] | None:
+    """Returns the values of augmentation in Python, if it is a notable part of an epoch."""
+    steps, found = case.images.steps, _data_loader(case)
+    part_s, whole_s = spent(steps, "augment"), spent(steps)
+    if found is None or part_s <= _MANY * whole_s:
+        return None
+    native, unknown = (
+        ", ".join(step.name for step in steps if step.kind == kind)
+        for kind in ("augment", "python")
+    )
+    return found | {
+        "share": part_s / whole_s,
+        "native": native,
+        "unknown": unknown or None,
+        "each": steps_line(steps),
+        "whole": whole_s * 1e3,
+        "augment_share": case.images.augment_share,
+    }
+
+
+def _no_augmentation(case: Case) -> dict[str, Any] | None:
+    """Returns the values of `_data_loader` where augmentation is not what it waits for."""
+    return None if _augmentation(case) else _data_loader(case)
 
 
 def _for_pillow(case: Case) -> dict[str, Any] | None:
@@ -95,12 +129,26 @@ IMAGE_RULES = (
     ),
     Rule(
         "decode",
-        _pillow,
+        _no_augmentation,
         "a DataLoader with Pillow would wait for its workers",
         "use fastio.Loader({data.path!r}, ...) in place of DataLoader",
         (
             "{loader_rate:,.0f} images/s by fastio, {images.pillow_rate:,.0f} a worker by Pillow "
             "({workers:,.0f} by {count} at best)",
+        ),
+    ),
+    Rule(
+        "augment",
+        _augmentation,
+        "augmentation in Python takes {share:.0%} of an epoch of a DataLoader: {native}",
+        "replace DataLoader by fastio.Loader, with the same dataset and transforms: its threads "
+        "run {native} natively",
+        (
+            "an epoch takes {before_s:seconds} with {count:workers} of a DataLoader, at best; "
+            "{after_s:seconds} predicted with fastio's native augmentation",
+            "a sample takes {whole:,.1f} ms of a worker: {each}",
+            "{augment_share:.0%} of the work of fastio's threads is augmentation",
+            "not known to fastio, so it stays in Python, in worker processes: {unknown}",
         ),
     ),
     Rule(

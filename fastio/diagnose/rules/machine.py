@@ -16,9 +16,8 @@ _FASTER = 1.2  # times as fast: worth a line
 def _few_threads(case: Case) -> dict[str, Any] | None:
     """Returns the rate with all cores, where a loader has fewer threads and is the limit."""
     cores = case.machine.cores
-    return (
-        {"best": case.decodes(cores)} if case.limit == "decode" and case.threads < cores else None
-    )
+    fewer = case.limit in ("decode", "augment") and case.threads < cores
+    return {"best": case.decodes(cores)} if fewer else None
 
 
 def _throttled(case: Case) -> bool:

@@ -16,7 +16,7 @@ from fastio.diagnose import words
 from fastio.diagnose.costs import Costs, Unknown, known
 from fastio.diagnose.findings import Culprit, Finding
 
-_COUNTED = ("cores", "files", "threads")
+_COUNTED = ("cores", "files", "threads", "workers")
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Texts(string.Formatter):
         return known(self._values[name] if name in self._values else getattr(self._case, name))
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Returns a value as text: bytes as "size", counts as the plural of what is counted."""
-        if format_spec == "size":
-            return words.size(value)
+        """Returns a value as text: "size" of bytes, "seconds", or a count with its noun."""
+        if format_spec in ("size", "seconds"):
+            return {"size": words.size, "seconds": words.seconds}[format_spec](value)
         if format_spec in _COUNTED:
             return words.counted(value, format_spec)
         return super().format_field(value, format_spec)

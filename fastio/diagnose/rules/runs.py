@@ -13,6 +13,8 @@ from fastio.diagnose.findings import (
     CACHE,
     COPIES_AHEAD,
     FASTER_DISK,
+    FEWER_OPERATIONS,
+    NATIVE_AUGMENTATION,
     SMALLER_COPIES,
     THREADS,
     TRANSFORMS,
@@ -65,7 +67,7 @@ def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
     if together is not None and together.samples and now.sample_s() > 0:
         overhead = together.seconds / together.samples / now.sample_s()
     overhead = min(max(overhead, 1.0), _MOST_OVERHEAD)
-    loader = now.waits_for() in ("decode", "fetch")
+    loader = now.waits_for() in ("decode", "augment", "fetch")
     supply_s = after.supply_s(cold) * (overhead if loader else 1.0)
     loop_s = after.loop_s * (1.0 if loader else overhead)
     return max(supply_s, loop_s, after.cpu_s) * measured.dataset.rows
@@ -230,6 +232,7 @@ _WHAT: dict[str, tuple[Stage, str]] = {
     "network": ("fetch", "the network"),
     "decode": ("decode", "the loader's threads, which decode"),
     "threads": ("decode", "the loader's threads, which are too few or too many"),
+    "augment": ("augment", "the loader's threads, which augment images"),
     "transform": ("transform", "transforms written in Python"),
     "copy": ("copy", "copies to the device"),
     "compute": ("compute", "the model"),
@@ -242,7 +245,10 @@ def _waits(measured: Measured, change: Change) -> str:
     if epoch is None or not epoch.epoch_s:
         return f"an epoch waits for {what}"
     verb = "is" if stage == "compute" else "waits for"
-    share = epoch.stages[stage] / epoch.epoch_s
+    waited_s = epoch.stages.get(stage, 0.0)
+    if change.culprit == "threads":
+        waited_s += epoch.stages.get("augment", 0.0)  # by the same threads
+    share = waited_s / epoch.epoch_s
     return f"{share:.0%} of {'a cold' if change.cold else 'an'} epoch {verb} {what}"
 
 
@@ -254,6 +260,7 @@ def _nothing_to_gain(measured: Measured) -> Finding:
     rates = {"loader": now.prep_s, "model": now.compute_s}
     evidence = (f"{name} alone: {1 / s:,.0f} samples/s" for name, s in rates.items() if s)
     advice = {
+        "augment": FEWER_OPERATIONS,
         "decode": "more cores, smaller images (`fastio pack --max-side`), smaller crops",
         "compute": _faster(measured),
     }.get(culprit, "no change that was measured makes the epoch shorter")
@@ -288,9 +295,8 @@ def diagnose_stats(
 def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
     """Yields a finding for each part of the time that is waited for and matters."""
     elapsed_s, batches = stats.elapsed_s, max(1, stats.batches)
-    busy_s = stats.read_s + stats.decode_s + stats.resample_s + stats.augment_s
     # Remedies that leave the threads as much to do gain no more than they take.
-    least_s = max(model_s or 0.0, busy_s / stats.threads if stats.threads else 0.0)
+    least_s = max(model_s or 0.0, stats.busy_s / stats.threads if stats.threads else 0.0)
     between_s = stats.between_s * 1e3 / batches
     copies_s = 0.0 if model_s is None or stats.copy_s else max(0.0, stats.between_s - model_s)
     culprit, what, advice, after_s = _thread_waits(stats, cores, model_s or 0.0)
@@ -339,6 +345,7 @@ def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[F
 
 def _thread_waits(stats: Stats, cores: int, model_s: float) -> tuple[Culprit, str, str, float]:
     """Returns what the loader's threads are waited for: culprit, words, remedy, seconds after."""
+    threads = max(1, stats.threads)
     if stats.path == "torch":
         what = f"samples of torch's workers ({stats.reason})"
         advice = (
@@ -346,10 +353,16 @@ def _thread_waits(stats: Stats, cores: int, model_s: float) -> tuple[Culprit, st
             "num_workers"
         )
         return "threads", what, advice, model_s
+    if stats.sample_s > stats.busy_s:
+        what = f"functions that run once per sample in Python ({stats.transforms})"
+        return "augment", what, NATIVE_AUGMENTATION, max(model_s, stats.busy_s / threads)
     if 0 < stats.threads < cores:
         what = f"{stats.threads} loading threads, on {cores} cores"
         return "threads", what, THREADS, max(model_s, stats.elapsed_s * stats.threads / cores)
-    if stats.read_s > stats.decode_s + stats.resample_s + stats.augment_s:
+    if stats.augment_s > stats.busy_s / 2:
+        least_s = (stats.busy_s - stats.augment_s) / threads
+        return "augment", "threads that augment", FEWER_OPERATIONS, max(model_s, least_s)
+    if stats.read_s > stats.busy_s / 2:
         advice = "fastio pack, a faster disk, more memory; see `fastio doctor DATA`"
         return "fetch", "threads that wait for the disk", advice, model_s
     advice = "fastio pack (blocks), more cores; see `fastio doctor DATA`"

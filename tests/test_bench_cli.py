@@ -221,7 +221,7 @@ def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
     code, _, errors = run(data, "--model", "dlrm", *QUICK)
     assert code == 1
     assert "no field 'label'; the fields are dense, sparse, clicked" in errors
-    assert "MODULE:NAME" in errors
+    assert "MODULE:FUNCTION" in errors
     assert (
         "no model 'resnet18' for tables. Known models: dlrm, mlp"
         in run(data, "--model", "resnet18")[2]

@@ -29,11 +29,9 @@ import fastio.sources.table
 import fastio.sources.tar.dataset
 import fastio.sources.tar.fields
 import fastio.store.receive
-from fastio import Scalar, Schema, Tokens
-from fastio.errors import CacheError, FastioError
+from fastio import CacheError, FastioError, Scalar, Schema, TarDataset, Tokens
 from fastio.packed import Manifest
 from fastio.schema import Array, Bytes, Field, Image, Text
-from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.headers import BLOCK, Window, check_end, read_members
 from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import index_bytes, read_index

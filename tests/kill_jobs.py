@@ -33,8 +33,7 @@ import torch
 import xxhash
 
 import fastio
-from fastio import Cache, Loader
-from fastio.stage import warm
+from fastio import Cache, Loader, warm
 from fastio.train import Options, fit
 from fastio.train.checkpoint import load
 from tests.pictures import jpeg

@@ -15,8 +15,17 @@ import torch
 
 import fastio
 import fastio.packed.packed
-from fastio import Cache, Loader, RandomHorizontalFlip, RandomResizedCrop, Schema
-from fastio.schema import Array, Image, Scalar, Text
+from fastio import (
+    Array,
+    Cache,
+    Image,
+    Loader,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Scalar,
+    Schema,
+    Text,
+)
 from fastio.store import open_store
 from tests.support import open_loader
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fastio import LoaderTimeout, Stats
 from fastio.diagnose import loop as module
 from fastio.diagnose.device import Device, subtract, total, within
 from fastio.diagnose.loop import (
@@ -21,8 +22,6 @@ from fastio.diagnose.loop import (
     stage_seconds,
     timeline,
 )
-from fastio.errors import LoaderTimeout
-from fastio.stats import Stats
 
 
 class Clock:

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 import fastio
+from fastio import BenchError
 from fastio.diagnose.bench import PRESETS, synthetic
 from fastio.diagnose.bench.synthetic import jpeg_of_size
 from fastio.diagnose.bench.synthetic import synthetic as make
-from fastio.errors import BenchError
 
 
 def test_rates_follow_from_batches_and_steps() -> None:

@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
+from fastio import CacheError, warm
 from fastio.cache import Cache, CacheFolder
 from fastio.cli import main
 from fastio.cli.parsing import parse_storage_options
-from fastio.errors import CacheError
-from fastio.stage import warm
 
 URLS = ("memory://cache-cli/first", "memory://cache-cli/second")
 

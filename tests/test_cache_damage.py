@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio import Cache, Loader
+from fastio import Cache, Loader, Schema, Tokens
 from fastio.cache import CacheFolder, report
-from fastio.schema import Schema, Tokens
 from tests.servers import http_folder
 from tests.staging_support import MIB, pack_noise, pack_table, piece_files
 from tests.support import open_loader

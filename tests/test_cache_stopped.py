@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from fastio import Cache, warm
+from fastio import Cache, Dataset, warm
 from fastio.cache import CacheFolder, Source
 from fastio.cache.members import is_stopped
 from fastio.cache.report import status
-from fastio.packed import Dataset
 from fastio.stage import Blocks
 from tests.servers import http_folder
 from tests.staging_support import MIB, Reference, disk_use, pack_noise, piece_files, remote_loader

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from fastio import Cache
+from fastio import Cache, CacheError
 from fastio.cache import CacheFolder, Source, report
-from fastio.errors import CacheError
 
 MIB = 1 << 20
 OTHER = 54_321  # a user whom no machine has

@@ -16,11 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
+from fastio import CacheError, DatasetNotFound, StoreError, warm
 from fastio.cache import Cache, CacheFolder
 from fastio.cache.index import LOADING
 from fastio.cli import main
-from fastio.errors import CacheError, DatasetNotFound, StoreError
-from fastio.stage import warm
 from fastio.stage.warming import Pace
 from fastio.store import Store
 

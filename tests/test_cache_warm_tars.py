@@ -12,10 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio.cache import Cache
+from fastio import Cache, TarDataset, warm
 from fastio.cli import main
-from fastio.sources import TarDataset
-from fastio.stage import warm
 from tests.pictures import png
 from tests.servers import FaultProxy, http_folder
 from tests.tars import write_tar

@@ -17,12 +17,11 @@ import pytest
 from PIL import Image as Pillow
 from typer.testing import CliRunner
 
+from fastio import Array, Bytes, Image, Scalar, Schema, Text, Writer, pack
+from fastio import Dataset as open_dataset
 from fastio.cli import main
 from fastio.cli.command import descriptions
 from fastio.cli.common import readable_bytes
-from fastio.pack import Writer, pack
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, pixels, write_folder
 
 

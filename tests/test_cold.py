@@ -18,7 +18,7 @@ import torch
 
 import fastio
 from fastio import Loader, Schema, Tokens
-from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, Window, windows_of
+from fastio.engine.fields.cold import ColdRows, ColdWindow, ReadAheadPlan, windows_of
 from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.packed import shards
@@ -56,7 +56,7 @@ def forget(folder: Path) -> None:
             pytest.skip("this file system does not let go of pages")
 
 
-def share(folder: Path, window: Window) -> float:
+def share(folder: Path, window: ColdWindow) -> float:
     """How much of a window's rows is in memory. Opens nothing, as that reads what is around."""
     found = pages(folder / "shard-000000.arrow")
     there = [
@@ -67,7 +67,7 @@ def share(folder: Path, window: Window) -> float:
     return float(np.mean(there))
 
 
-def usual_share(folder: Path, windows: list[Window]) -> float:
+def usual_share(folder: Path, windows: list[ColdWindow]) -> float:
     """`share` of most windows: a disk may read much around what is asked for."""
     return float(np.median([share(folder, window) for window in windows]))
 
@@ -186,7 +186,7 @@ def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
     with Loader(fastio.open(table, resident=False), 512, shuffle=True, seed=0) as loader:
         run = iter(loader)
         next(run)
-        everything = Window(0, ROWS, np.zeros(1, np.int64), ROWS, ROWS)
+        everything = ColdWindow(0, ROWS, np.zeros(1, np.int64), ROWS, ROWS)
         assert wait_for(lambda: share(table, everything) > 0.99)
         assert sum(1 for _ in run) == len(loader) - 1
     assert share(table, everything) > 0.99

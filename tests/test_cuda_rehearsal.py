@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import fastio
-from fastio import Loader
+from fastio import Loader, Normalize
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream
 from fastio.diagnose.probes import machine as probes
 from fastio.tensors.trees import Tail
@@ -30,7 +30,6 @@ from fastio.train.monitor import Monitor
 from fastio.train.options import ImageSettings, TabularSettings, TextSettings
 from fastio.train.parallel import _device
 from fastio.train.task import Task
-from fastio.transforms import Normalize
 from tests import test_bench_device, test_device, test_loader_cuda
 from tests.cuda_rehearsal import Event, Rehearsal, rehearsed
 from tests.token_support import Padding, Windows

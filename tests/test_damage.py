@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.errors import FastioError, ImageError, ShardCorrupt
+from fastio import FastioError, ImageError, ShardCorrupt
 from tests.pictures import jpeg, pixels
 
 ROWS = 12

@@ -11,11 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
-from fastio.pack import Writer
-from fastio.packed import Dataset
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
+from fastio import (
+    Array,
+    Bytes,
+    Dataset,
+    Image,
+    ImageError,
+    Scalar,
+    Schema,
+    SchemaError,
+    ShardCorrupt,
+    SourceNotFound,
+    Text,
+    Writer,
+)
+from fastio import Dataset as open_dataset
 from tests.pictures import decoded, jpeg
 
 ROWS = 50

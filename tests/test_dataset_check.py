@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.pack import Writer
+from fastio import Dataset as open_dataset
+from fastio import Image, Scalar, Schema, Writer
 from fastio.pack.images import ImageCell
-from fastio.packed import Dataset as open_dataset
 from fastio.packed import check_images
 from fastio.packed.check import BadImage
-from fastio.schema import Image, Scalar, Schema
 from tests.pictures import cmyk_jpeg, jpeg, pixels, png
 
 SAMPLES = [jpeg(40, 60), jpeg(41, 61, progressive=True), cmyk_jpeg(), png(), pixels(6, 7)]

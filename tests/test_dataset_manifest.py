@@ -16,22 +16,25 @@ import pytest
 import xxhash
 
 import fastio
-from fastio.errors import (
+from fastio import Dataset as open_dataset
+from fastio import (
     DatasetNotFound,
     FormatVersionUnsupported,
+    Image,
     ImageError,
     ManifestInvalid,
+    Scalar,
+    Schema,
+    Text,
+    Writer,
 )
-from fastio.pack import Writer
 from fastio.packed import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
-from fastio.packed import Dataset as open_dataset
 from fastio.packed.manifest import (
     HASH_KEY,
     METADATA_KEY,
     manifest_metadata,
 )
 from fastio.packed.shard_writer import write_sealed
-from fastio.schema import Image, Scalar, Schema, Text
 from tests.manifests import write_made_up
 from tests.pictures import jpeg
 

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from fastio import Normalize, Stats
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream, resolve_device
-from fastio.stats import Stats
 from fastio.tensors.trees import Finish, Tail, image_tensors, pinned_memory
-from fastio.transforms import Normalize
 
 CPU = torch.device("cpu")
 BYTES = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(3, 16, 16).repeat(2, 1, 1, 1)

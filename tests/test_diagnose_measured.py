@@ -7,9 +7,9 @@ from dataclasses import fields
 
 import pytest
 
+from fastio import MeasuredInvalid
 from fastio.diagnose import Measured
 from fastio.diagnose.measured import Busy, Memory, Phase, Prediction, Span, ThreadRate, Training
-from fastio.errors import MeasuredInvalid
 from tests.measurements import measured, split
 
 FULL = measured(

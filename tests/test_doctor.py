@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from fastio import SourceNotFound, Stats
 from fastio.cli import main
 from fastio.diagnose import Facts
-from fastio.errors import SourceNotFound
-from fastio.stats import Stats
 from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES, REMOTE, STORAGE, TABLES
 
 IN_FOLDER = FAULTLESS.replaced(data=FOLDER, images=IMAGES, notes=("cold reads: why not",))

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 
 import fastio
+from fastio import SourceNotFound
 from fastio.diagnose import Use, diagnose
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.imagesteps import ImageSteps
@@ -33,7 +34,6 @@ from fastio.diagnose.probes.data import Piece
 from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import stream_rate
 from fastio.diagnose.probes.storage import cold_loader_rate
-from fastio.errors import SourceNotFound
 from tests.servers import http_folder
 from tests.support import numbered_folder
 from tests.tars import write_tar

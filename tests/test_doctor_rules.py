@@ -9,13 +9,13 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from fastio import Stats
 from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
 from fastio.diagnose.costs import Case
 from fastio.diagnose.facts import Trial
 from fastio.diagnose.report import report
 from fastio.diagnose.rules import RULES
 from fastio.diagnose.rules.rule import Rule
-from fastio.stats import Stats
 from tests.doctor_facts import (
     FAULTLESS,
     FOLDER,

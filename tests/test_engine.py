@@ -16,14 +16,20 @@ import pytest
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from fastio import _native
+from fastio import (
+    FolderDataset,
+    ImageError,
+    LoaderClosed,
+    LoaderTimeout,
+    SampleError,
+    TransformError,
+    _native,
+)
 from fastio import transforms as T
 from fastio.engine import Engine, EngineSettings
 from fastio.engine.batch import Batch
-from fastio.errors import ImageError, LoaderClosed, LoaderTimeout, SampleError, TransformError
 from fastio.order.order import Order
 from fastio.order.plan import Plan
-from fastio.sources.folder import FolderDataset
 from tests.support import slow_reads
 
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}

@@ -8,8 +8,7 @@ import re
 
 import pytest
 
-from fastio import errors
-from fastio.errors import FastioError, ImageError, SampleError, SourceNotFound
+from fastio import FastioError, ImageError, SampleError, SourceNotFound, errors
 
 CLASSES = [
     value

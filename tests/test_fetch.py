@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fastio
+from fastio import FolderDataset
 from fastio.engine.fields import ImageSource
 from fastio.packed.layout import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG
-from fastio.sources import FolderDataset
 from tests.pictures import jpeg, oriented_jpeg, png, write_folder
 
 

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.errors import DatasetNotFound, ImageError, SchemaError, SourceNotFound
-from fastio.pack import pack
+from fastio import (
+    DatasetNotFound,
+    FolderDataset,
+    Image,
+    ImageError,
+    Scalar,
+    Schema,
+    SchemaError,
+    SourceNotFound,
+    pack,
+)
 from fastio.packed import JOURNAL_NAME, Dataset
-from fastio.schema import Image, Scalar, Schema
-from fastio.sources import FolderDataset
 from tests.pictures import decoded, jpeg, oriented_jpeg, png, png_16_bit, write_folder
 from tests.support import import_torchvision
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.errors import StoreError
+from fastio import StoreError
 from fastio.packed.shards import Comparisons
 from fastio.store import open_store
 from fastio.store.retry import attempt

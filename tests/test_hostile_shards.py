@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from fastio.errors import ManifestInvalid, ShardCorrupt
+from fastio import Dataset as open_dataset
+from fastio import Image, ManifestInvalid, Scalar, Schema, ShardCorrupt, Text
 from fastio.packed import MANIFEST_NAME
-from fastio.packed import Dataset as open_dataset
 from fastio.packed.manifest import (
     METADATA_KEY,
     hash_columns,
@@ -27,7 +27,6 @@ from fastio.packed.manifest import (
 )
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_writer import write_sealed
-from fastio.schema import Image, Scalar, Schema, Text
 from tests.manifests import made_up
 
 SCHEMA = Schema({"image": Image(), "label": Scalar("int64"), "text": Text()})

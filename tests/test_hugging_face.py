@@ -45,7 +45,7 @@ from fastio import (
     SourceNotFound,
 )
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
-from fastio.sources.hugging_face.rows import Checked, Rows, StoredBatch
+from fastio.sources.hugging_face.rows import Checked, SelectedRows, StoredBatch
 from tests.children import run_code
 from tests.pictures import picture, save
 from tests.saved import (  # sets the environment before datasets is imported
@@ -545,7 +545,9 @@ def test_rows_beyond_what_narrow_offsets_reach(
     table = pa.Table.from_pylist(values, schema)
     checked = Checked("table")
     parts = enumerate(table.to_batches(max_chunksize=70 // batches))
-    rows = Rows(schema, [StoredBatch(part, number, checked) for number, part in parts], None)
+    rows = SelectedRows(
+        schema, [StoredBatch(part, number, checked) for number, part in parts], None
+    )
     for wanted in (rng.permutation(70), rng.integers(0, 70, 200), np.array([5])):
         taken = rows.take(schema.names, wanted)
         taken.validate(full=True)

@@ -12,9 +12,8 @@ from datasets import Dataset, DatasetDict, Features, Image, load_from_disk
 from typer.testing import CliRunner
 
 import fastio
+from fastio import ImageError, PackError, SchemaError, SourceNotFound, pack
 from fastio.cli import main
-from fastio.errors import ImageError, PackError, SchemaError, SourceNotFound
-from fastio.pack import pack
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW
 from tests.pictures import jpeg
 from tests.saved import (

@@ -14,9 +14,8 @@ import torch
 from PIL import Image
 
 import fastio
-from fastio import Loader, Schema, Views
+from fastio import Loader, SampleError, Schema, TransformError, Views
 from fastio.engine import Engine, EngineSettings
-from fastio.errors import SampleError, TransformError
 from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.transforms import compile

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fastio import _native
-from fastio.errors import FastioError
+from fastio import FastioError, _native
 
 REFUSED = (ValueError, TypeError, IndexError, OverflowError, MemoryError, FastioError)
 HUGE = 1 << 62

@@ -13,20 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastio.errors import (
+from fastio import Dataset as open_dataset
+from fastio import (
     DatasetNotFound,
+    FolderDataset,
+    Image,
     ImageError,
     PackError,
     SampleError,
+    Scalar,
+    Schema,
     SchemaError,
     SourceNotFound,
+    Text,
+    Writer,
+    pack,
 )
-from fastio.pack import Writer, pack
 from fastio.pack.api import parse_size
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Image, Scalar, Schema, Text
-from fastio.sources import FolderDataset
 from tests.pictures import write_folder
 from tests.support import import_torchvision
 

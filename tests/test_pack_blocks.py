@@ -13,9 +13,8 @@ from PIL import Image as Pillow
 from PIL import JpegImagePlugin
 
 import fastio
-from fastio import _native
-from fastio.errors import ImageError, PackError
-from fastio.pack import Writer, pack
+from fastio import Dataset as open_dataset
+from fastio import ImageError, PackError, Writer, _native, pack
 from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
@@ -23,7 +22,6 @@ from fastio.pack.images import (
     encode_file,
     open_codebook,
 )
-from fastio.packed import Dataset as open_dataset
 from fastio.packed import decode_image
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, Image, Schema
 from tests.pictures import (

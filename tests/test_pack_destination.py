@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from fastio.errors import DatasetExists, PackError, SchemaError
-from fastio.pack import pack
+from fastio import Dataset as open_dataset
+from fastio import DatasetExists, PackError, SchemaError, pack
 from fastio.packed import MANIFEST_NAME
-from fastio.packed import Dataset as open_dataset
 from tests.pictures import jpeg, write_folder
 
 SMALL_SHARDS = 2500

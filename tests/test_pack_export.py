@@ -13,10 +13,21 @@ from PIL import Image as Pillow
 from PIL import JpegImagePlugin
 
 import fastio
-from fastio.errors import ImageError, PackError
-from fastio.pack import Writer, export, pack
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
+from fastio import (
+    Array,
+    Bytes,
+    Image,
+    ImageError,
+    PackError,
+    Scalar,
+    Schema,
+    Text,
+    Tokens,
+    Writer,
+    export,
+    pack,
+)
+from fastio import Dataset as open_dataset
 from tests.pictures import (
     cmyk_jpeg,
     decoded,

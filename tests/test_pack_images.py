@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from fastio.errors import ImageError
-from fastio.pack import Writer
+from fastio import Dataset as open_dataset
+from fastio import ImageError, Writer
 from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
@@ -22,7 +22,6 @@ from fastio.pack.images import (
     is_image_file,
     open_codebook,
 )
-from fastio.packed import Dataset as open_dataset
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image, Schema
 from tests.pictures import (
     cmyk_jpeg,

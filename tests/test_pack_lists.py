@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.errors import ImageError, PackError, SchemaError, SourceNotFound
-from fastio.pack import pack
-from fastio.packed import Dataset
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Image, Scalar, Schema, Text
+from fastio import (
+    Dataset,
+    Image,
+    ImageError,
+    PackError,
+    Scalar,
+    Schema,
+    SchemaError,
+    SourceNotFound,
+    Text,
+    pack,
+)
+from fastio import Dataset as open_dataset
 from tests.pictures import decoded, jpeg
 
 

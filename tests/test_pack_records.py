@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastio.pack import Writer
+from fastio import Writer
 from fastio.packed import Manifest
 from fastio.schema import RECORD_COLUMN, Array, Scalar, Schema, Text
 

@@ -11,11 +11,9 @@ import pytest
 from PIL import Image as Pillow
 from PIL import JpegImagePlugin
 
-from fastio.errors import ImageError, PackError
-from fastio.pack import Writer, pack
+from fastio import Dataset as open_dataset
+from fastio import Image, ImageError, PackError, Schema, Writer, pack
 from fastio.pack.images import reencode, shrink
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Image, Schema
 from tests.pictures import (
     cmyk_jpeg,
     decoded,

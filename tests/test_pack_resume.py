@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fastio import Dataset as open_dataset
 from fastio import (
     DatasetExists,
     DatasetNotFound,
@@ -24,7 +25,6 @@ from fastio.pack import packer, samples
 from fastio.pack.images import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
-from fastio.packed import Dataset as open_dataset
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 

@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fastio.errors import SchemaError
-from fastio.pack import Writer, pack
+from fastio import Dataset as open_dataset
+from fastio import SchemaError, Writer, pack
 from fastio.pack.cells import infer_schema
-from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Field, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, picture, pixels, png
 

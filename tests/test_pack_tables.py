@@ -12,13 +12,11 @@ import pyarrow.parquet as pa_parquet
 import pytest
 from typer.testing import CliRunner
 
+from fastio import Array, DatasetNotFound, Image, PackError, Scalar, Schema, SchemaError, Text, pack
+from fastio import Dataset as open_dataset
 from fastio.cli import main
-from fastio.errors import DatasetNotFound, PackError, SchemaError
-from fastio.pack import pack
 from fastio.pack import tables as pack_tables
-from fastio.packed import Dataset as open_dataset
 from fastio.packed import Manifest
-from fastio.schema import Array, Image, Scalar, Schema, Text
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.tables import Tables

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fastio.errors import ImageError, PackError
-from fastio.pack import Writer, pack
+from fastio import Dataset as open_dataset
+from fastio import Image, ImageError, PackError, Scalar, Schema, Text, Writer, pack
 from fastio.packed import MANIFEST_NAME
-from fastio.packed import Dataset as open_dataset
-from fastio.schema import Image, Scalar, Schema, Text
 from tests.pictures import jpeg
 
 SMALL_SHARDS = 2500

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio import _native
-from fastio.errors import ShardCorrupt
+from fastio import ShardCorrupt, _native
 from fastio.sources.table import parquet
 from fastio.sources.table.parquet import ColumnReader, ParquetTable, flat_columns
 from fastio.sources.table.reading import AtHand

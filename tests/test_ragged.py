@@ -11,11 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastio import Array, Scalar, Schema, SchemaError, Tokens
 from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places
-from fastio.errors import SchemaError
-from fastio.feed.row_groups.ragged import RaggedRows
+from fastio.feed.row_groups.ragged import RaggedRuns
 from fastio.packed.layout import same_axes
-from fastio.schema import Array, Scalar, Schema, Tokens
 from fastio.sources.table.values import Ragged
 from fastio.tensors.ragged import dense, is_jagged, map_jagged, ragged_parts
 
@@ -178,7 +177,7 @@ def test_rows_that_are_added_while_a_batch_is_made_change_nothing_in_it() -> Non
             rows.add(0, {"values": Ragged(np.zeros(4, np.int64), np.arange(5))})
             return super().items()
 
-    rows = RaggedRows(AddsMeanwhile(values=kind), Forms("list"))
+    rows = RaggedRuns(AddsMeanwhile(values=kind), Forms("list"))
     rows.add(4, {"values": Ragged(np.array([40, 41, 50]), np.array([0, 2, 3]))})
     found = rows.batch(np.array([5, 4]))["values"]
     assert [row.tolist() for row in found.rows()] == [[50], [40, 41]]

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio import Cache
-from fastio.errors import ShardCorrupt, SourceChanged
+from fastio import Cache, ShardCorrupt, SourceChanged
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import noise
 

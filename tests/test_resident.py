@@ -1,4 +1,4 @@
-"""Which pieces are in the cache, as `Resident` knows it without looking at each."""
+"""Which pieces are in the cache, as `SeenPieces` knows it without looking at each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastio.stage import cached
-from fastio.stage.cached import Resident
+from fastio.stage.cached import SeenPieces
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def pieces(folder: Path, count: int) -> tuple[Resident, list[str]]:
+def pieces(folder: Path, count: int) -> tuple[SeenPieces, list[str]]:
     folder.mkdir()
-    found = Resident()
+    found = SeenPieces()
     paths = [str(folder / str(number)) for number in range(count)]
     for number, path in enumerate(paths):
         Path(path).write_bytes(b"x")

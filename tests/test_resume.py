@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastio.errors import StateMismatch
+from fastio import StateMismatch
 from fastio.order.state import Cursor, from_state, to_state
 
 CURSOR = Cursor(3, 1 << 40, -7, 5, "its state")

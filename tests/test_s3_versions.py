@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import Cache
-from fastio.errors import SourceChanged
+from fastio import Cache, SourceChanged
 from tests.servers import S3
 from tests.staging_support import MIB, noise
 from tests.tars import npy, write_tar

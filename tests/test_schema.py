@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.errors import SchemaError
+from fastio import SchemaError
 from fastio.schema import (
     DTYPES,
     RECORD_COLUMN,

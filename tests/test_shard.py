@@ -17,7 +17,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio import FastioError, ShardCorrupt, SourceNotFound
 from fastio.packed.ipc import ALIGNMENT
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_writer import write_shard

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fastio
+from fastio import ImageError, SchemaError
 from fastio.cli import main
 from fastio.diagnose import diagnose
 from fastio.diagnose.report import bench_report, print_report, write_page
-from fastio.errors import ImageError, SchemaError
 from fastio.shown import clean, shown, shown_values, without_secrets
 from tests import report_samples
 from tests.pictures import jpeg

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
+from fastio import Dataset
 from fastio.cache import Consumer
 from fastio.order.order import Orders
 from fastio.order.sampling import Sampling
-from fastio.packed import Dataset
 from fastio.stage import Blocks, Forecast, ahead_bytes, cut
 from fastio.stage.forecast import next_use
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fastio
+from fastio import Stats
 from fastio.engine.pending import Pending
 from fastio.order.plan import PlannedBatch
-from fastio.stats import Stats
 from tests.support import numbered_folder
 
 _SLEEP_S = 0.002

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.errors import StoreError
+from fastio import StoreError
 from fastio.store import Store, open_store, retry
 from tests.servers import S3, FaultProxy, http_folder
 

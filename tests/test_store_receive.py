@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastio.errors import SourceNotFound, StoreError
+from fastio import SourceNotFound, StoreError
 from fastio.store import open_store
 from fastio.store.receive import Receiver
 from fastio.store.retry import Limits

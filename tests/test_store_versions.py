@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastio.errors import SourceChanged, SourceNotFound
+from fastio import SourceChanged, SourceNotFound
 from fastio.store import Stamp, Store, open_store
 from fastio.store.versions import Marks
 from tests.servers import S3, http_folder

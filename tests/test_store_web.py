@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fastio.errors import StoreError
+from fastio import StoreError
 from fastio.store import open_store
 from fastio.store.receive import Receiver
 from fastio.store.retry import Limits

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastio
-from fastio.errors import SchemaError
-from fastio.schema import Array, Bytes, Scalar, Text
+from fastio import Array, Bytes, Scalar, SchemaError, Text
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.leaves import widest
 from fastio.sources.table.options import TableOptions, expand_range

@@ -13,7 +13,7 @@ import pyarrow.feather as pa_feather
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound
+from fastio import SchemaError, ShardCorrupt, SourceNotFound
 from fastio.sources.table.files import find_tables
 from fastio.sources.table.objects import TableFile
 from fastio.sources.table.opening import open_files

@@ -15,8 +15,7 @@ import pyarrow.parquet
 import pytest
 
 import fastio
-from fastio import Loader
-from fastio.errors import SchemaError
+from fastio import Loader, SchemaError
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import find_tables, values_of
 from fastio.sources.table.filters import constants_of

@@ -13,7 +13,7 @@ from pyarrow import csv, feather, parquet
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import fastio
-from fastio.errors import StateMismatch
+from fastio import StateMismatch
 
 ROWS, GROUP = 60, 7
 PICKED = [59, 3, *range(30, 10, -1), 3, -2]

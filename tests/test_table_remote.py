@@ -25,10 +25,9 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio import Loader
-from fastio.cli import main
-from fastio.errors import (
+from fastio import (
     DatasetNotFound,
+    Loader,
     PackError,
     SchemaError,
     ShardCorrupt,
@@ -36,6 +35,7 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
+from fastio.cli import main
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import _regular, find_tables
 from fastio.sources.table.options import TableOptions

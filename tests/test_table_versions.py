@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 import fastio
-from fastio.errors import ShardCorrupt, SourceChanged, StoreError
+from fastio import ShardCorrupt, SourceChanged, StoreError
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import find_tables
 from fastio.sources.table.objects import StoreFile

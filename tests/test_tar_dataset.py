@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.errors import (
+from fastio import (
+    Array,
+    Bytes,
+    Image,
     ImageError,
     SampleError,
+    Scalar,
     SchemaError,
     ShardCorrupt,
     SourceChanged,
     SourceNotFound,
+    TarDataset,
+    Text,
 )
-from fastio.schema import Array, Bytes, Image, Scalar, Text
 from fastio.sources.tar import index as tar_index
-from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.index import build_index
 from fastio.sources.tar.reader import LocalTars
 from tests.pictures import jpeg, oriented_jpeg, png

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.errors import ImageError, PackError
+from fastio import ImageError, PackError
 from fastio.pack.exporters import extensions
 from fastio.schema import Array, Bytes, Field, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, png, write_folder

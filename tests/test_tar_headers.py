@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastio.errors import ShardCorrupt, SourceNotFound
+from fastio import ShardCorrupt, SourceNotFound
 from fastio.sources.tar.headers import Window, read_members
 from fastio.sources.tar.reader import LocalTars
 from tests.tars import write_tar, write_tars

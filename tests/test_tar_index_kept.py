@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastio.errors import CacheError
+from fastio import CacheError, TarDataset
 from fastio.sources.tar import kept
-from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.kept import index_bytes, read_index
 from tests.tars import npy, write_tar
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.errors import SourceNotFound
+from fastio import SourceNotFound
 from fastio.sources.tar.reader import expand_braces, find_tars
 
 PATTERNS = [

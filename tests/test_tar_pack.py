@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.errors import PackError, SampleError, SchemaError
+from fastio import Image, PackError, SampleError, Scalar, Schema, SchemaError, TarDataset
 from fastio.pack import packer
-from fastio.schema import Image, Scalar, Schema
-from fastio.sources.tar.dataset import TarDataset
 from tests.pictures import jpeg
 from tests.tars import write_tar, write_tars
 

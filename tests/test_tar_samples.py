@@ -15,8 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fastio.errors import ShardCorrupt, SourceNotFound
-from fastio.sources.tar.dataset import TarDataset
+from fastio import ShardCorrupt, SourceNotFound, TarDataset
 from fastio.sources.tar.headers import scan_tar, split_name
 from fastio.sources.tar.reader import LocalTars
 from tests.tars import webdataset_samples, write_tar, write_tars

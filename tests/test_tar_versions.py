@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import fastio
-from fastio.errors import ShardCorrupt, SourceChanged
-from fastio.sources.tar.dataset import TarDataset
+from fastio import ShardCorrupt, SourceChanged, TarDataset
 from tests.pictures import jpeg
 from tests.servers import S3
 from tests.support import open_loader

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastio.errors import TransformError
+from fastio import Normalize, ToDtype, TransformError
 from fastio.tensors.trees import (
     Finish,
     Tail,
@@ -19,7 +19,6 @@ from fastio.tensors.trees import (
     to_device,
     value_tensors,
 )
-from fastio.transforms import Normalize, ToDtype
 from tests.support import import_torchvision
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastio import TransformError
 from fastio import transforms as T
-from fastio.errors import TransformError
 
 
 def draws(

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import Loader
-from fastio.errors import DatasetNotFound, FastioError, PackError, ShardCorrupt, SourceNotFound
+from fastio import DatasetNotFound, FastioError, Loader, PackError, ShardCorrupt, SourceNotFound
 from fastio.sources import find_data
 from fastio.sources.registry import describe
 from tests.children import run_code

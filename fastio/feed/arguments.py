@@ -19,7 +19,7 @@ from fastio.sources.torch_dataset import is_iterable_dataset
 from fastio.views.mixing import mix_of
 
 
-class Given(NamedTuple):
+class GivenDataset(NamedTuple):
     """The dataset of a loader, as given or opened.
 
     Attributes:
@@ -35,7 +35,7 @@ class Given(NamedTuple):
     cache: Any
 
 
-def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> Given:
+def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenDataset:
     """Opens the dataset at a path, a URL or a list of them; an object stays as it is.
 
     Raises:
@@ -49,14 +49,14 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> Given:
                 "cache= can be passed only together with a URL; for an open dataset, use "
                 "fastio.open(url, cache=...)"
             )
-        return Given(dataset, None, wanted, cache)
+        return GivenDataset(dataset, None, wanted, cache)
     found = find_data(dataset, Options(cache=cache))
     if "fields" in found.kind.options:
         found = replace(found, options=replace(found.options, fields=wanted))
     opened = open_found(found)
     if wanted is not None:
         wanted = _names_in(opened, wanted)
-    return Given(opened, opened, wanted, None)
+    return GivenDataset(opened, opened, wanted, None)
 
 
 def _names_in(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:

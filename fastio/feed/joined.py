@@ -26,7 +26,7 @@ from fastio.tensors.trees import merged, pin, rows_of
 from fastio.views.mixing import MixedBatch, Part
 
 
-class Leaf(NamedTuple):
+class LeafFeed(NamedTuple):
     """One of the sources from which batches are made.
 
     Attributes:
@@ -69,7 +69,7 @@ class JoinedRun:
     """
 
     def __init__(
-        self, leaves: Sequence[Leaf], plan: Iterator[MixedBatch], ranks: Ranks, most: int
+        self, leaves: Sequence[LeafFeed], plan: Iterator[MixedBatch], ranks: Ranks, most: int
     ) -> None:
         self.leaves = leaves
         self._deal = _Deal(plan, most)
@@ -143,7 +143,9 @@ class Joiner:
         leaves: the sources.
     """
 
-    def __init__(self, epoch: int, first_step: int, ragged: Forms, leaves: Sequence[Leaf]) -> None:
+    def __init__(
+        self, epoch: int, first_step: int, ragged: Forms, leaves: Sequence[LeafFeed]
+    ) -> None:
         self._epoch = epoch
         self._first_step = first_step
         self._leaves = leaves
@@ -304,7 +306,7 @@ class _Epochs:
 class _Source:
     """The streams of one source: one per epoch of the source."""
 
-    def __init__(self, number: int, leaf: Leaf, deal: _Deal, ranks: Ranks) -> None:
+    def __init__(self, number: int, leaf: LeafFeed, deal: _Deal, ranks: Ranks) -> None:
         self._number = number
         self._feed, self._cursor = leaf.feed, leaf.cursor
         self._deal = deal

@@ -15,7 +15,7 @@ import xxhash
 from fastio.engine.ragged import Forms
 from fastio.errors import SchemaError, TransformError
 from fastio.feed.base import Asked, Batches, Feed, HostBatches
-from fastio.feed.joined import JoinedRun, Joiner, Leaf
+from fastio.feed.joined import JoinedRun, Joiner, LeafFeed
 from fastio.feed.native import NativeFeed
 from fastio.order.order import Order, mixed_seed
 from fastio.order.plan import BucketPlan, Buckets
@@ -247,11 +247,11 @@ class MixFeed(JoinedFeed):
         return MixPlan(order, cursor.epoch, BucketPlan(plan, buckets), self._chains)
 
 
-def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list[Leaf]:
+def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list[LeafFeed]:
     """Returns the datasets of a chain as leaves, with different seeds for their random draws."""
     assert cursor.seed is not None
     return [
-        Leaf(
+        LeafFeed(
             feed,
             replace(cursor, seed=mixed_seed(cursor.seed, number)) if number else cursor,
             partial(chain.places, number),

@@ -28,7 +28,7 @@ _PAUSE_WINDOWS = 20  # at least so many times as long as a measurement
 
 
 @dataclass(frozen=True)
-class Window:
+class Measurement:
     """A measurement of a number of threads.
 
     Attributes:
@@ -91,7 +91,9 @@ class ThreadTuner:
         took_s = elapsed_s - began_s
         if batches - first_batch < self._batches or took_s < _LEAST_S:
             return self.threads
-        window = Window((samples - first_sample) / took_s, (wait_s - waited_s) / took_s, took_s)
+        window = Measurement(
+            (samples - first_sample) / took_s, (wait_s - waited_s) / took_s, took_s
+        )
         threads = self._search.send(window)
         self._begin = None if threads != self.threads else (batches, samples, elapsed_s, wait_s)
         self._left_out = self._settle
@@ -100,7 +102,7 @@ class ThreadTuner:
 
     # Each generator yields a number of threads, and receives its measurement.
 
-    def _search_for_ever(self, threads: int) -> Generator[int, Window, None]:
+    def _search_for_ever(self, threads: int) -> Generator[int, Measurement, None]:
         pause_s = _PAUSE_S
         while True:
             before = threads
@@ -112,7 +114,7 @@ class ThreadTuner:
                 window = yield threads
                 left_s -= window.elapsed_s
 
-    def _climb(self, threads: int) -> Generator[int, Window, int]:
+    def _climb(self, threads: int) -> Generator[int, Measurement, int]:
         """Goes up or down while that brings something; returns where it ends."""
         window = yield threads
         began = threads
@@ -128,7 +130,7 @@ class ThreadTuner:
                 threads = fewer
         return threads
 
-    def _is_better(self, other: int, threads: int) -> Generator[int, Window, bool]:
+    def _is_better(self, other: int, threads: int) -> Generator[int, Measurement, bool]:
         """Returns whether another number is better, measured in turns: a, b, b, a, a, b, b, a."""
         gains: list[float] = []
         for pair in range(_PAIRS):

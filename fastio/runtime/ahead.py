@@ -16,6 +16,9 @@ from typing import Generic, TypeVar
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import DaemonPool
 
+_NAME = "fastio-ahead"  # of threads
+_AT_ONCE = 8  # jobs of an `Ahead`
+
 Item = TypeVar("Item")
 T = TypeVar("T")
 
@@ -25,7 +28,6 @@ def in_order(
     items: Iterable[Item],
     threads: int,
     ahead: int | None = None,
-    name: str = "fastio-ahead",
 ) -> Iterator[T]:
     """Yields the result of `work` for each item, in order, while threads work on the next items.
 
@@ -35,14 +37,13 @@ def in_order(
         threads: The number of threads.
         ahead: The number of items besides the consumer's that are begun and not taken. If None,
             four for each thread.
-        name: The name of the threads.
 
     Raises:
         Exception: Whatever `work` raised for an item, in place of its result.
     """
     most = 4 * threads if ahead is None else ahead
     pending: deque[Future[T]] = deque()
-    with DaemonPool(threads, name) as pool:
+    with DaemonPool(threads, _NAME) as pool:
         for item in items:
             pending.append(pool.submit(work, item))
             if len(pending) > most:
@@ -58,23 +59,21 @@ class Ahead(Generic[T]):
 
     Args:
         nbytes: The memory limit in bytes for jobs that are running or whose results are not taken.
-        at_once: The largest number of jobs that run at the same time.
-        name: The name of the threads.
     """
 
-    def __init__(self, nbytes: int, at_once: int = 8, name: str = "fastio-ahead") -> None:
-        self._given = nbytes, at_once, name
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
         self._owner = Owner()
         self._begin_anew()
 
-    def __reduce__(self) -> tuple[type[Ahead[T]], tuple[int, int, str]]:
-        return Ahead, self._given
+    def __reduce__(self) -> tuple[type[Ahead[T]], tuple[int]]:
+        return Ahead, (self._nbytes,)
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
-        self._left = self._given[0]
+        self._left = self._nbytes
         self._begun: dict[Hashable, tuple[int, Future[T]]] = {}
-        self._pool = DaemonPool(*self._given[1:])
+        self._pool = DaemonPool(_AT_ONCE, _NAME)
 
     def begin(self, key: Hashable, nbytes: int, work: Callable[[], T]) -> bool:
         """Starts a job in the background.
@@ -93,7 +92,7 @@ class Ahead(Generic[T]):
             if key in self._begun:
                 return True
             running = sum(not result.done() for _, result in self._begun.values())
-            if nbytes > self._left or running >= self._given[1]:
+            if nbytes > self._left or running >= _AT_ONCE:
                 return False
             try:
                 self._begun[key] = nbytes, self._pool.submit(work)
@@ -126,5 +125,5 @@ class Ahead(Generic[T]):
         self._owner.take_over(self._begin_anew)
         with self._lock:
             self._begun.clear()
-            self._left = self._given[0]
-            self._pool = DaemonPool(*self._given[1:])  # a thread of the other one may hang
+            self._left = self._nbytes
+            self._pool = DaemonPool(_AT_ONCE, _NAME)  # a thread of the other one may hang

@@ -65,23 +65,20 @@ class WholeFile:
         self._temporary, descriptor = _locked(self._path)
         self.file: IO[bytes] = os.fdopen(descriptor, "w+b")
 
-    def finish(self, *, flush: bool = True) -> None:
+    def finish(self) -> None:
         """Renames the temporary file to its final name.
 
-        Args:
-            flush: Whether to flush the file and its directory entry to the disk, so that they
-                survive a power failure.
+        The file and its directory entry are flushed to the disk, so that they survive a power
+        failure.
 
         Raises:
             OSError: If the file cannot be written. Call `discard` in this case.
         """
         self.file.flush()
-        if flush:
-            os.fsync(self.file.fileno())
+        os.fsync(self.file.fileno())
         os.replace(self._temporary, self._path)
         self.file.close()
-        if flush:
-            flush_folder(self._path.parent)
+        flush_folder(self._path.parent)
 
     def discard(self) -> None:
         """Deletes the temporary file. Has no effect after `finish`."""
@@ -92,11 +89,11 @@ class WholeFile:
 
 
 @contextmanager
-def whole_file(path: AnyPath, *, flush: bool = True) -> Iterator[IO[bytes]]:
+def whole_file(path: AnyPath) -> Iterator[IO[bytes]]:
     """Opens a file that gets its name when the block ends, and is deleted if the block raises.
 
     Args:
-        path, flush: See `WholeFile`.
+        path: See `WholeFile`.
 
     Raises:
         OSError: If the file cannot be written. An existing file at the path is kept.
@@ -104,7 +101,7 @@ def whole_file(path: AnyPath, *, flush: bool = True) -> Iterator[IO[bytes]]:
     written = WholeFile(path)
     try:
         yield written.file
-        written.finish(flush=flush)
+        written.finish()
     except BaseException:
         written.discard()
         raise

@@ -65,7 +65,7 @@ class CachedBlocks:
         self._cache = cache
         self._run = run
         self._lock = threading.RLock()
-        self._resident = Resident()
+        self._resident = SeenPieces()
         self._hits: Counter[int] = Counter()
         self._source: tuple[CacheFolder, Source] | None = None
         self._told: dict[int, Consumer] = {}
@@ -305,7 +305,7 @@ def claimed(
     return found
 
 
-class Resident:
+class SeenPieces:
     """The pieces that were seen in the cache and were not deleted since by any process.
 
     A system call for each file would make this thread give up the GIL each time. Instead, the

@@ -4,6 +4,10 @@ Blocks are received into aligned memory, from which the disk writes directly, an
 checked. They are stored as the pieces that a Loader looks for. One request fetches several small
 neighbouring blocks. Blocks that are in the cache are not fetched again, so that an interrupted call
 is continued by the next one. Blocks that other processes are fetching are left to them.
+
+This is not a use of `Stager`, whose blocks are read at once: it claims and publishes each block
+alone, and writes through the page cache, with which this had less than half of its rate, at twice
+the core-seconds (benchmarks/LOG.md, 2026-11-21). What both do with the cache is in `cached`.
 """
 
 from __future__ import annotations

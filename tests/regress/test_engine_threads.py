@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastio import FolderDataset, LoaderClosed
 from fastio import transforms as T
 from fastio.engine import Engine, EngineSettings
-from fastio.errors import LoaderClosed
 from fastio.order.order import Order
 from fastio.order.plan import Plan, PlannedBatch
-from fastio.sources.folder import FolderDataset
 from tests.pictures import jpeg, png
 
 _LONG_S = 60.0  # a test that waits so long hangs

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fastio import FolderDataset, LoaderClosed
 from fastio import transforms as T
 from fastio.engine import BatchStream, Engine, EngineSettings
-from fastio.errors import LoaderClosed
 from fastio.order.order import Order
 from fastio.order.plan import Plan
-from fastio.sources.folder import FolderDataset
 from tests.pictures import jpeg
 
 _HANGS_S = 60

@@ -14,15 +14,11 @@ import pytest
 from PIL import Image as Pillow
 
 import fastio
-from fastio import _native
+from fastio import Dataset, FolderDataset, Image, ImageError, Scalar, Schema, _native
 from fastio import transforms as T
 from fastio.engine import Engine, EngineSettings
-from fastio.errors import ImageError
 from fastio.order.order import Order
 from fastio.order.plan import Plan
-from fastio.packed import Dataset
-from fastio.schema import Image, Scalar, Schema
-from fastio.sources.folder import FolderDataset
 from tests.pictures import decoded, jpeg, pixels
 
 

@@ -112,7 +112,7 @@ def _request_bytes(device: int) -> int:
     return min(limit, _MOST_REQUEST_BYTES)
 
 
-class Window:
+class ColdWindow:
     """Rows that are read together.
 
     Attributes:
@@ -129,7 +129,7 @@ class Window:
         self.runs: list[tuple[int, int]] = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-def windows_of(order: AnyOrder, row_bytes: float) -> Iterator[Window]:
+def windows_of(order: AnyOrder, row_bytes: float) -> Iterator[ColdWindow]:
     """Yields the windows of an order; an order without windows gives pieces, or all of its rows.
 
     Args:
@@ -140,19 +140,19 @@ def windows_of(order: AnyOrder, row_bytes: float) -> Iterator[Window]:
     if not rows or not isinstance(order, Order):
         return
     if order.mode == "shuffle":
-        yield Window(0, rows, np.zeros(1, np.int64), rows, rows)
+        yield ColdWindow(0, rows, np.zeros(1, np.int64), rows, rows)
     elif order.mode == "sequential":
         block = max(1, int(_PIECE_BYTES / max(row_bytes, 1e-9)))
         for number in range(-(-rows // block)):
             end = min((number + 1) * block, rows)
-            yield Window(number * block, end, np.array([number], np.int64), block, rows)
+            yield ColdWindow(number * block, end, np.array([number], np.int64), block, rows)
     else:
         begins, ends = order.window_of(np.arange(order.blocks))
         turns = np.argsort(begins, kind="stable")
         cuts = np.flatnonzero(np.diff(begins[turns])) + 1
         for blocks in np.split(turns, cuts):
             begin, end = int(begins[blocks[0]]), int(ends[blocks[0]])
-            yield Window(begin, end, blocks, order.block, rows)
+            yield ColdWindow(begin, end, blocks, order.block, rows)
 
 
 class ReadAheadPlan:
@@ -169,7 +169,7 @@ class ReadAheadPlan:
     def __init__(
         self,
         plan: Iterator[PlannedBatch],
-        windows: Iterator[Window],
+        windows: Iterator[ColdWindow],
         rows: ColdRows,
         position: int,
         drop: bool,
@@ -178,7 +178,7 @@ class ReadAheadPlan:
         self._windows = windows
         self._next = next(windows, None)
         # Windows that are not dropped, oldest first; each with its request, done by the thread.
-        self._read: deque[tuple[Window, Future[None]]] = deque()
+        self._read: deque[tuple[ColdWindow, Future[None]]] = deque()
         self._rows = rows
         self._drop = drop
         self._stop = threading.Event()
@@ -224,11 +224,11 @@ class ReadAheadPlan:
             if self._drop:
                 self._let_go(window)
 
-    def _let_go(self, window: Window) -> None:
+    def _let_go(self, window: ColdWindow) -> None:
         self._pool.submit(_drop, window, self._rows, self._stop)
 
     @staticmethod
-    def _lag(window: Window) -> int:
+    def _lag(window: ColdWindow) -> int:
         """Returns how many positions after a window's end batches may still use its rows."""
         return (window.end - window.begin) // _LAG
 
@@ -237,13 +237,13 @@ class ReadAheadPlan:
 _IGNORED = (FastioError, OSError, ValueError)
 
 
-def _ask(window: Window, rows: ColdRows, stop: threading.Event, alone: bool) -> None:
+def _ask(window: ColdWindow, rows: ColdRows, stop: threading.Event, alone: bool) -> None:
     with suppress(*_IGNORED):
         for first, last in window.runs:
             rows.read(first, last, stop, alone)
 
 
-def _drop(window: Window, rows: ColdRows, stop: threading.Event) -> None:
+def _drop(window: ColdWindow, rows: ColdRows, stop: threading.Event) -> None:
     with suppress(*_IGNORED):
         for first, last in window.runs:
             rows.drop(first, last, stop)

@@ -67,7 +67,7 @@ class Failure(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class ChunkOutcome:
     """What the functions returned for a chunk.
 
     Attributes:
@@ -130,7 +130,7 @@ class Caller:
         first: int,
         keys: Keys,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> Outcome:
+    ) -> ChunkOutcome:
         """Calls the functions for a chunk.
 
         Args:
@@ -142,7 +142,7 @@ class Caller:
         Raises:
             LoaderClosed: it was cancelled.
         """
-        began_s, outcome, draws = time.perf_counter(), Outcome(), _Draws(keys)
+        began_s, outcome, draws = time.perf_counter(), ChunkOutcome(), _Draws(keys)
         for name, given in inputs.items():
             calls = self._fields[name]
             image = calls.makes_images

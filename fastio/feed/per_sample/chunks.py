@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fastio.errors import LoaderClosed
-from fastio.feed.per_sample.calls import FieldInput, Keys, Outcome
-from fastio.feed.per_sample.memory import MappedMemory, Place
+from fastio.feed.per_sample.calls import ChunkOutcome, FieldInput, Keys
+from fastio.feed.per_sample.memory import MappedMemory, SharedPlace
 from fastio.tensors.results import Layout
 
 
-class Source(Protocol):
+class SamplesAt(Protocol):
     """Where a worker process finds the samples of a field."""
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SharedPlace]:
         """Returns the places of shared memory that it refers to."""
 
     def samples(self, memory: MappedMemory) -> Any:
@@ -28,10 +28,10 @@ class Source(Protocol):
 class RowsAt(NamedTuple):
     """Images of one size that lie one after the other: uint8 arrays of a shape."""
 
-    place: Place
+    place: SharedPlace
     shape: tuple[int, ...]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SharedPlace]:
         return [self.place]
 
     def samples(self, memory: MappedMemory) -> Any:
@@ -42,9 +42,9 @@ class RowsAt(NamedTuple):
 class ImagesAt(NamedTuple):
     """Images of different sizes: the place and the shape of each."""
 
-    images: list[tuple[Place, tuple[int, ...]]]
+    images: list[tuple[SharedPlace, tuple[int, ...]]]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SharedPlace]:
         return [place for place, _ in self.images]
 
     def samples(self, memory: MappedMemory) -> Any:
@@ -57,10 +57,10 @@ class ImagesAt(NamedTuple):
 class PickledAt(NamedTuple):
     """A pickled list of other values in shared memory."""
 
-    place: Place
+    place: SharedPlace
     nbytes: int
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SharedPlace]:
         return [self.place]
 
     def samples(self, memory: MappedMemory) -> Any:
@@ -72,7 +72,7 @@ class Values(NamedTuple):
 
     pickled: bytes
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SharedPlace]:
         return []
 
     def samples(self, memory: MappedMemory) -> Any:
@@ -88,12 +88,12 @@ class FieldTask(NamedTuple):
         layout: where results lie in the memory.
     """
 
-    source: Source
-    results: Place | None
+    source: SamplesAt
+    results: SharedPlace | None
     layout: Layout
 
 
-class Task(NamedTuple):
+class ChunkTask(NamedTuple):
     """What a worker process is sent for a chunk.
 
     Attributes:
@@ -123,7 +123,7 @@ class Task(NamedTuple):
 
 
 @dataclass
-class Chunk:
+class SampleChunk:
     """Some consecutive samples of a batch.
 
     Attributes:
@@ -138,7 +138,7 @@ class Chunk:
     first: int
     keys: Keys
     fields: Mapping[str, Any]
-    done: Callable[[Chunk, Outcome], None]
+    done: Callable[[SampleChunk, ChunkOutcome], None]
     failed: Callable[[Exception], None]
     cancelled: Callable[[], bool]
 
@@ -156,7 +156,7 @@ class Pool(Protocol):
     def start(self) -> None:
         """Starts the workers that are missing, in this process."""
 
-    def submit(self, chunks: list[Chunk]) -> None:
+    def submit(self, chunks: list[SampleChunk]) -> None:
         """Adds chunks, which workers take in order. Does not wait."""
 
     def close(self) -> None:

@@ -25,9 +25,9 @@ from typing import Any
 
 from fastio.errors import LoaderClosed, TransformError, WorkerDied
 from fastio.feed.per_sample.calls import FieldCalls
-from fastio.feed.per_sample.chunks import Chunk, Task
+from fastio.feed.per_sample.chunks import ChunkTask, SampleChunk
 from fastio.feed.per_sample.memory import SharedMemory
-from fastio.feed.per_sample.worker import NUMBER_BYTES, Segment, work
+from fastio.feed.per_sample.worker import NUMBER_BYTES, NewSegment, work
 from fastio.runtime.lifecycle import Owner
 
 _IN_HAND = 2  # tasks of a worker: the one that it works on, and the next
@@ -47,7 +47,7 @@ class _Worker:
 
     process: Any
     connection: Connection
-    chunks: dict[int, Chunk] = field(default_factory=dict)
+    chunks: dict[int, SampleChunk] = field(default_factory=dict)
     segments: set[int] = field(default_factory=set)
 
 
@@ -99,7 +99,7 @@ class ProcessWorkers:
                 while len(exchange.workers) < self._count:
                     exchange.add(self._started(exchange.started))
 
-    def submit(self, chunks: list[Chunk]) -> None:
+    def submit(self, chunks: list[SampleChunk]) -> None:
         """See `Pool`."""
         exchange = self._exchange
         if exchange is None:
@@ -155,7 +155,7 @@ class _Exchange:
         self._memory = memory
         self._what = what
         self._numbers = count()
-        self._waiting: deque[Chunk] = deque()
+        self._waiting: deque[SampleChunk] = deque()
         self._new: deque[_Worker] = deque()
         self._ending = self._ended = False
         self._woken, self._waker = socket.socketpair()
@@ -172,7 +172,7 @@ class _Exchange:
         self._new.append(worker)
         self._wake()
 
-    def put(self, chunks: list[Chunk]) -> None:
+    def put(self, chunks: list[SampleChunk]) -> None:
         """Adds chunks."""
         self._waiting.extend(chunks)
         self._wake()
@@ -232,7 +232,7 @@ class _Exchange:
                 self._waiting.appendleft(chunk)
                 self._lose(worker)
 
-    def _send_task(self, worker: _Worker, number: int, chunk: Chunk) -> None:
+    def _send_task(self, worker: _Worker, number: int, chunk: SampleChunk) -> None:
         freed = self._memory.freed(worker.segments)
         worker.segments.difference_update(freed)
         for task in chunk.fields.values():
@@ -240,10 +240,10 @@ class _Exchange:
             for place in places if task.results is None else [*places, task.results]:
                 if place.segment not in worker.segments:
                     file, nbytes = self._memory.file(place.segment)
-                    worker.connection.send_bytes(pickle.dumps(Segment(place.segment, nbytes)))
+                    worker.connection.send_bytes(pickle.dumps(NewSegment(place.segment, nbytes)))
                     reduction.send_handle(worker.connection, file, worker.process.pid)
                     worker.segments.add(place.segment)
-        task = Task(number, chunk.first, chunk.keys, dict(chunk.fields), freed)
+        task = ChunkTask(number, chunk.first, chunk.keys, dict(chunk.fields), freed)
         worker.connection.send_bytes(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
 
     def _receive(self, worker: _Worker) -> None:

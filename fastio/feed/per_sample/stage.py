@@ -16,18 +16,18 @@ from fastio.engine.batch import Allocate, Batch, Lease, SlotPool
 from fastio.engine.ragged import RaggedBatch
 from fastio.engine.settings import numpy_memory
 from fastio.errors import PerSampleError, SampleError
-from fastio.feed.per_sample.calls import Failure, FieldCalls, FieldInput, Keys, Outcome
+from fastio.feed.per_sample.calls import ChunkOutcome, Failure, FieldCalls, FieldInput, Keys
 from fastio.feed.per_sample.chunks import (
-    Chunk,
     FieldTask,
     ImagesAt,
     PickledAt,
     Pool,
     RowsAt,
-    Source,
+    SampleChunk,
+    SamplesAt,
     Values,
 )
-from fastio.feed.per_sample.memory import Place, SharedMemory
+from fastio.feed.per_sample.memory import SharedMemory, SharedPlace
 from fastio.feed.per_sample.processes import ProcessWorkers
 from fastio.feed.per_sample.threads import ThreadWorkers
 from fastio.order.plan import draw_keys
@@ -213,11 +213,11 @@ class PerSampleStage:
         """Returns shared memory for samples that have to be copied: uint8 (nbytes,)."""
         return Lease(self._arenas, self._arenas.acquire(nbytes)).view(nbytes)
 
-    def place(self, array: Any) -> Place:
+    def place(self, array: Any) -> SharedPlace:
         """Returns where an array lies that begins where shared memory was allocated."""
         return self._memory.place(array)
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, outcome: ChunkOutcome) -> None:
         """Takes note of what the results of a chunk needed."""
         with self._lock:
             self.seconds += outcome.seconds
@@ -271,7 +271,7 @@ class _Job:
         self._cancelled = cancelled
         self._done = done
         self._lock = threading.Lock()
-        self._chunks: list[tuple[Pool, list[Chunk]]] = []
+        self._chunks: list[tuple[Pool, list[SampleChunk]]] = []
         self._left = 0
         self._results: dict[str, list[Any]] = {}
         self._memory: dict[str, tuple[Any, Layout]] = {}
@@ -285,7 +285,7 @@ class _Job:
         size = max(1, min(_MOST_ROWS, -(-rows // (workers * _PER_WORKER))))
         fields = {name: self._field(name, rows) for name in names}
         chunks = [
-            Chunk(
+            SampleChunk(
                 begin,
                 self._keys._replace(samples=self._keys.samples[begin : begin + size]),
                 {name: cut(begin, min(rows, begin + size)) for name, cut in fields.items()},
@@ -319,7 +319,7 @@ class _Job:
         source = self._source(samples)
         return lambda begin, end: FieldTask(source(begin, end), there, layout)
 
-    def _source(self, samples: Any) -> Callable[[int, int], Source]:
+    def _source(self, samples: Any) -> Callable[[int, int], SamplesAt]:
         """Returns a function that tells processes where the rows of a chunk are."""
         if isinstance(samples, np.ndarray):
             first, row, shape = self._stage.place(samples), samples[0].nbytes, samples.shape[1:]
@@ -339,7 +339,7 @@ class _Job:
         ]
         return lambda begin, end: ImagesAt(at[begin:end])
 
-    def _pickled(self, samples: Sequence[Any]) -> Source:
+    def _pickled(self, samples: Sequence[Any]) -> SamplesAt:
         pickled = pickle.dumps(list(samples), pickle.HIGHEST_PROTOCOL)
         if len(pickled) <= _SHORT:
             return Values(pickled)
@@ -347,12 +347,12 @@ class _Job:
         memory[:] = np.frombuffer(pickled, np.uint8)
         return PickledAt(place, len(pickled))
 
-    def _copied(self, nbytes: int) -> tuple[Any, Place]:
+    def _copied(self, nbytes: int) -> tuple[Any, SharedPlace]:
         memory = self._stage.arena(nbytes)
         self._held.append(memory)
         return memory, self._stage.place(memory)
 
-    def _chunk_done(self, chunk: Chunk, outcome: Outcome) -> None:
+    def _chunk_done(self, chunk: SampleChunk, outcome: ChunkOutcome) -> None:
         self._stage.learn(outcome)
         for name, results in outcome.results.items():
             self._results[name][chunk.first : chunk.first + len(results)] = results

@@ -7,7 +7,7 @@ from functools import partial
 
 from fastio.errors import LoaderClosed, WorkerDied
 from fastio.feed.per_sample.calls import Caller, FieldCalls
-from fastio.feed.per_sample.chunks import Chunk
+from fastio.feed.per_sample.chunks import SampleChunk
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import PATIENCE_S, DaemonPool
 
@@ -32,7 +32,7 @@ class ThreadWorkers:
         if self._threads is None:
             self._threads = DaemonPool(self._count, "fastio-per-sample")
 
-    def submit(self, chunks: list[Chunk]) -> None:
+    def submit(self, chunks: list[SampleChunk]) -> None:
         """See `Pool`."""
         for chunk in chunks:
             threads = self._threads
@@ -61,7 +61,7 @@ class ThreadWorkers:
         self._threads = None
 
 
-def _work(caller: Caller, chunk: Chunk) -> None:
+def _work(caller: Caller, chunk: SampleChunk) -> None:
     if chunk.leave_out():
         return
     try:

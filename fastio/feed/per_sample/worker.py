@@ -11,8 +11,8 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from fastio.feed.per_sample.calls import Caller, FieldCalls, Outcome, failure
-from fastio.feed.per_sample.chunks import Task
+from fastio.feed.per_sample.calls import Caller, ChunkOutcome, FieldCalls, failure
+from fastio.feed.per_sample.chunks import ChunkTask
 from fastio.feed.per_sample.memory import MappedMemory
 from fastio.tensors.samples import use_one_thread
 
@@ -20,7 +20,7 @@ NUMBER_BYTES = 8  # of an answer, before the results
 _LOOK_S = 1.0  # between two looks whether the main process is alive
 
 
-class Segment(NamedTuple):
+class NewSegment(NamedTuple):
     """Announces a segment of shared memory, whose file descriptor follows."""
 
     number: int
@@ -36,8 +36,8 @@ def work(
     """Calls functions for the tasks that arrive, until the connection or the main process ends.
 
     Args:
-        connection: brings `Segment` and `Task`; takes the number of a task, in `NUMBER_BYTES`
-            bytes, and its pickled `Outcome`.
+        connection: brings `NewSegment` and `ChunkTask`; takes the number of a task, in
+            `NUMBER_BYTES` bytes, and its pickled `ChunkOutcome`.
         fields: what is called for each field.
         init: function that is called once with the worker's number.
         number: number of the worker.
@@ -53,11 +53,11 @@ def work(
                 if not _is_alive(parent):
                     return
             message = pickle.loads(connection.recv_bytes())
-            if isinstance(message, Segment):
+            if isinstance(message, NewSegment):
                 file = reduction.recv_handle(connection)
                 memory.add(message.number, file, message.nbytes)
                 continue
-            assert isinstance(message, Task)
+            assert isinstance(message, ChunkTask)
             memory.drop(message.freed)
             outcome = caller(message.inputs(memory), message.first, message.keys)
             connection.send_bytes(_pickled(message.number, outcome))
@@ -65,7 +65,7 @@ def work(
         return  # the main process has closed the connection
 
 
-def _pickled(number: int, outcome: Outcome) -> bytes:
+def _pickled(number: int, outcome: ChunkOutcome) -> bytes:
     """Returns an answer as bytes; results that cannot be pickled become failures."""
     head = number.to_bytes(NUMBER_BYTES, "little")
     try:

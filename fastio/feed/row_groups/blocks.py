@@ -15,7 +15,7 @@ _SLAB_BYTES = 32 << 20
 Block = npt.NDArray[np.uint8]
 
 
-class Blocks:
+class BlockMemory:
     """Lends memory blocks. Thread-safe. The number is not limited here; see `TableRun`.
 
     Blocks are parts of larger mappings, so that little of the huge pages is wasted.

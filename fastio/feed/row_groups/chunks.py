@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from fastio.engine.batch import AnyArray, Lease
 from fastio.feed.row_groups.blocks import Block
-from fastio.feed.row_groups.cut import Segment, Window
-from fastio.feed.row_groups.ragged import RaggedRows
+from fastio.feed.row_groups.cut import GroupSpan, GroupWindow
+from fastio.feed.row_groups.ragged import RaggedRuns
 
 
 @dataclass
@@ -30,7 +30,6 @@ class Dealt:
     fields: dict[str, AnyArray]
     ragged: list[dict[str, Any]]
     leases: list[Lease]
-    batches_out: int = 0
 
     def release(self) -> None:
         """Returns the memory to its pools."""
@@ -61,17 +60,17 @@ class Chunk:
     number: int
     rows: int
     block: Block
-    ragged: list[RaggedRows] = field(default_factory=list)
+    ragged: list[RaggedRuns] = field(default_factory=list)
 
 
 @dataclass
 class OpenWindow:
     """A window whose row groups are being decoded."""
 
-    window: Window
+    window: GroupWindow
     chunks: list[Chunk]
-    ragged: RaggedRows
-    waiting: deque[Segment]
+    ragged: RaggedRuns
+    waiting: deque[GroupSpan]
     left: int  # segments that are not decoded yet
 
     @property

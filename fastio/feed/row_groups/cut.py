@@ -23,7 +23,7 @@ _WORD = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Segment:
+class GroupSpan:
     """Rows [begin, end) of a row group.
 
     Attributes:
@@ -44,7 +44,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Window:
+class GroupWindow:
     """Rows that are shuffled together.
 
     Attributes:
@@ -56,7 +56,7 @@ class Window:
 
     first: int
     rows: int
-    segments: Sequence[Segment]
+    segments: Sequence[GroupSpan]
     order: Order
 
     def positions(self, offset: int, count: int) -> npt.NDArray[np.int64]:
@@ -99,7 +99,7 @@ def windows(
     shuffle: bool,
     row_bytes: int,
     window_bytes: int,
-) -> Iterator[Window]:
+) -> Iterator[GroupWindow]:
     """Yields the windows of a rank's stream in order.
 
     Args:
@@ -115,28 +115,28 @@ def windows(
     places = Order(len(groups), seed, epoch, mode).at(np.arange(len(groups)))
     ordered = [groups[place] for place in places.tolist()]
     first = number = taken = 0
-    held: list[Segment] = []
+    held: list[GroupSpan] = []
     for segment in _segments(ordered, share.first, share.valid):
         group = segment.group
         nbytes = segment.rows * row_bytes + group.varying_bytes * segment.rows // group.rows
         if held and taken + nbytes > window_bytes:
             rows = held[-1].offset + held[-1].rows
-            yield Window(first, rows, held, Order(rows, key, number, mode))
+            yield GroupWindow(first, rows, held, Order(rows, key, number, mode))
             first, number, taken, held = first + rows, number + 1, 0, []
         offset = held[-1].offset + held[-1].rows if held else 0
-        held.append(Segment(group, segment.begin, segment.end, offset))
+        held.append(GroupSpan(group, segment.begin, segment.end, offset))
         taken += nbytes
     if held:
         rows = held[-1].offset + held[-1].rows
-        yield Window(first, rows, held, Order(rows, key, number, mode))
+        yield GroupWindow(first, rows, held, Order(rows, key, number, mode))
     # Padding comes last, and is not shuffled among the rows that count.
     padding = list(_segments(ordered, share.first + share.valid, share.rows - share.valid))
     if padding:
         rows = share.rows - share.valid
-        yield Window(share.valid, rows, padding, Order(rows, mode="sequential"))
+        yield GroupWindow(share.valid, rows, padding, Order(rows, mode="sequential"))
 
 
-def _segments(groups: Sequence[RowGroup], first: int, rows: int) -> Iterator[Segment]:
+def _segments(groups: Sequence[RowGroup], first: int, rows: int) -> Iterator[GroupSpan]:
     """Yields `rows` consecutive rows of row groups; the first group follows the last."""
     ends = np.cumsum([group.rows for group in groups])
     total = int(ends[-1]) if len(groups) else 0
@@ -147,5 +147,5 @@ def _segments(groups: Sequence[RowGroup], first: int, rows: int) -> Iterator[Seg
         group = groups[place]
         begin = group.rows - (int(ends[place]) - at)
         end = min(group.rows, begin + left)
-        yield Segment(group, begin, end)
+        yield GroupSpan(group, begin, end)
         at, left = at + end - begin, left - (end - begin)

@@ -16,7 +16,7 @@ from fastio.errors import SchemaError, StateMismatch
 from fastio.feed.base import Batches, BatchInfo, Feed
 from fastio.feed.delivery import Delivery, FeedSettings
 from fastio.feed.fields import FieldTransforms
-from fastio.feed.row_groups.blocks import Blocks
+from fastio.feed.row_groups.blocks import BlockMemory
 from fastio.feed.row_groups.chunks import Dealt, DealtPart
 from fastio.feed.row_groups.cut import Share, windows
 from fastio.feed.row_groups.records import Records
@@ -63,7 +63,7 @@ def table_memory(memory: int | str | None) -> int:
 class _Shared:
     """Memory that the runs of a feed share. Not pickled."""
 
-    blocks: dict[int, Blocks] = field(default_factory=dict)
+    blocks: dict[int, BlockMemory] = field(default_factory=dict)
     pools: dict[str, SlotPool] = field(default_factory=dict)
 
 
@@ -281,9 +281,9 @@ class TableFeed(Feed):
                     "pack the tables (fastio pack)"
                 )
 
-    def _blocks(self, chunk_rows: int) -> Blocks:
+    def _blocks(self, chunk_rows: int) -> BlockMemory:
         nbytes = self._records.chunk_bytes(chunk_rows)
-        return self._shared.blocks.setdefault(nbytes, Blocks(nbytes))
+        return self._shared.blocks.setdefault(nbytes, BlockMemory(nbytes))
 
     def _pools(self) -> dict[str, SlotPool]:
         pools, pinned = self._shared.pools, self.settings.pinned == "slots"

@@ -16,7 +16,7 @@ from fastio.sources.table.values import Ragged
 _Run = tuple[int, dict[str, Ragged]]  # number of the first row; the rows of each field
 
 
-class RaggedRows:
+class RaggedRuns:
     """The rows of variable-width fields, as runs of consecutive rows. Thread-safe.
 
     Args:
@@ -39,9 +39,9 @@ class RaggedRows:
         kept = {name: rows[name] for name in self._fields}
         self._runs = _in_order((*self._runs, (first, kept)))
 
-    def merged(self, other: RaggedRows) -> RaggedRows:
+    def merged(self, other: RaggedRuns) -> RaggedRuns:
         """Returns the rows of both objects together."""
-        both = RaggedRows(self._fields, self._forms)
+        both = RaggedRuns(self._fields, self._forms)
         both._runs = _in_order((*self._runs, *other._runs))
         return both
 

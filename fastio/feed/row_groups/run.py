@@ -26,14 +26,14 @@ from fastio import _native
 from fastio.engine.batch import Lease, SlotPool
 from fastio.engine.ragged import Forms
 from fastio.errors import LoaderTimeout
-from fastio.feed.row_groups.blocks import Blocks
+from fastio.feed.row_groups.blocks import BlockMemory
 from fastio.feed.row_groups.chunks import Chunk, Dealt, DealtPart, OpenWindow
-from fastio.feed.row_groups.cut import Segment, Window
-from fastio.feed.row_groups.ragged import RaggedRows
+from fastio.feed.row_groups.cut import GroupSpan, GroupWindow
+from fastio.feed.row_groups.ragged import RaggedRuns
 from fastio.feed.row_groups.records import Records
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import PATIENCE_S, join_all
-from fastio.sources.table.direct import Rows, TableDataset
+from fastio.sources.table.direct import DecodedRows, TableDataset
 from fastio.stats import Stats
 
 _JOIN_S = 1.0  # wait for the threads at the interpreter's exit
@@ -93,11 +93,11 @@ class TableRun:
     def __init__(
         self,
         dataset: TableDataset,
-        windows: Iterator[Window],
+        windows: Iterator[GroupWindow],
         start: int,
         rows: int,
         records: Records,
-        blocks: Blocks,
+        blocks: BlockMemory,
         pools: dict[str, SlotPool],
         settings: RunSettings,
         stats: Stats,
@@ -120,8 +120,8 @@ class TableRun:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # threads wait for work
         self._news = threading.Condition(self._lock)  # the consumer waits for a chunk
-        self._next_window: Window | None = None
-        self._coming: deque[Segment] = deque()  # segments that were not fetched ahead yet, in order
+        self._next_window: GroupWindow | None = None
+        self._coming: deque[GroupSpan] = deque()  # those not fetched ahead yet, in order
         self._look_at_next_window()
         self._open: deque[OpenWindow] = deque()
         self._decoding = 0
@@ -281,7 +281,7 @@ class TableRun:
             self._coming.popleft()
         return lambda: self._decode(opened, segment)
 
-    def _is_asked_for(self, segment: Segment) -> bool:
+    def _is_asked_for(self, segment: GroupSpan) -> bool:
         """Fetches a row group ahead. Returns False if there is no memory for it now."""
         try:
             return self._dataset.ahead(segment.group)
@@ -308,7 +308,7 @@ class TableRun:
             size = min(rows, self._rows - number * rows)
             chunks.append(Chunk(number, size, self._blocks.take(where)))
         self._blocks_used += needed
-        ragged = RaggedRows(self._ragged_fields, self._settings.ragged)
+        ragged = RaggedRuns(self._ragged_fields, self._settings.ragged)
         if self._ragged_fields:
             for chunk in chunks:
                 chunk.ragged.append(ragged)
@@ -324,7 +324,7 @@ class TableRun:
         if self._next_window is not None:
             self._coming += self._next_window.segments
 
-    def _decode(self, opened: OpenWindow, segment: Segment) -> None:
+    def _decode(self, opened: OpenWindow, segment: GroupSpan) -> None:
         began_s = time.thread_time()
         try:
             settings = self._settings
@@ -355,7 +355,7 @@ class TableRun:
             self._work.notify_all()
 
     def _take_in(
-        self, opened: OpenWindow, segment: Segment, rows: Rows
+        self, opened: OpenWindow, segment: GroupSpan, rows: DecodedRows
     ) -> npt.NDArray[np.int64] | None:
         """Appends those of the rows that are in the segment to their chunks.
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import ShardCorrupt
 from fastio.sources.hugging_face.plain import bare
-from fastio.sources.hugging_face.rows import Rows
+from fastio.sources.hugging_face.rows import SelectedRows
 from fastio.sources.named_files import NamedFiles
 from fastio.sources.table.leaves import children
 
@@ -141,7 +141,7 @@ class ImageColumn:
         named: The files that its paths may refer to.
     """
 
-    def __init__(self, rows: Rows, path: tuple[str, ...], named: NamedFiles) -> None:
+    def __init__(self, rows: SelectedRows, path: tuple[str, ...], named: NamedFiles) -> None:
         self._rows = rows
         self._named = named
         self._path = path

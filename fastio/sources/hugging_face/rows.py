@@ -125,7 +125,7 @@ class StoredBatch(NamedTuple):
         return pa.RecordBatch.from_arrays(found, schema=schema)
 
 
-class Rows:
+class SelectedRows:
     """Rows of record batches. Thread-safe.
 
     Methods that read columns raise ShardCorrupt if one is damaged or its file was truncated.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import ShardCorrupt, SourceNotFound
 from fastio.runtime.files import check_file, only_files
-from fastio.sources.hugging_face.rows import Checked, Rows, StoredBatch
+from fastio.sources.hugging_face.rows import Checked, SelectedRows, StoredBatch
 from fastio.sources.table.arrow import CheckedStream
 from fastio.sources.table.data import Mapped
 from fastio.sources.table.features import (
@@ -54,7 +54,7 @@ class Opened:
     """
 
     name: str
-    rows: Rows
+    rows: SelectedRows
     features: Mapping[str, Feature]
     stamp: str
     files: tuple[str, ...] = ()
@@ -322,7 +322,7 @@ def _rows(
     batches: Sequence[StoredBatch],
     indices: NDArray[np.int64] | None,
     columns: Sequence[str] | None,
-) -> Rows:
+) -> SelectedRows:
     if columns is not None:
         missing = [column for column in columns if column not in schema.names]
         if missing:
@@ -332,7 +332,7 @@ def _rows(
         kept = [field for field in schema if field.name in columns]
         schema = pa.schema(kept, metadata=schema.metadata)
         batches = [each._replace(batch=each.batch.select(schema.names)) for each in batches]
-    rows = Rows(schema, batches, indices)
+    rows = SelectedRows(schema, batches, indices)
     if indices is not None and indices.size:
         low, high = int(indices.min()), int(indices.max())
         if low < 0 or high >= rows.stored:

@@ -62,7 +62,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DecodedRows:
     """Consecutive rows of a row group.
 
     Attributes:
@@ -155,7 +155,7 @@ class TableDataset:
             if (shape := fixed_shape(kind)) is not None
         }
 
-    def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[Rows]:
+    def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[DecodedRows]:
         """Yields the rows of a row group in order. Thread-safe.
 
         Args:
@@ -178,7 +178,7 @@ class TableDataset:
             parts, ragged = self._conversion.parts(batch, at)
             if self._tables[group.file].lends:  # the file is checked when all was read
                 ragged = {name: each.copied() for name, each in ragged.items()}
-            yield Rows(done, batch.num_rows, parts, ragged)
+            yield DecodedRows(done, batch.num_rows, parts, ragged)
             done += batch.num_rows
         if done != group.rows or batch is not None:
             raise ShardCorrupt(

@@ -131,7 +131,7 @@ class AtHand:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._ahead: Ahead[Data] = Ahead(nbytes, name="fastio-table-ahead")
+        self._ahead: Ahead[Data] = Ahead(nbytes)
         self._opened = OpenFiles()
 
     @property

@@ -411,7 +411,7 @@ def test_an_error_between_two_tasks_is_the_consumers(
         raise RuntimeError("no windows")
 
     with loader(parquet, shuffle=True, timeout=60) as batches:
-        monkeypatch.setattr("fastio.feed.row_groups.run.RaggedRows", broken)
+        monkeypatch.setattr("fastio.feed.row_groups.run.RaggedRuns", broken)
         with pytest.raises(RuntimeError, match="no windows"):
             next(iter(batches))
 

@@ -18,6 +18,7 @@ from fastio.engine.settings import EngineSettings
 from fastio.engine.stream import BatchStream
 from fastio.engine.threads import Threads
 from fastio.errors import LoaderClosed, SampleError
+from fastio.order.order import WORD
 from fastio.order.plan import PlannedBatch
 from fastio.packed.rows import Rows
 from fastio.runtime.lifecycle import Owner, at_exit
@@ -27,7 +28,6 @@ from fastio.stats import Stats
 from fastio.transforms import Augmentation, Pointwise, augmentation
 
 _END_S = 1.0  # time that the feeder's thread has to end when the interpreter exits
-_WORD = 0xFFFFFFFFFFFFFFFF
 
 
 class Engine:
@@ -137,7 +137,7 @@ class Engine:
         if self._stager is not None and staging is not None:
             self._stager.reopen()
             batches = Lookahead(batches, self._stager, staging)
-        stream = BatchStream(self, batches, seed & _WORD, epoch, max(1, ahead), timeout_s, shards)
+        stream = BatchStream(self, batches, seed & WORD, epoch, max(1, ahead), timeout_s, shards)
         self._streams.add(stream)
         return stream
 

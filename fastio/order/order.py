@@ -18,12 +18,12 @@ from fastio import _native
 Mode = Literal["sequential", "shuffle", "window"]
 MAX_ROWS = _native.MAX_ROWS
 Indices = npt.NDArray[np.int64]
-_WORD = 0xFFFFFFFFFFFFFFFF
+WORD = 0xFFFFFFFFFFFFFFFF  # keys of random draws are the low 64 bits of integers
 
 
 def mixed_seed(seed: int, number: int) -> int:
     """Returns a seed that is a function of another seed and a number of 0 or more."""
-    return _native.mix_key(seed & _WORD, number)
+    return _native.mix_key(seed & WORD, number)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Order:
 
     @property
     def _key(self) -> int:
-        return _native.mix_key(self.seed & _WORD, self.epoch)
+        return _native.mix_key(self.seed & WORD, self.epoch)
 
 
 class ShardOrder:
@@ -183,7 +183,7 @@ class ShardOrder:
             raise ValueError(f"window must be at least 1 and epoch 0 or more: {window}, {epoch}")
         self._bounds = np.asarray(bounds, np.int64)
         self.rows, self.seed, self.epoch, self.window = int(bounds[-1]), seed, epoch, window
-        self._key = _native.mix_key(seed & _WORD, epoch)
+        self._key = _native.mix_key(seed & WORD, epoch)
         shards = len(self._bounds) - 1
         self._shards = Order(shards, seed, epoch).at(np.arange(shards))  # turn -> shard
         self._turns = np.argsort(self._shards)

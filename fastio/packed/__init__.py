@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from fastio.packed.check import BadImage, ImagesCheck, check_file, check_images
+from fastio.packed.check import BadImage, ImagesCheck, check_file, check_images, row_spans
 from fastio.packed.manifest import (
     CODEBOOK_BYTES,
     FORMAT_VERSION,
@@ -46,5 +46,6 @@ __all__ = [
     "is_dataset",
     "is_half_written",
     "open_image",
+    "row_spans",
     "write_manifest",
 ]

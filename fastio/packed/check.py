@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from PIL import Image as PillowImage
@@ -56,12 +57,19 @@ def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
         ManifestInvalid: The codebook is damaged.
     """
     _ = dataset.codebook  # if it is not sound, that is said once
-    spans = (
-        (shard, range(begin, min(begin + _ROWS_AT_ONCE, rows)))
-        for shard, rows in enumerate(dataset.manifest.shard_rows.tolist())
-        for begin in range(0, rows, _ROWS_AT_ONCE)
-    )
+    spans = row_spans(dataset.shard_bounds().tolist())
     yield from in_order(lambda span: _check_rows(dataset, *span), spans, workers)
+
+
+def row_spans(bounds: Sequence[int]) -> Iterator[tuple[int, range]]:
+    """Yields rows whose images are decoded together, with the number of the part that has them.
+
+    Args:
+        bounds: The first row of each part (shard, tar, ...), and the number of rows.
+    """
+    for part, (first, end) in enumerate(pairwise(bounds)):
+        for begin in range(first, end, _ROWS_AT_ONCE):
+            yield part, range(begin, min(begin + _ROWS_AT_ONCE, end))
 
 
 def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
@@ -81,23 +89,22 @@ def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
         raise ValueError(f"it is damaged: {error or type(error).__name__}") from error
 
 
-def _check_rows(dataset: Dataset, shard: int, local_rows: range) -> ImagesCheck:
+def _check_rows(dataset: Dataset, shard: int, rows: range) -> ImagesCheck:
     try:
         dataset.shard(shard)
     except (FastioError, OSError):
-        not_decoded = len(local_rows) * len(dataset.schema.image_fields)
-        return ImagesCheck(len(local_rows), not_decoded=not_decoded)
+        return ImagesCheck(len(rows), not_decoded=len(rows) * len(dataset.schema.image_fields))
     first = int(dataset.manifest.first_row[shard])
     name = dataset.manifest.name(shard)
     bad = []
-    for local in local_rows:
+    for row in rows:
         for image_field in dataset.schema.image_fields:
             try:
-                _check_image(dataset, image_field, first + local)
+                _check_image(dataset, image_field, row)
             except Exception as error:  # MemoryError too: it is the image's
                 problem = str(error) or type(error).__name__
-                bad.append(BadImage(first + local, name, local, image_field, problem))
-    return ImagesCheck(len(local_rows), bad)
+                bad.append(BadImage(row, name, row - first, image_field, problem))
+    return ImagesCheck(len(rows), bad)
 
 
 def _check_image(dataset: Dataset, image_field: str, row: int) -> None:

@@ -29,9 +29,7 @@ from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
 from fastio.schema import CODEC_BLOCKS, Array, Image, Schema, Tokens, fixed_shape, is_fixed_width
 from fastio.shown import without_secrets
-from fastio.store import Store, is_remote, open_store
-
-_ATTEMPTS = 6  # fetches of data that arrives damaged
+from fastio.store import FETCHES, Store, is_remote, open_store
 
 
 class ShardRows(NamedTuple):
@@ -205,7 +203,7 @@ class Dataset(Rows):
     ) -> dict[str, NDArray[Any] | list[Any]]:
         """Reads several fields of many rows; see `gather`."""
         kinds = self._not_images(fields)
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(FETCHES - 1):
             try:
                 return self._gathered(kinds, rows)
             except ShardCorrupt:  # a shard may have been truncated in the cache

@@ -40,7 +40,6 @@ from fastio.packed.shards import (
 from fastio.store import Store, join
 
 HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads
-_ATTEMPTS = 6  # fetches of data that arrives damaged
 _POLL_S = 0.005
 _OTHERS_S = 30.0  # wait for a head that another process fetches; then it is fetched here too
 _KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and are not in use
@@ -95,9 +94,7 @@ class StoredShards(Shards):
             return np.empty(0, np.uint8)
         name, offset = self.manifest.name(shard), reader.extent(field)[0] + begin
         expected = int(reader.fixed(f"{field}.crc32c")[local_row])
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                self.store.transfers.note_refetch()
+        for _ in self.store.transfers.fetches():
             data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
             if _native.crc32c(data) == expected:
                 return data
@@ -228,11 +225,13 @@ class StoredShards(Shards):
         return self.manifest.entry(shard).described()
 
     def _fetch(self, shard: int) -> tuple[list[Part], ShardReader]:
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(ShardCorrupt):
+        for last in self.store.transfers.fetches():
+            try:
                 return self._fetch_once(shard)
-            self.store.transfers.note_refetch()
-        return self._fetch_once(shard)
+            except ShardCorrupt:
+                if last:
+                    raise
+        raise AssertionError("unreachable")
 
     def _fetch_once(self, shard: int) -> tuple[list[Part], ShardReader]:
         ranges = self._ranges(shard)
@@ -252,7 +251,7 @@ class StoredShards(Shards):
 
 
 def _fetch_manifest(store: Store) -> Manifest:
-    for attempt in range(_ATTEMPTS):
+    for last in store.transfers.fetches():
         try:
             file = memory_file([store.read(MANIFEST_NAME)])
             manifest = Manifest(store.url, file.path)
@@ -262,9 +261,8 @@ def _fetch_manifest(store: Store) -> Manifest:
                 f"copied completely ({error})"
             ) from error
         except ManifestInvalid as error:  # it may have been damaged on the way
-            if attempt + 1 == _ATTEMPTS or isinstance(error, FormatVersionUnsupported):
+            if last or isinstance(error, FormatVersionUnsupported):
                 raise
-            store.transfers.note_refetch()
         else:
             file.close()  # the manifest holds a mapping of it
             return manifest

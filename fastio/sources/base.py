@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fastio.cache import Cache
 from fastio.errors import FastioError
-from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file
+from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file, row_spans
 from fastio.packed.rows import Rows
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
@@ -69,7 +69,6 @@ class Options:
         return TableOptions(columns, groups, self.dtypes or {}, self.nulls or {})
 
 
-_ROWS_AT_ONCE = 64
 # Options that every kind has.
 COMMON = frozenset({"storage_options", "max_pixels", "max_unzipped_bytes"})
 
@@ -225,18 +224,11 @@ def check_values(array: pa.Array | pa.Table, where: str) -> Iterator[str]:
         yield f"{where}: {' '.join(str(error).split())}"
 
 
-def row_spans(first: int, end: int) -> Iterator[range]:
-    """Yields the rows [first, end) in ranges whose images are decoded together."""
-    return (
-        range(begin, min(begin + _ROWS_AT_ONCE, end)) for begin in range(first, end, _ROWS_AT_ONCE)
-    )
-
-
 def check_image_files(dataset: Rows, name_of: Callable[[int], str], progress: Progress) -> Images:
     """Decodes all images of a dataset of files; `name_of` returns the name of a row's file."""
 
-    def decoded(rows: range) -> ImagesCheck:
-        bad = []
+    def decoded(span: tuple[int, range]) -> ImagesCheck:
+        bad, (_, rows) = [], span
         for row in rows:
             for name in dataset.schema.image_fields:
                 try:
@@ -245,7 +237,7 @@ def check_image_files(dataset: Rows, name_of: Callable[[int], str], progress: Pr
                     bad.append(BadImage(row, name_of(row), row, name, str(error)))
         return ImagesCheck(len(rows), bad)
 
-    checks = in_order(decoded, row_spans(0, len(dataset)), available_cores())
+    checks = in_order(decoded, row_spans([0, len(dataset)]), available_cores())
     return decoded_images(checks, len(dataset), progress)
 
 

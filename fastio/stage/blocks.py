@@ -23,7 +23,6 @@ from fastio.runtime.ahead import in_order
 from fastio.sources import Remote
 
 Numbers = npt.NDArray[np.int64]
-_ATTEMPTS = 6  # data that arrives damaged each time is damaged at the source
 _KEPT_STARTS = 65536
 _HEADS_AHEAD = 16  # shards
 
@@ -152,10 +151,7 @@ class Blocks:
             SourceChanged: If they are damaged and the dataset was replaced.
         """
         ranges, store = self.ranges(block), self.dataset.store
-        problem = None
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                store.transfers.note_refetch()
+        for _ in store.transfers.fetches():
             parts: list[Any] = [
                 store.read(each.name, each.offset, each.length, expect=each.expect)
                 if each.length
@@ -164,9 +160,8 @@ class Blocks:
             ]
             problem = self.check(block, parts)
             if problem is None:
-                break
-        else:
-            self.dataset.check_source()
+                return parts, None
+        self.dataset.check_source()
         return parts, problem
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:

@@ -17,8 +17,8 @@ it is installed and the options are such that it understands them; fsspec takes 
 from __future__ import annotations
 
 from fastio.store.api import Store, open_store
-from fastio.store.retry import Transfers
+from fastio.store.retry import FETCHES, Transfers
 from fastio.store.urls import is_remote, join, split
 from fastio.store.versions import Stamp
 
-__all__ = ["Stamp", "Store", "Transfers", "is_remote", "join", "open_store", "split"]
+__all__ = ["FETCHES", "Stamp", "Store", "Transfers", "is_remote", "join", "open_store", "split"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ T = TypeVar("T")
 _RANDOM = random.SystemRandom()  # not the `random` module, whose state and seed are the user's
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+FETCHES = 6  # of data that arrives damaged; what is damaged each time is damaged at the source
 _BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
 
 
@@ -35,6 +36,16 @@ class Transfers:
         """Counts a retry."""
         with self._lock:
             self.retries += 1
+
+    def fetches(self) -> Iterator[bool]:
+        """Yields for each attempt at fetching data that arrives damaged; True for the last one.
+
+        Every attempt but the first is counted.
+        """
+        for number in range(1, FETCHES + 1):
+            if number > 1:
+                self.note_refetch()
+            yield number == FETCHES
 
     def note_refetch(self) -> None:
         """Counts a damaged piece that is fetched again."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastio.errors import TransformError
+from fastio.order.order import WORD
 from fastio.transforms.specs import check_probability
 
 _NAMED = (None, "label", "class")  # labels whose classes a dataset names
@@ -30,7 +31,7 @@ class StepDraw(NamedTuple):
 
     def generator(self) -> np.random.Generator:
         """Returns a new generator of the batch's random numbers."""
-        key = np.array([self.seed & 0xFFFFFFFFFFFFFFFF, self.rank], np.uint64)
+        key = np.array([self.seed & WORD, self.rank], np.uint64)
         counter = np.array([0, self.step, self.epoch, 0x6D6978], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 

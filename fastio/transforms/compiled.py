@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.errors import TransformError
+from fastio.order.order import WORD
 from fastio.transforms.batches import BATCH_TRANSFORMS, mixing_of
 from fastio.transforms.per_sample import PerSample, Pipeline
 from fastio.transforms.pixel_checks import PixelTransform
@@ -355,7 +356,7 @@ def augmentation(
         heights, widths: of the upright images in pixels, int32 (n,).
     """
     drawn = compiled.native().draws(
-        seed & 0xFFFFFFFFFFFFFFFF,
+        seed & WORD,
         epoch,
         np.ascontiguousarray(rows, np.int64),
         np.ascontiguousarray(heights, np.int32),

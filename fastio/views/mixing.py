@@ -15,12 +15,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order.order import Order
+from fastio.order.order import WORD, Order
 from fastio.order.plan import BucketPlan, Lengths, Plan, PlannedBatch
 from fastio.order.sampling import Sampling
 
 CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
-_WORD = 0xFFFFFFFFFFFFFFFF
 _KEPT_CYCLES = 4
 
 Stop = Literal["all", "first"]
@@ -240,7 +239,7 @@ class MixOrder:
         return kept
 
     def _of(self, number: int, epoch: int) -> Order:
-        key = (self._order_seed + 0x9E3779B97F4A7C15 * number) & _WORD
+        key = (self._order_seed + 0x9E3779B97F4A7C15 * number) & WORD
         return Order(int(self._rows[number]), key, epoch, self._mode)
 
     def _samples(self, stop: Stop | int) -> int:

@@ -14,6 +14,7 @@ from fastio.engine.ragged import RaggedBatch, of_rows
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import AudioError, SchemaError, TransformError
+from fastio.order.order import WORD
 from fastio.packed.rows import Rows
 from fastio.schema import Bytes
 from fastio.transforms import BytesFile
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from fastio.engine.pending import Pending
 
 Clip = tuple[AnyArray, int]  # (C, frames), and how many of these are the file's
-_WORD = 0xFFFFFFFFFFFFFFFF
 
 
 class SoundReader(Reader):
@@ -58,7 +58,7 @@ class SoundReader(Reader):
         out = work.acquire(self._name, len(batch.rows)) if self.pools else None
         pairs = zip(batch.rows.tolist(), batch.keys.tolist(), strict=True)
         for place, (row, key) in enumerate(pairs):
-            draws = batch.seed, batch.epoch, key & _WORD
+            draws = batch.seed, batch.epoch, key & WORD
             own = None if out is None else out[place]
             work.futures[place] = self._threads.submit(self._decode, row, draws, own)
 

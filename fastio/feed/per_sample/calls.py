@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import LoaderClosed
+from fastio.order.order import WORD
 from fastio.tensors.results import Layout, ResultWriter
 from fastio.tensors.samples import image_as, seed_torch
 from fastio.tensors.trees import Tail
 from fastio.transforms import PerSample, Pipeline, Pointwise, SampleType, Workers, spoken
 
-_WORD = 0xFFFFFFFFFFFFFFFF
 _STATE = 1 << 32  # counted with the place: draws of the generators that are seeded
 
 
@@ -217,7 +217,7 @@ class _Draws:
     def rng(self, place: int, number: int) -> np.random.Generator:
         """Returns the generator for the sample at a place and the function with a number."""
         counter = self._state["state"]["counter"]
-        counter[2] = int(self._keys[place]) & _WORD
+        counter[2] = int(self._keys[place]) & WORD
         counter[3] = number
         self._bits.state = self._state
         return self._rng

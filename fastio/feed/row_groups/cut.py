@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.order.order import Mode, Order
+from fastio.order.order import WORD, Mode, Order
 from fastio.order.sampling import Ranks
 from fastio.sources.table.direct import RowGroup
-
-_WORD = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def windows(
         window_bytes: The largest memory of a window, unless it has only one row group.
     """
     mode: Mode = "shuffle" if shuffle else "sequential"
-    key = _native.mix_key(seed & _WORD, epoch)
+    key = _native.mix_key(seed & WORD, epoch)
     places = Order(len(groups), seed, epoch, mode).at(np.arange(len(groups)))
     ordered = [groups[place] for place in places.tolist()]
     first = number = taken = 0

@@ -36,8 +36,6 @@ from fastio.runtime.threads import PATIENCE_S, join_all
 from fastio.sources.table.direct import DecodedRows, TableDataset
 from fastio.stats import Stats
 
-_JOIN_S = 1.0  # wait for the threads at the interpreter's exit
-
 
 @dataclass(frozen=True)
 class RunSettings:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from fastio.errors import ShardCorrupt
 from fastio.sources.tar.reader import Buffer, TarReader
 from fastio.sources.tar.values import MOST_DIGITS, is_integer, parse_integer
+from fastio.store import FETCHES
 
 BLOCK = 512
 T = TypeVar("T")
@@ -37,7 +38,6 @@ _COMPRESSED = {
 }
 # Long names and pax records are read whole, so their size is limited.
 _MOST_EXTRA_BYTES = 16 << 20
-_ATTEMPTS = 6  # reads of data that seems damaged
 _END_BYTES = 1 << 20  # of the zeros at the end, read at a time
 
 
@@ -89,7 +89,7 @@ class Window:
         `check` gets the bytes and their offset, and raises ShardCorrupt if they are damaged.
         """
         data = self.get(offset, length)
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(FETCHES - 1):
             try:
                 return check(data, offset)
             except ShardCorrupt:

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fastio.errors import FastioError, OptionError, ShardCorrupt, SourceNotFound, StoreError
-from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file
+from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file, row_spans
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
@@ -35,7 +34,6 @@ from fastio.sources.base import (
     decoded_images,
     described,
     files_findings,
-    row_spans,
 )
 from fastio.sources.table.files import table_kind
 from fastio.sources.tar.dataset import TarDataset
@@ -134,7 +132,7 @@ def _checked(
         if deep:
             most = found.options.max_pixels or MAX_PIXELS
             check_rows = partial(_check_rows, reader, index, most)
-            images = in_order(check_rows, _row_spans(index), available_cores())
+            images = in_order(check_rows, row_spans(index.first_row.tolist()), available_cores())
             findings.images = decoded_images(images, rows, progress)
     if findings.images is not None and findings.damaged:
         findings.images.not_decoded = None
@@ -177,13 +175,6 @@ def lacked_fields(index: TarIndex) -> list[LackedField]:
             name, key = index.tars[tar].name, index.key(row)
             found.append(LackedField(column.name, count, name, key, lacks(index, column, row)))
     return found
-
-
-def _row_spans(index: TarIndex) -> Iterator[tuple[int, range]]:
-    """Yields ranges of rows of one tar each, with the number of the tar."""
-    for tar, (first, end) in enumerate(pairwise(index.first_row.tolist())):
-        for rows in row_spans(first, end):
-            yield tar, rows
 
 
 def _check_rows(

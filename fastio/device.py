@@ -36,7 +36,7 @@ Device = torch.device
 
 
 def resolve_device(device: Device | str | int | None) -> Device | None:
-    """The device meant; "cuda" alone is the current one, with its index.
+    """Returns the device that is meant; "cuda" alone is the current one, with its index.
 
     Raises:
         RuntimeError: torch finds no such device.
@@ -60,10 +60,10 @@ def resolve_device(device: Device | str | int | None) -> Device | None:
 
 
 def current(device: Device | None) -> AbstractContextManager[Any]:
-    """While it is entered, a CUDA device is the current one of this thread.
+    """Makes a CUDA device the current one of this thread inside a `with` block.
 
-    What torch does without being told a device, such as pinning memory in a thread of DataLoader's,
-    would else begin to use the first one, too, and take hundreds of megabytes of its memory.
+    Without it, torch would also initialise the first device where it is not told one (as when a
+    thread of DataLoader pins memory), which takes hundreds of megabytes there.
     """
     if device is None or device.type != "cuda":
         return nullcontext()
@@ -72,7 +72,7 @@ def current(device: Device | None) -> AbstractContextManager[Any]:
 
 
 def has_pinned_memory() -> bool:
-    """Whether there is an accelerator that page-locked memory is for; warns if not, as torch."""
+    """Returns whether an accelerator can use page-locked memory; warns if not, as torch does."""
     if torch.cuda.is_available():
         return True
     warn(
@@ -91,9 +91,9 @@ class HostBatch:
 
     Attributes:
         data: the batch as a tree.
-        info: whatever is to come out beside it.
-        release: gives its memory back; called once, when no copy reads it any more. None where
-            the memory goes back by itself with the tensors of `data`.
+        info: what is delivered with the data.
+        release: returns its memory; called once, when no copy reads it any more. None if the memory
+            is freed together with the tensors of `data`.
     """
 
     data: Tree
@@ -110,16 +110,16 @@ class Event(Protocol):
 
 
 class CopyStream(Protocol):
-    """What the prefetcher needs of a stream beside the consumer's."""
+    """A stream for copies, apart from the consumer's stream."""
 
     def active(self) -> AbstractContextManager[Any]:
-        """While it is entered, the device work of this thread goes to this stream."""
+        """Puts the device work of this thread on this stream inside a `with` block."""
 
     def record(self, *, timed: bool = False) -> Event:
-        """An event behind everything that was put on this stream so far.
+        """Returns an event that completes after everything put on this stream so far.
 
         Args:
-            timed: it has a time, which makes it slower to wait for.
+            timed: whether it records a time, which makes waiting for it slower.
         """
 
     def hand_over(self, event: Event, data: Tree) -> None:
@@ -127,7 +127,7 @@ class CopyStream(Protocol):
 
 
 class CudaCopyStream:
-    """A CUDA stream of its own for copies to `device`."""
+    """A new CUDA stream for copies to `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -158,27 +158,27 @@ class CudaCopyStream:
 
 
 def copy_stream(device: Device | None) -> CopyStream | None:
-    """A new stream for copies to a device; None where copies are plain ones."""
+    """Returns a new stream for copies to a device; None if the device needs none."""
     return CudaCopyStream(device) if device is not None and device.type == "cuda" else None
 
 
 class DevicePrefetcher:
-    """An iterator of (data on the device, info), from an iterator of host batches.
+    """Yields (data on the device, info) for each batch of an iterator of host batches.
 
-    With a stream, up to `ahead` batches beyond the one handed out are being copied by it. An error
-    of `batches` or `finish` is raised after the batches before it were handed out; the next call
-    goes on behind it. Not thread-safe: one consumer.
+    With a stream, up to `ahead` batches after the one that is delivered are copied meanwhile. An
+    error of `batches` or `finish` is raised after the batches before it were delivered; the next
+    call returns the batch after it. Not thread-safe: for one consumer.
 
     Args:
         batches: the host batches; tensors in pinned memory are copied asynchronously.
-        device: where to; None leaves the data where it is. A CUDA device has an index.
-        finish: what is done with the data and its info on the device, on the copy stream.
+        device: the device; None leaves the data where it is. A CUDA device has an index.
+        finish: called with the data on the device and its info, on the copy stream.
         ahead: batches to copy ahead, at least 1.
-        ready: says whether next(batches) would return at once. Without it, a batch is handed out
-            only after the `ahead` batches behind it have come.
-        stats: its `copy_s` and `transform_s` are counted up.
-        stream: see `copy_stream`; kept over epochs, since memory of one stream is not used again
-            by another. None: do without.
+        ready: returns whether next(batches) would return at once. Without it, a batch is delivered
+            only after the `ahead` batches after it have arrived.
+        stats: its `copy_s` and `transform_s` are increased.
+        stream: see `copy_stream`; one for all epochs, because torch does not reuse the memory of
+            one stream on another. None copies without one.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class DevicePrefetcher:
         return data, info
 
     def close(self) -> None:
-        """Waits for the copies under way, gives all memory back, closes `batches`. Idempotent."""
+        """Waits for copies in progress, returns all memory and closes `batches`. Idempotent."""
         batches, self._batches = self._batches, iter(())
         self._error = None
         self._finished.clear()
@@ -257,7 +257,7 @@ class DevicePrefetcher:
         return self._ready is None or self._ready()
 
     def _put_next(self, stream: CopyStream) -> None:
-        """Takes one host batch and puts its copy and its finish on the stream."""
+        """Takes one host batch, and puts its copy and `finish` on the stream."""
         try:
             host = next(self._batches)
             with stream.active():

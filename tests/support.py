@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from inspect import signature
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from PIL import Image
 
 import fastio
 from fastio.pack.packer import Filled, Packer
+from fastio.runtime import memory
 from fastio.runtime.files import AnyPath
 from fastio.sources import folder
 
@@ -34,6 +36,13 @@ def open_loader(source: Any, *args: Any, view: Any = None, **options: Any) -> fa
     of_data = {name: options.pop(name) for name in _OF_DATA - own if name in options}
     data = fastio.open(source, **of_data) if of_data else source
     return fastio.Loader(data if view is None else view(data), *args, **options)
+
+
+def give_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """Makes the machine one with so much free memory, in whole KiB, whichever module asks."""
+    told = SimpleNamespace(read_text=lambda: f"MemAvailable: {nbytes >> 10} kB")
+    monkeypatch.setattr(memory, "_MEMINFO", told)
+    monkeypatch.setattr(memory, "_CGROUPS", ())
 
 
 @contextmanager

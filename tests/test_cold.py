@@ -23,7 +23,7 @@ from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.packed import shards
 from fastio.stage import shuffling
-from tests.support import open_loader
+from tests.support import give_memory, open_loader
 from tests.token_support import Padding, Windows
 
 ROWS = 250_000
@@ -96,8 +96,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose free memory is a third of the table."""
     monkeypatch.setattr(shuffling, "_BLOCK_BYTES", BLOCK_BYTES)
-    for module in (shuffling, shards):
-        monkeypatch.setattr(module, "available_memory", lambda: ROWS * ROW_BYTES // 3)
+    give_memory(monkeypatch, ROWS * ROW_BYTES // 3)
 
 
 def wait_for(is_so: Any) -> bool:
@@ -168,8 +167,7 @@ def test_a_state_of_a_machine_with_other_windows_goes_on_in_them(
     monkeypatch.setattr(shuffling, "_BLOCK_BYTES", BLOCK_BYTES)
     seen, state = [], None
     for part in (3, 5):
-        room = ROWS * ROW_BYTES // part
-        monkeypatch.setattr(shuffling, "available_memory", lambda room=room: room)
+        give_memory(monkeypatch, ROWS * ROW_BYTES // part)
         with Loader(table, 512, shuffle=True, seed=0) as loader:
             if state is not None:
                 loader.load_state_dict(state)
@@ -215,7 +213,7 @@ def test_tokens_beyond_memory_are_those_that_memory_would_hold(
     key = "input_ids" if isinstance(view, Padding) else "inputs"
     with open_loader(tmp_path / "ds", **options) as loader:
         expected = [batch[key][0].tolist() for batch in loader]
-    monkeypatch.setattr(shuffling, "available_memory", lambda: 300 << 10)
+    give_memory(monkeypatch, 300 << 10)
     shuffle = True if order == "auto" else None
     with open_loader(tmp_path / "ds", shuffle=shuffle, order=order, **options) as loader:
         found = {}

@@ -17,6 +17,7 @@ from fastio.order.sampling import Sampling
 from fastio.runtime import memory
 from fastio.stage import shuffling
 from tests.staging_support import pack_table
+from tests.support import give_memory
 
 SHUFFLED = Sampling(16, shuffle=True)
 
@@ -36,8 +37,7 @@ def place(
     """On a machine whose free memory is so many times the table."""
     monkeypatch.setattr(shuffling, "_WORTH_BYTES", 0)
     monkeypatch.setattr(shuffling, "_BLOCK_BYTES", 1 << 10)
-    room = int(table.manifest.nbytes * times)
-    monkeypatch.setattr(shuffling, "available_memory", lambda: room)
+    give_memory(monkeypatch, int(table.manifest.nbytes * times))
     return shuffling.place_table(table, sampling, resident)
 
 
@@ -67,7 +67,7 @@ def test_what_is_read_in_order_is_not_copied(
 def test_a_small_table_is_left_where_it_is(
     table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shuffling, "available_memory", lambda: 1 << 40)
+    give_memory(monkeypatch, 1 << 40)
     assert shuffling.place_table(table, SHUFFLED, None) == (SHUFFLED, False)
 
 

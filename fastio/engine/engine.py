@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ColdRows, ImageReader, Reader, check_names, make_readers
@@ -25,7 +24,7 @@ from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import PATIENCE_S
 from fastio.stage import Lookahead, Stager, StagingPlan
 from fastio.stats import Stats
-from fastio.transforms import Augmentation, Pointwise, augmentation
+from fastio.transforms import Pointwise
 
 _END_S = 1.0  # time that the feeder's thread has to end when the interpreter exits
 
@@ -150,20 +149,6 @@ class Engine:
         """Returns the places of fixed-width rows in files, or None if there are no such rows."""
         layout = self.dataset.fixed_columns(self.fields)
         return None if layout is None else ColdRows(layout)
-
-    def augmentation(
-        self,
-        field: str,
-        seed: int,
-        epoch: int,
-        keys: npt.ArrayLike,
-        heights: npt.ArrayLike,
-        widths: npt.ArrayLike,
-        view: int = 0,
-    ) -> list[Augmentation]:
-        """Returns the draws for keys of `plan.draw_keys`, given the sizes of the upright images."""
-        compiled = self._images[field].parts[view].compiled
-        return augmentation(compiled, seed, epoch, keys, heights, widths)
 
     def close(self) -> None:
         """Ends all streams, joins the threads and closes the files. May be called again."""

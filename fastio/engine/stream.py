@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastio.engine.batch import Batch
 from fastio.engine.fields.reader import WAIT_S
@@ -14,22 +14,13 @@ from fastio.engine.pending import Pending
 from fastio.engine.pump import Pump
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.order.plan import PlannedBatch
+from fastio.packed.shards import Shards
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import PATIENCE_S
 from fastio.stage import Lookahead
 
 if TYPE_CHECKING:
     from fastio.engine.engine import Engine
-
-
-class Watched(Protocol):
-    """Data that may be replaced while it is read."""
-
-    def look(self) -> None:
-        """Raises SourceChanged if a replacement is detected; called for every batch."""
-
-    def finish_epoch(self) -> None:
-        """Raises SourceChanged, or another error, if rows that were read may be wrong."""
 
 
 class BatchStream:
@@ -47,7 +38,7 @@ class BatchStream:
         epoch: int,
         ahead: int,
         timeout_s: float,
-        watched: Watched | None = None,
+        watched: Shards | None = None,
     ) -> None:
         self._engine = engine
         self._plan: Iterator[PlannedBatch] | None = plan

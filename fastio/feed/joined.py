@@ -77,7 +77,7 @@ class JoinedRun:
             _Source(number, leaf, self._deal, ranks) for number, leaf in enumerate(leaves)
         ]
         self._taken: list[Batch | None] = []  # parts of the batch that is delivered next
-        self._failed = False  # ... of which one part cannot be had
+        self._failed = False  # whether reading one of them failed
 
     def __iter__(self) -> JoinedRun:
         return self
@@ -312,7 +312,9 @@ class _Source:
         self._deal = deal
         self._ranks = ranks
         self._streams: dict[int, BatchStream] = {}
-        self._held: dict[tuple[int, int], Batch] = {}  # came while all of one before was left out
+        self._held: dict[
+            tuple[int, int], Batch
+        ] = {}  # came before their turn: earlier rows were skipped
         self._epochs = _Epochs()
 
     def batch(self, mixed: MixedBatch, part: Part) -> Batch | None:
@@ -337,7 +339,7 @@ class _Source:
 
     def begin(self, part: Part) -> None:
         """Starts the work on the next part of one of its epochs."""
-        with suppress(FastioError):  # which is said when its batch is delivered
+        with suppress(FastioError):  # it is raised again when its batch is delivered
             self._stream(part.epoch).ready()
 
     def ready(self, step: int, part: Part) -> bool:

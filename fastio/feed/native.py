@@ -24,7 +24,7 @@ from fastio.order.state import Cursor
 from fastio.packed.rows import Rows
 from fastio.stage import Forecast, Stager, StagingPlan, ahead_bytes, staged
 from fastio.stats import Stats
-from fastio.transforms import Augmentation, OnBatch
+from fastio.transforms import Augmentation, Compiled, OnBatch, augmentation
 from fastio.views.mixing import Chain
 
 _AHEAD_OF_STAGE = 2  # batches that are decoded while functions are called for those before
@@ -262,13 +262,14 @@ class NativeFeed(Feed):
     def drawn(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
         rows, occurrences, field, view = asked
         name = only_image(self.dataset.schema) if field is None else field
-        views = len(self.transforms.parts_of(name))
-        if not 0 <= view < views:
-            raise IndexError(f"view {view}: field {name!r} has {views}")
+        parts = self.transforms.parts_of(name)
+        if not 0 <= view < len(parts):
+            raise IndexError(f"view {view}: field {name!r} has {len(parts)}")
         sizes = [self.dataset.image_size(name, row) for row in rows.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
         seed, keys = self.draw_seed(cursor, ranks), draw_keys(rows, occurrences)
-        return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths, view)
+        compiled = self.transforms.fields.get(parts[view], Compiled())
+        return augmentation(compiled, seed, cursor.epoch, keys, heights, widths)
 
     def _host_batch(self, first_step: int, batch: Batch) -> HostBatch:
         """Returns a batch of the engine as tensors, in a run whose first step has a number."""

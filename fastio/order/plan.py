@@ -237,7 +237,7 @@ class BucketPlan:
         rows = order.span(first, last - first)
         rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
         full = len(rows) // size
-        # Which rows are left over is no matter of their lengths.
+        # Drawn: cutting the sorted rows would always leave the longest in the last, small batch.
         skipped = len(rows) % size
         places = Order(len(rows), order.seed, order.epoch + first).span(0, skipped)
         left = np.zeros(len(rows), np.bool_)

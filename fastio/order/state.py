@@ -32,7 +32,7 @@ class Cursor:
     generator: str | None = None
 
     def of_order(self) -> int:
-        """The seed of this epoch's order; 0 if none has been drawn yet."""
+        """Returns the seed of this epoch's order; 0 if none has been drawn yet."""
         return (self.seed or 0) if self.order_seed is None else self.order_seed
 
     @property
@@ -46,7 +46,7 @@ class Cursor:
         return self.order_seed is not None and self.generator is None
 
     def decides(self, epoch: int) -> bool:
-        """Whether the seed of the epoch is known here."""
+        """Returns whether the seed of an epoch is known here."""
         return self.seed is not None and (not self.follows_torch or self.epoch == epoch)
 
     def at_epoch(self, epoch: int) -> Cursor:

@@ -26,7 +26,7 @@ _CGROUPS = (  # limit and use, of control groups version 2 and 1, as a container
 
 
 def available_memory() -> int:
-    """Bytes that could be allocated now without swapping; 0 where the system does not tell.
+    """Returns the bytes that could be allocated now without swapping; 0 if that is not known.
 
     A container's limit counts, with its page cache taken as used.
     """
@@ -73,13 +73,13 @@ def huge_pages(nbytes: int) -> mmap.mmap:
 
 
 class Room:
-    """Half of the memory that is available, of which threads take what their work needs.
+    """Half of the available memory of this process, of which threads take what their work needs.
 
-    Who needs more than there is waits for the others, and goes on alone if need be. Of one process;
-    a forked child has one of its own.
+    A thread that needs more than is left waits for the others, and if there are none it goes on. A
+    forked child has its own.
 
     Args:
-        freely: bytes that are taken without asking.
+        freely: work that needs up to so many bytes never waits.
     """
 
     def __init__(self, freely: int) -> None:
@@ -112,7 +112,7 @@ class Room:
 
 
 def local_ranks() -> int:
-    """Processes of one job on this machine, as torchrun tells them."""
+    """Returns the number of processes of this job on this machine, as torchrun sets it."""
     with suppress(ValueError):
         return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return 1

@@ -235,7 +235,7 @@ class CachedBlocks:
         return path
 
     def _opened(self) -> tuple[CacheFolder, Source] | None:
-        """The cache's folder and the dataset's part of it; None for now or for ever."""
+        """Returns the folder and source of the blocks; None without a cache, or after an error."""
         if self._cache is None or time.monotonic() < self._without_until_s:
             return None
         folder = self._cache.folder(next_use)

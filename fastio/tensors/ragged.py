@@ -20,17 +20,17 @@ from fastio.engine.ragged import (
 )
 from fastio.schema import Field
 
-# torch before 2.5 looks for them in the offsets, which waits for the device.
+# Without lengths, torch before 2.5 reads them from the offsets, which waits for the device.
 _TAKES_LENGTHS = (
     "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 )
 
 
 def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
-    """A field of a batch as tensors that share its memory, where that is possible.
+    """Returns a field of a batch as tensors, which share its memory if possible.
 
     Returns:
-        The field under its name, and behind it:
+        The field under its name, followed by:
         "padded": `NAME_length`, int64 (n,), where only one axis is open; else `NAME_shape`, int64
         (n, axes).
         "flat": `NAME_offsets`, int64 (n + 1,): row i is [offsets[i], offsets[i + 1]) of the open
@@ -51,17 +51,17 @@ def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
 
 
 def ragged_of_list(name: str, rows: Sequence[Tensor], form: Form, kind: Field) -> dict[str, Any]:
-    """`ragged_parts` of rows that are tensors on the CPU; copies them."""
+    """Returns `ragged_parts` of rows that are tensors on the CPU, which are copied."""
     return ragged_parts(name, of_field([row.numpy() for row in rows], form, kind))
 
 
 def ragged_of_lists(data: Any, forms: Mapping[str, Form], kinds: Mapping[str, Field]) -> Any:
-    """A batch, some of whose fields are lists of rows, with these fields in their forms.
+    """Returns a batch whose lists of rows are converted to the forms of their fields.
 
     Args:
-        data: a dict, a tuple, or what the only field has.
-        forms: of the fields that are lists.
-        kinds: of all fields of the batch, in order.
+        data: a dict, a tuple, or the value of the only field.
+        forms: forms of the fields that are lists.
+        kinds: types of all fields of the batch, in order.
     """
     parts = data if isinstance(data, dict) else dict(zip(kinds, as_tuple(data), strict=True))
     made = {
@@ -77,12 +77,12 @@ def ragged_of_lists(data: Any, forms: Mapping[str, Form], kinds: Mapping[str, Fi
 
 
 def as_tuple(data: Any) -> tuple[Any, ...]:
-    """A batch of samples that are tuples or single values, as a tuple."""
+    """Returns a batch of samples that are tuples or single values as a tuple."""
     return data if isinstance(data, tuple) else (data,)
 
 
 def one_part(found: dict[str, Any]) -> Any:
-    """What stands in the place of a field of a tuple: itself, or it and its sizes."""
+    """Returns the value of a field in a tuple: the field, or a tuple of it and its sizes."""
     values = tuple(found.values())
     return values if len(values) > 1 else values[0]
 
@@ -98,13 +98,13 @@ def _offsets(batch: RaggedBatch) -> Tensor:
 
 
 def nested(values: Tensor, offsets: Tensor, jagged_dim: int, lengths_of: Any = None) -> Tensor:
-    """A nested tensor of the jagged layout over rows that lie beside each other.
+    """Returns a nested tensor of the jagged layout over consecutive rows.
 
     Args:
-        values: rows along the axis jagged_dim - 1.
-        offsets: int64 (n + 1,), where they begin there.
-        jagged_dim: which axis of the result has the rows' lengths; from 1.
-        lengths_of: offsets that can be read now, where these are still being copied.
+        values: the rows, along the axis jagged_dim - 1.
+        offsets: int64 (n + 1,), where each row begins on that axis.
+        jagged_dim: the axis of the result whose length differs between rows, from 1.
+        lengths_of: the same offsets in memory that can be read now, if `offsets` is being copied.
     """
     if not _TAKES_LENGTHS:
         return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=jagged_dim)
@@ -116,16 +116,15 @@ def nested(values: Tensor, offsets: Tensor, jagged_dim: int, lengths_of: Any = N
 
 
 def is_jagged(leaf: Any) -> bool:
-    """Whether a value is a nested tensor of the jagged layout, made of rows without holes."""
+    """Returns whether a value is a nested tensor of the jagged layout whose rows have no gaps."""
     jagged = isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout == torch.jagged
     return bool(jagged and leaf.lengths() is None)
 
 
 def map_jagged(function: Callable[[Tensor], Tensor], leaf: Any) -> Tensor:
-    """A nested tensor of `function` of its values and of its offsets.
+    """Returns a nested tensor after a function is applied to its values and to its offsets.
 
-    They are tensors of their own: what holds for one (pinned, copied, in use on a stream) has to be
-    done for both.
+    Values and offsets are separate tensors: both must be pinned, copied or recorded on a stream.
     """
     values, offsets = function(leaf.values()), leaf.offsets()
     known = offsets if offsets.device.type == "cpu" else None
@@ -134,5 +133,5 @@ def map_jagged(function: Callable[[Tensor], Tensor], leaf: Any) -> Tensor:
 
 
 def dense(leaf: Any) -> tuple[Tensor, ...]:
-    """The tensors that a tensor consists of: of a nested one, its values and offsets."""
+    """Returns the values and offsets of a nested tensor; another tensor alone."""
     return (leaf.values(), leaf.offsets()) if is_jagged(leaf) else (leaf,)

@@ -23,10 +23,10 @@ Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any ot
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """A tree of the same shape whose leaves are `function` of the old ones.
+    """Returns a tree with the same structure after a function is applied to each leaf.
 
-    Tuples, named tuples, lists and mappings are branches, everything else (strings too) a leaf.
-    A mapping keeps its type where that can be copied and updated.
+    Tuples, named tuples, lists and mappings are branches; everything else (strings too) is a leaf.
+    A mapping keeps its type if it can be copied and updated.
     """
     if isinstance(tree, tuple):
         values = [map_leaves(function, value) for value in tree]
@@ -45,17 +45,17 @@ def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def first_tensor(tree: Tree) -> Tensor | None:
-    """The first tensor among the leaves, or None."""
+    """Returns the first tensor among the leaves, or None."""
     found: list[Tensor] = []
     map_leaves(lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None, tree)
     return found[0] if found else None
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
-    """The tree with its tensors on `device`, strides kept; CUDA copies are put on the stream.
+    """Returns the tree with its tensors on a device; CUDA copies are put on the current stream.
 
-    Other leaves stay as they are, save those which, like a tensor, have both `to` and
-    `record_stream` (graph batches do).
+    Strides are kept. Other leaves stay as they are, except those that have both `to` and
+    `record_stream`, as a tensor has (graph batches do).
     """
     non_blocking = device.type == "cuda"
 
@@ -73,9 +73,9 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 
 
 def pin(tree: Tree) -> Tree:
-    """The tree with its tensors in pinned memory, copied where they are not; needs CUDA.
+    """Returns the tree with its tensors in pinned memory, copied if necessary. Requires CUDA.
 
-    Other leaves with a method `pin_memory` are replaced by what it returns, as DataLoader does.
+    Other leaves with a method `pin_memory` are replaced by its result, as DataLoader does.
     """
 
     def pinned(leaf: Any) -> Any:
@@ -89,10 +89,10 @@ def pin(tree: Tree) -> Tree:
 
 
 def _pinned_as_one(leaf: Tensor) -> Tensor:
-    """A tensor in pinned memory whose elements lie close together, copied where they do not.
+    """Returns a tensor in pinned memory without gaps between its elements, copied if necessary.
 
-    Of a part of wider rows, such as documents that are cut to the longest one, torch makes a copy
-    in pageable memory first.
+    torch's own pin_memory would first copy a part of wider rows (documents that are cut to the
+    longest one) to pageable memory.
     """
     if leaf.layout != torch.strided or leaf.is_nested:
         return leaf.pin_memory()
@@ -103,12 +103,12 @@ def _pinned_as_one(leaf: Tensor) -> Tensor:
 
 
 def merged(trees: list[tuple[Any, Int64s]], count: int, pinned: bool) -> Any:
-    """Batches of the same structure as one.
+    """Joins batches of the same structure into one.
 
     Args:
-        trees: (batch, int64 (n,), where its rows go) of each; tensors of one shape become one, all
-            else lists.
-        count: rows of the result.
+        trees: each batch, and the places of its rows in the result, int64 (n,). Tensors of one
+            shape become one tensor, everything else becomes lists.
+        count: number of rows of the result.
         pinned: whether its tensors are in pinned memory; needs CUDA.
     """
     first = trees[0][0]
@@ -146,7 +146,7 @@ def _merged_tensors(trees: list[tuple[Tensor, Int64s]], count: int, pinned: bool
 
 
 def rows_of(tree: Tree, places: Int64s) -> Tree:
-    """Some rows of a batch, int64 (n,): of tensors, and of lists of values."""
+    """Returns the rows of a batch at some places, int64 (n,)."""
     if isinstance(tree, dict):
         return {key: rows_of(value, places) for key, value in tree.items()}
     if isinstance(tree, (tuple, ViewList)):
@@ -160,18 +160,18 @@ def rows_of(tree: Tree, places: Int64s) -> Tree:
 
 
 def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> Any:
-    """Image rows of a slot as tensors that share their memory.
+    """Returns the image rows of a slot as tensors that share their memory.
 
     Args:
-        images: an array (N, H, W, C), or (N, C, H, W) when not channels_last; or a list of N
+        images: an array (N, H, W, C), or (N, C, H, W) without `channels_last`; or a list of N
             arrays (H, W, C) or (C, H, W), whose sizes may differ.
-        channels_last: how the arrays' memory is laid out, which the tensors share.
-        fresh: the array is memory of `pinned_memory` that is not used again: the tensor is
-            the one that owns it, not the array, so that torch's allocator learns of every copy
-            from it and waits for them before it reuses the memory.
+        channels_last: the layout of the arrays.
+        fresh: whether the array is memory of `pinned_memory` that is not used again. The result is
+            then a view of the tensor that owns the memory, so that torch's allocator knows of every
+            copy from it and waits for them before it reuses the memory.
 
     Returns:
-        A tensor (N, C, H, W), or a list of N tensors (C, H, W) where sizes differ.
+        A tensor (N, C, H, W), or a list of N tensors (C, H, W) if sizes differ.
     """
     if isinstance(images, list):
         if len({image.shape for image in images}) == 1:
@@ -184,7 +184,7 @@ def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> A
 
 
 def owner_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """A view of the same elements on the tensor whose memory the array is a view of, if any."""
+    """Returns an array as a view of the tensor that owns its memory, if a tensor owns it."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -197,11 +197,11 @@ def owner_tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def value_tensors(values: Any, *, fresh: bool = False) -> Any:
-    """Any other field as tensors that share its memory; a list of str or bytes stays as it is.
+    """Returns a field without images as tensors that share its memory.
 
     Args:
-        values: an array or a list.
-        fresh: as `image_tensors` has it, of an array that lies in such memory.
+        values: an array or a list; a list of str or bytes is returned as it is.
+        fresh: as in `image_tensors`.
     """
     if isinstance(values, np.ndarray):
         return owner_tensor(values) if fresh else torch.from_numpy(values)

@@ -53,12 +53,12 @@ BATCH = 64
 CROP = [fastio.RandomResizedCrop(SIZE), fastio.RandomHorizontalFlip()]
 
 
-def jitter(v: Any) -> list[Any]:
-    """The colours of SimCLR and BYOL."""
+def jitter(v: Any, size: int = SIZE) -> list[Any]:
+    """The colours of SimCLR and BYOL; the blur's kernel is a tenth of the image."""
     return [
         v.RandomApply([v.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
         v.RandomGrayscale(0.2),
-        v.RandomApply([v.GaussianBlur(23)], p=0.5),
+        v.RandomApply([v.GaussianBlur(size // 10 // 2 * 2 + 1)], p=0.5),
     ]
 
 

@@ -23,6 +23,9 @@ SMALL: dict[str, list[str]] = {
     "access latency": ["latency", "--megabytes", "6"],
     "access budget": ["budget", "--megabytes", "60"],
     "accuracy": ["--count", "128", "--epochs", "1", "--seeds", "2", "--size", "32"],
+    "accuracy recipes": [
+        *("--recipes", "all", "--count", "64", "--epochs", "1", "--seeds", "2", "--size", "32"),
+    ],
     "codec": [PHOTOS, "--rounds", "1", "--crops", "1"],
     "images": [PHOTOS, "--count", "24", "--rounds", "1", "--pack-rounds", "1"],
     "large": [PHOTOS, "--megapixels", "0.5", "--photos", "1", "--rows", "4", "--passes", "1"],

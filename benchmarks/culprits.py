@@ -189,7 +189,7 @@ def cases(photos: Path, packed: Path, proxy: FaultProxy) -> list[Case]:
         Case(
             "slow model",
             "compute",
-            "a model of no time",
+            "if the model took no time",
             "",
             replace(local, rate=300),
             replace(local, rate=1e6),

@@ -77,7 +77,6 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert facts.data is not None
     assert (facts.data.kind, facts.data.rows, facts.data.complete) == ("folder", 24, True)
     assert facts.storage is not None
-    assert is_rate(facts.storage.warm_reads_s)
     assert facts.images is not None
     assert facts.images.formats == {"JPEG": 1.0}
     for rate in (facts.images.rate, facts.images.one_thread_rate, facts.images.pillow_rate):

@@ -99,7 +99,7 @@ def test_a_cold_epoch_is_not_set_against_dataloader_s_warm_one() -> None:
 def test_the_ceiling_is_of_both_loaders() -> None:
     measured = samples.photos()
     assert ceiling_line(measured) == (
-        "fastio reaches 58% of the ceiling, 1,786 images/s on batches that are ready; "
+        "fastio reaches 58% of the rate of the model alone (1,786 images/s); "
         "DataLoader reaches 18%."
     )
     alone = tuple(phase for phase in measured.phases if phase.name != "compute")
@@ -123,11 +123,11 @@ def test_headlines_are_of_what_was_measured() -> None:
     assert labels == [
         "epoch, warm",
         "epoch, cold",
-        "DataLoader's speed",
-        "ceiling reached",
+        "faster than DataLoader",
+        "of the model's own rate",
         "accelerator utilisation",
         "loader alone",
-        "accelerators fed",
+        "accelerators kept busy",
     ]
     assert [one.label for one in headlines(samples.bare())] == ["loader alone"]
     assert headlines(samples.empty()) == ()
@@ -208,8 +208,8 @@ def test_runs_and_busy_times_leave_out_what_nobody_measured() -> None:
     assert "copy" in busy_table(samples.remote_cold()).columns
     assert "AU" not in runs_table(samples.bare()).columns
     bare, whole = runs_table(samples.bare()), runs_table(samples.photos())
-    assert ("ceiling" in bare.columns, "Ceiling" in bare.note) == (False, False)
-    assert ("ceiling" in whole.columns, "Ceiling" in whole.note) == (True, True)
+    assert ("of model" in bare.columns, "Of model" in bare.note) == (False, False)
+    assert ("of model" in whole.columns, "Of model" in whole.note) == (True, True)
     assert busy_table(replace(samples.empty(), phases=(Phase("compute", 1, 1.0),))).rows == ()
 
 

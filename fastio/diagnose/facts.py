@@ -177,7 +177,6 @@ class StorageFacts:
         cold_reads_s, cold_reads_parallel_s: random reads per second from disk, one and eight at
             a time.
         sequential_bytes_s: bytes per second of a sequential read from disk.
-        warm_reads_s: random reads per second from the page cache, one at a time.
         write_bytes_s: bytes per second written to the scratch folder, if one was given.
         cold_loader_s: images per second of a loader that reads from disk.
     """
@@ -190,7 +189,6 @@ class StorageFacts:
     cold_reads_s: float | None = None
     cold_reads_parallel_s: float | None = None
     sequential_bytes_s: float | None = None
-    warm_reads_s: float | None = None
     write_bytes_s: float | None = None
     cold_loader_s: float | None = None
 

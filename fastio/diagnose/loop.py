@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, field
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fastio.diagnose.device import Device, Interval, subtract, total, within
 from fastio.diagnose.measured import Busy, Phase, PhaseName, Span, Stage
 from fastio.errors import LoaderTimeout
 from fastio.stats import Stats
+
+T = TypeVar("T")
 
 FILLING = 3  # steps until a loader's batches ahead are under way
 SHOWN_STEPS = 36  # of the timeline
@@ -284,6 +286,16 @@ def _is_over(run: Run, limit: Limit) -> bool:
     most_s = limit.seconds * _PATIENCE if limit.most_s is None else limit.most_s
     waits = steps < limit.least or (limit.begins is not None and run.begun is None)
     return spent > (most_s if waits else limit.seconds)
+
+
+def there_and_back(names: Iterable[T], turns: int = 2) -> Iterator[T]:
+    """Yields what is compared so many times in turns: a, b, b, a, ...
+
+    A machine that becomes slower, or lends its cores to others for a while, is so for all of them.
+    """
+    there = list(names)
+    for turn in range(turns):
+        yield from there if turn % 2 == 0 else reversed(there)
 
 
 # --- What is read off -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.runs import Progress, Runs, packed_rate
-from fastio.diagnose.bench.subject import Subject, temporary, work_folder
+from fastio.diagnose.bench.subject import Subject, work_folder
 from fastio.diagnose.bench.synthetic import synthetic
 from fastio.diagnose.bench.training import accuracies, check_val
 from fastio.diagnose.costs import costs
@@ -28,7 +28,7 @@ from fastio.diagnose.measured import (
 )
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, peak_memory
-from fastio.diagnose.probes.rates import room
+from fastio.diagnose.probes.rates import room, temporary
 from fastio.diagnose.rules.runs import cold_epoch, predictions
 from fastio.runtime.memory import available_memory
 
@@ -62,7 +62,7 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
         check_val(subject)
         if subject.cacheable:
             cache = folders.enter_context(temporary(options.cache or options.work))
-            subject = replace(subject, cache=cache)
+            subject = replace(subject, cache=str(cache))
         compute, subject = Compute.of(options, subject)
         with compute.backends():
             return _measure(Runs(subject, compute, progress))

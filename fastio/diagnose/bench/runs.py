@@ -14,7 +14,7 @@ from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.device import Device, resident
 from fastio.diagnose.facts import StepFacts
-from fastio.diagnose.loop import Limit, Resident, Run, phase_of, run_loop
+from fastio.diagnose.loop import Limit, Resident, Run, phase_of, run_loop, there_and_back
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
 from fastio.diagnose.probes.data import MOST_FILES, can_drop, chosen, drop
 from fastio.diagnose.probes.machine import own_cpu_s
@@ -154,14 +154,10 @@ class Runs:
         return phase_of("compute", [run])
 
     def warm(self, loader: Loader) -> tuple[list[Run], list[Run]]:
-        """Runs the loader alone, and with the device, in turns.
-
-        By turns, there and back, as for all that is compared: a machine that becomes slower, or
-        lends its cores to others for a while, is so for both.
-        """
+        """Runs the loader alone, and with the device, in turns."""
         runs: dict[str, list[Run]] = {"warm": [], "together": []}
         devices = {"warm": Device(), "together": self.compute.new()}
-        for share in (*devices, *reversed(devices)):
+        for share in there_and_back(devices):
             self.progress("loader alone, warm" if share == "warm" else "together, warm")
             runs[share] += self._passes(loader, self._seconds(share) / 2, devices[share])
         alone, together = map(_of_some_length, runs.values())
@@ -185,13 +181,20 @@ class Runs:
         self.progress(f"loader alone with {', '.join(map(str, counts))} threads")
         seconds = self._seconds("curve") / len(counts) / 2
         runs: dict[int, list[Run]] = {count: [] for count in counts}
-        for count in (*counts, *reversed(counts)):  # by turns, as in `warm`
+        for count in there_and_back(counts):
             with self.subject.open(threads=count, plain=True) as loader:
                 run_loop(loader, Device(), Limit(seconds / 4, self._steps))
                 runs[count] += self._passes(loader, seconds * 3 / 4)
+        told = {count: list(filter(_is_long, found)) for count, found in runs.items()}
+        if not all(told.values()):
+            self.notes.append(
+                "The loader alone made too few steps for a rate by number of threads: use more "
+                "--seconds or a smaller --batch-size"
+            )
         return tuple(
-            ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
-            for count, found in runs.items()
+            ThreadRate(count, phase_of("loader_warm", found).samples_per_s)
+            for count, found in told.items()
+            if found
         )
 
     def baseline(self) -> list[Phase]:
@@ -257,7 +260,12 @@ class Runs:
 
 def _of_some_length(runs: list[Run]) -> list[Run]:
     """Returns the runs without those that were cut off early, unless all were."""
-    return [run for run in runs if run.whole or len(run.samples) > _LEAST_STEPS] or runs
+    return list(filter(_is_long, runs)) or runs
+
+
+def _is_long(run: Run) -> bool:
+    """Returns whether a run was not cut off early."""
+    return run.whole or len(run.samples) > _LEAST_STEPS
 
 
 def _powers_of_two(below: int) -> list[int]:

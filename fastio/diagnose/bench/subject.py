@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.data import facts_of, local_files
+from fastio.diagnose.probes.rates import temporary
 from fastio.errors import BenchError, TrainError
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores
@@ -288,22 +288,11 @@ def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | No
 
 
 @contextmanager
-def temporary(where: str | None) -> Iterator[str]:
-    """Returns a new temporary folder inside another, which is made if necessary."""
-    if where is not None:
-        Path(where).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix="fastio-bench-", dir=where, ignore_cleanup_errors=True
-    ) as folder:
-        yield folder
-
-
-@contextmanager
 def work_folder(options: Options) -> Iterator[Path]:
     """Returns the folder for data that is made: `Options.work`, or a temporary one."""
     if options.work is None:
-        with temporary(None) as folder:
-            yield Path(folder)
+        with temporary() as folder:
+            yield folder
         return
     Path(options.work).mkdir(parents=True, exist_ok=True)
     yield Path(options.work)

@@ -167,8 +167,9 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
         return _folder(path)  # images anywhere below, which need not lie in class folders
     if found.kind is TABLES:
         return _tables(path, [Path(file.name) for file in found.parts])
-    looks = {PACKED: _packed, TARS: _tars, HUGGING_FACE: _other}
-    return looks.get(found.kind, _folder)(path)
+    if found.kind is HUGGING_FACE:
+        return _of_files(path, "other", local_files(path))
+    return {PACKED: _packed, TARS: _tars}.get(found.kind, _folder)(path)
 
 
 def _packed(path: str) -> Data:
@@ -188,7 +189,7 @@ def facts_of(data: Any, dataset: Any) -> DataFacts:
     images, storage, here = schema.image_fields, storage_of(data), local_files(data)
     word = type(dataset).__name__ if kind is None else kind.key
     codecs = {"jpeg": len(dataset)} if images else {}
-    files, nbytes = len(here), sum(path.stat().st_size for path in here)
+    files, nbytes = len(here), _bytes_of(here)
     if packed is not None:
         word = "packed" if images else "tokens" if schema.token_fields else "tables"
         codecs = dict(packed.manifest.codec_counts().get(images[0], {})) if images else {}
@@ -206,29 +207,35 @@ def facts_of(data: Any, dataset: Any) -> DataFacts:
     )
 
 
+def _of_files(path: str, kind: str, files: list[Path], part: Any = None, rows: int = 0) -> Data:
+    """Returns local files as data, of which a part is measured."""
+    nbytes = _bytes_of(files)
+    facts = DataFacts(path, kind, rows=rows, nbytes=nbytes, files=len(files))
+    return Data(facts, tuple(files), path if part is None else part)
+
+
+def _bytes_of(files: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
 def _tars(path: str) -> Data:
-    files = local_files(path)
-    sizes = [file.stat().st_size for file in files]
-    part: list[str] = []
-    for file, nbytes in zip(files, sizes, strict=True):
-        part.append(str(file))
-        if sum(sizes[: len(part)]) + nbytes > _TAR_BYTES:
+    files, part, nbytes = local_files(path), list[str](), 0
+    for file in files:
+        nbytes += file.stat().st_size
+        if part and nbytes > _TAR_BYTES:
             break
+        part.append(str(file))
     with _tar_dataset(part) as tars:
-        rows = round(len(tars) * sum(sizes) / max(1, tars.nbytes))
-    facts = DataFacts(path, "tars", rows=rows, nbytes=sum(sizes), files=len(files))
-    return Data(facts, tuple(files), part)
+        rows = round(len(tars) * _bytes_of(files) / max(1, tars.nbytes))
+    return _of_files(path, "tars", files, part, rows)
 
 
 def _tables(path: str, files: list[Path]) -> Data:
-    nbytes = sum(file.stat().st_size for file in files)
-    part = files[:_TABLES]
-    rows = 0
+    part, rows = files[:_TABLES], 0
     if table_kind(part[0]) == "parquet":
-        share = sum(file.stat().st_size for file in part) / max(1, nbytes)
+        share = _bytes_of(part) / max(1, _bytes_of(files))
         rows = round(rows_of(part) / max(share, 1e-9))
-    facts = DataFacts(path, "tables", rows=rows, nbytes=nbytes, files=len(files))
-    return Data(facts, tuple(files), [str(file) for file in part])
+    return _of_files(path, "tables", files, [str(file) for file in part], rows)
 
 
 def native_file(path: Path) -> pa.NativeFile:
@@ -239,12 +246,6 @@ def native_file(path: Path) -> pa.NativeFile:
 def rows_of(files: Sequence[Path]) -> int:
     """Returns the number of rows in Parquet files, from their footers."""
     return sum(pq.read_metadata(native_file(path)).num_rows for path in files)
-
-
-def _other(path: str) -> Data:
-    files = local_files(path)
-    nbytes = sum(file.stat().st_size for file in files)
-    return Data(DataFacts(path, "other", nbytes=nbytes, files=len(files)), tuple(files), path)
 
 
 def _folder(path: str) -> Data:
@@ -269,8 +270,7 @@ def _folder(path: str) -> Data:
             f"{', '.join(IMG_EXTENSIONS)}"
         )
     measured = chosen(files, _MEASURED)
-    mean = sum(file.stat().st_size for file in measured) / len(measured)
-    nbytes = round(mean * count)
+    nbytes = round(_bytes_of(measured) / len(measured) * count)
     facts = DataFacts(path, "folder", rows=count, nbytes=nbytes, files=count, complete=complete)
     return Data(facts, tuple(files), None)
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from fastio.diagnose.device import Device
-from fastio.diagnose.loop import Epochs, Limit, run_loop
+from fastio.diagnose.loop import Epochs, Limit, run_loop, there_and_back
 from fastio.stats import Stats
 
 if TYPE_CHECKING:
@@ -145,10 +145,7 @@ Measure = Callable[[float], Part | None]  # gets the seconds to measure for
 def in_turns(
     measures: Mapping[str, Measure], attempts: Attempts, turns: int = TURNS
 ) -> dict[str, Part]:
-    """Measures several rates in turns, so that they can be compared.
-
-    They take turns, there and back (a, b, b, a), so that a machine that becomes slower, or lends
-    its cores to others for a while, is so for all of them.
+    """Measures several rates in turns, so that they can be compared; see `there_and_back`.
 
     Args:
         measures: by what they are called in notes.
@@ -159,16 +156,15 @@ def in_turns(
         The sum of the turns of those that were measured.
     """
     parts: dict[str, list[Part]] = {name: [] for name in measures}
-    names, failed = list(measures), set[str]()
-    for turn in range(turns):
-        for name in names if turn % 2 == 0 else reversed(names):
-            if name in failed:
-                continue
-            part = attempts(name, measures[name], SECONDS / turns)
-            if part is None:
-                failed.add(name)
-            else:
-                parts[name].append(part)
+    failed = set[str]()
+    for name in there_and_back(measures, turns):
+        if name in failed:
+            continue
+        part = attempts(name, measures[name], SECONDS / turns)
+        if part is None:
+            failed.add(name)
+        else:
+            parts[name].append(part)
     return {name: Part.sum(found) for name, found in parts.items() if found}
 
 
@@ -256,20 +252,24 @@ class _Again:
 
 
 @contextmanager
-def room(scratch: str | None = None) -> Iterator[Path]:
-    """A folder for files that are deleted again: in memory where there is some, else where the
-    system keeps temporary files.
+def temporary(where: str | None = None) -> Iterator[Path]:
+    """A new folder inside another, which is made if necessary. It is deleted again, at the
+    interpreter's exit, too, where a probe that nobody waits for is still in it.
+    """
+    if where is not None:
+        Path(where).mkdir(parents=True, exist_ok=True)
+    folder = tempfile.TemporaryDirectory(prefix="fastio-", dir=where, ignore_cleanup_errors=True)
+    with folder as name:
+        yield Path(name)
+
+
+def room(scratch: str | None = None) -> AbstractContextManager[Path]:
+    """A temporary folder in memory where there is some, else where the system keeps such files.
 
     Args:
         scratch: a folder of the user's to take instead.
     """
-    where = scratch
-    if where is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
+    if scratch is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
         about = os.statvfs(_SHM)
-        where = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None
-    # At the interpreter's exit, too, where a probe that nobody waits for is still in it.
-    folder = tempfile.TemporaryDirectory(
-        prefix="fastio-doctor-", dir=where, ignore_cleanup_errors=True
-    )
-    with folder as name:
-        yield Path(name)
+        scratch = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None
+    return temporary(scratch)

@@ -56,7 +56,6 @@ def storage_facts(context: Context) -> StorageFacts | None:
         "resident_share": ("page cache", resident_share, chosen(data.files, _LOOKED_AT)),
         "cold_reads_s": ("cold reads", cold_rate, pieces[:half], 1),
         "cold_reads_parallel_s": ("parallel cold reads", cold_rate, pieces[half:], _PARALLEL),
-        "warm_reads_s": ("warm reads", read_rate, pieces[:half], 1),
     }
     large = [file for file in data.files[:1000] if file.stat().st_size >= _LARGE_BYTES]
     if large:

@@ -84,7 +84,7 @@ def _finding(finding: Finding) -> str:
         gain = f'<span class="gain">epoch {_text(words.times(finding.gain))} faster</span>'
     return (
         f"<li>{gain}<h3>{_text(words.sentence(finding.waits_for))}</h3>"
-        f'<p class="advice">{_text(words.sentence(finding.advice))}</p>'
+        f'<p class="advice">{_coded(words.sentence(finding.advice))}</p>'
         f"{_list(finding.evidence)}</li>"
     )
 
@@ -129,6 +129,11 @@ def _list(lines: Iterable[str]) -> str:
 
 def _all(parts: Iterable[str]) -> str:
     return "".join(parts)
+
+
+def _coded(text: str) -> str:
+    """Returns escaped text with what stands between backticks as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", _text(text))
 
 
 def _text(text: str) -> str:

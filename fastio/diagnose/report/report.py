@@ -187,7 +187,7 @@ def ceiling_line(measured: Measured) -> str:
     if ceiling is None or not reached:
         return ""
     what = f"{words.rate(ceiling)} {measured.dataset.noun}/s"
-    first = f"{reached[0]} of the ceiling, {what} on batches that are ready"
+    first = f"{reached[0]} of the rate of the model alone ({what})"
     return "; ".join([first, *reached[1:]]) + "."
 
 
@@ -200,11 +200,11 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
     factor, slow = factor_of(measured, *_EPOCHS), measured.phase("baseline_together")
     if factor is not None and slow is not None:
         note = f"its epoch: {words.seconds(measured.epoch_s(slow))}"
-        found.append(Headline("DataLoader's speed", words.times(factor), note))
+        found.append(Headline("faster than DataLoader", words.times(factor), note))
     reached = measured.reach("together_warm")
     if reached is not None and measured.ceiling:
         note = f"{words.rate(measured.ceiling)} {measured.dataset.noun}/s"
-        found.append(Headline("ceiling reached", words.percent(reached), note))
+        found.append(Headline("of the model's own rate", words.percent(reached), note))
     together = measured.phase("together_warm") or measured.phase("together_cold")
     if together is not None and together.au is not None:
         note = "compute time / run time"
@@ -215,7 +215,7 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
         found.append(Headline("loader alone", words.rate(loader.samples_per_s), note))
     if measured.accelerators_fed is not None:
         fed = f"{measured.accelerators_fed:.2f}"
-        found.append(Headline("accelerators fed", fed, accelerator(measured.settings)))
+        found.append(Headline("accelerators kept busy", fed, accelerator(measured.settings)))
     return tuple(found)
 
 
@@ -224,7 +224,7 @@ def remarks(measured: Measured) -> tuple[str, ...]:
     found = []
     if measured.accelerators_fed is not None:
         found.append(
-            f"The loader alone can feed {measured.accelerators_fed:.2f} x "
+            f"The loader alone is fast enough for {measured.accelerators_fed:.2f} x "
             f"{accelerator(measured.settings)} at the utilisation that MLPerf Storage requires."
         )
     if measured.baseline:
@@ -345,7 +345,7 @@ def _verdict_of_the_loader(measured: Measured) -> str:
 _LINES = {
     "machine": (
         "{machine.cores:cores} of {machine.cpu} ({machine.simd})",
-        "{machine.others_cores:.1f} used by other processes",
+        "{machine.others_cores:.1f} of them used by other processes",
         "{machine.memory_bytes:size} of memory",
         "{gpus}",
         "torch {machine.torch} with {settings.torch_threads:threads}",
@@ -384,8 +384,17 @@ def fact_lines(facts: Facts, use: Use) -> list[tuple[str, str]]:
     case = Case(facts, use)
     texts = Texts(case, _values(case))
     lines = [(name, ", ".join(texts.of_known(parts))) for name, parts in _LINES.items()]
-    notes = [("not measured", note) for note in facts.notes]
+    notes = [("not measured", note) for note in _grouped(facts.notes)]
     return [(name, text) for name, text in (*lines, *notes) if text]
+
+
+def _grouped(notes: Sequence[str]) -> list[str]:
+    """Returns notes "what: why" with the same reason as one."""
+    found: dict[str, list[str]] = {}
+    for note in notes:
+        what, _, why = note.partition(": ")
+        found.setdefault(why, []).append(what)
+    return [": ".join(filter(None, (", ".join(whats), why))) for why, whats in found.items()]
 
 
 def _values(case: Case) -> dict[str, Any]:

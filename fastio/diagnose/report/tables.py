@@ -32,7 +32,7 @@ RUN_NAMES: dict[PhaseName, str] = {
 STAGE_NAMES: dict[Stage, str] = {
     "fetch": "fetch: disk or network",
     "decode": "decode: loader's threads",
-    "augment": "augment: the same threads",
+    "augment": "augment: loader's threads",
     "transform": "transform: in Python",
     "copy": "copy: to the device",
     "compute": "compute: the model",
@@ -98,8 +98,10 @@ def epoch_table(measured: Measured) -> Table:
 
     runs = {epoch.name: measured.phase(epoch.run) for epoch in shown}
     utilisation = {name: None if run is None else run.au for name, run in runs.items()}
+    augmented = any(epoch.stages.get("augment") for epoch in shown)
+    names = {stage: name for stage, name in STAGE_NAMES.items() if augmented or stage != "augment"}
     lines: dict[str, Callable[[Epoch], tuple[str, str]]] = {
-        **{name: of_stage(stage) for stage, name in STAGE_NAMES.items()},
+        **{name: of_stage(stage) for stage, name in names.items()},
         "waiting in all": lambda epoch: cells(epoch.wait_s, epoch),
         "epoch": lambda epoch: (words.seconds_like(epoch.epoch_s, epoch.epoch_s), ""),
         f"{measured.dataset.noun}/s": lambda epoch: (words.rate(rows / epoch.epoch_s), ""),
@@ -112,7 +114,7 @@ def epoch_table(measured: Measured) -> Table:
         tuple((name, *chain(*map(line, shown))) for name, line in lines.items()) if shown else (),
         "Seconds that the loop waited for each stage; work that overlaps another stage is not "
         "counted. AU: accelerator utilisation, compute time / run time.",
-        sums=len(lines) - len(STAGE_NAMES),
+        sums=len(lines) - len(names),
     )
 
 
@@ -142,7 +144,7 @@ def trainings_table(measured: Measured) -> Table:
     columns: Columns = {
         "training": lambda one: words.clean(one.name),
         "epochs": lambda one: f"{one.epochs:,}",
-        "in all": lambda one: words.seconds_like(one.seconds, longest),
+        "time": lambda one: words.seconds_like(one.seconds, longest),
         "top-1": lambda one: words.accuracy(one.accuracy),
         "last loss": lambda one: "not finite" if one.loss is None else f"{one.loss:.3f}",
     }
@@ -170,12 +172,12 @@ def ladder_table(rungs: Sequence[Rung]) -> Table:
     columns: Columns = {
         "rung": lambda row: words.clean(row[0].name),
         "epoch": lambda row: words.seconds_like(row[0].time_s, longest),
-        "in all": lambda row: words.times(row[1][0]),
-        "by it": lambda row: words.times(row[1][1]),
+        "total": lambda row: words.times(row[1][0]),
+        "step": lambda row: words.times(row[1][1]),
         "top-1": lambda row: words.accuracy(row[0].accuracy if row[0].time_s else None),
         "": lambda row: "" if row[0].time_s else words.clean(row[0].why_not) or "not measured",
     }
-    note = "In all: speed-up over the first rung; by it: over the previous rung."
+    note = "Total: speed-up over the first rung; step: over the previous one."
     shown = zip(rungs, speed_ups(rungs), strict=True)
     return replace(_filled("Ladder", shown, columns, note), long_last=True)
 
@@ -187,12 +189,12 @@ def runs_table(measured: Measured) -> Table:
         "run": lambda run: RUN_NAMES[run.name],
         "steps": lambda run: f"{run.steps:,}",
         f"{measured.dataset.noun}/s": lambda run: words.rate(run.samples_per_s),
-        "ceiling": lambda run: words.percent(reached.get(run.name)),
+        "of model": lambda run: words.percent(reached.get(run.name)),
         "waited": lambda run: words.percent(run.wait_share),
         "cores": lambda run: words.NOTHING if run.cores_busy is None else f"{run.cores_busy:.2f}",
         "AU": lambda run: words.percent(run.au),
     }
-    ceiling = "Ceiling: throughput relative to the model alone. " if any(reached.values()) else ""
+    ceiling = "Of model: throughput relative to the model alone. " if any(reached.values()) else ""
     beside = ", though a GPU may have computed meanwhile" if measured.settings.asynchronous else ""
     note = (
         f"{ceiling}Waited: share of the time that the loop waited for a batch{beside}. Cores: "

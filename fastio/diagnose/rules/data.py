@@ -17,9 +17,9 @@ _TRIED = (
     "{trial.before_rate:,.0f} as they are"
 )
 _CODECS = {
-    "blocks": "--codec blocks loses nothing",
+    "blocks": "--codec blocks is lossless",
     "raw": "--codec raw keeps pixels as they are",
-    "": "any row from anywhere when shuffled",
+    "": "rows are shuffled one by one",
 }
 
 
@@ -112,7 +112,7 @@ IMAGE_RULES = (
         _packing,
         "you wait for {waits}",
         "{pack}",
-        (_TRIED, "{trial.bytes_share:.2f} x the bytes; {codec}"),
+        (_TRIED, "{trial.bytes_share:.2f} x the size; {codec}"),
         after=lambda c: c.packed(c.trial),
     ),
     Rule(
@@ -123,7 +123,7 @@ IMAGE_RULES = (
         (
             "{trial.rate:,.0f} images/s from {trial.samples} of them shrunk in a trial, "
             "{trial.before_rate:,.0f} as they are",
-            "{trial.bytes_share:.2f} x the bytes",
+            "{trial.bytes_share:.2f} x the size",
         ),
         after=lambda c: c.packed(c.shrunk),
     ),

@@ -79,8 +79,9 @@ MACHINE_RULES = (
         _shared_cores,
         "other processes used {machine.others_cores:.1f} of the {allowed} cores during the "
         "measurement",
-        "find them with `top`, end them, and measure again",
-        ("{images.threads} threads do {images.scaling:.1f} x the work of one",),
+        "rates are lower than on an idle machine: find these processes with `top`, and measure "
+        "again without them. Gains compare measurements that took turns, and change less",
+        ("{images.threads} threads are {images.scaling:.1f} x as fast as one",),
     ),
     Rule(
         "machine",

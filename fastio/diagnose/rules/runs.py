@@ -102,7 +102,7 @@ def of_runs(measured: Measured) -> tuple[Finding, ...]:
     """
     found = []
     for change, before, after in _worthwhile(measured):
-        # How much of the way to a model of no time can be gone, nothing here tells.
+        # How much faster the model can become is not known.
         gain = None if change.culprit == "compute" else before / after
         waits_for = _waits(measured, change)
         found.append(Finding(change.culprit, waits_for, change.advice, gain, change.evidence))
@@ -208,13 +208,13 @@ def _stages(measured: Measured, now: Costs) -> Iterator[Change]:
             yield Change("copies ahead, on a stream", "copy", COPIES_AHEAD, after, evidence)
         else:
             after = replace(now, copy_s=0.0)
-            yield Change("copies of no time", "copy", SMALLER_COPIES, after, evidence)
+            yield Change("if copies took no time", "copy", SMALLER_COPIES, after, evidence)
     if now.compute_s and now.waits_for() == "compute" and now.waits_for(cold=True) != "fetch":
         after = replace(now, compute_s=0.0, compute_cpu_s=0.0)
         spent, loader_s = f"the model takes {1 / now.compute_s:,.0f} samples/s", after.sample_s()
         spent += f", the loader gives {1 / loader_s:,.0f}" if loader_s else ""
         advice = f"training does not wait for data: {_faster(measured)}"
-        yield Change("a model of no time", "compute", advice, after, (spent,))
+        yield Change("if the model took no time", "compute", advice, after, (spent,))
 
 
 def _faster(measured: Measured) -> str:
@@ -230,9 +230,9 @@ def _faster(measured: Measured) -> str:
 _WHAT: dict[str, tuple[Stage, str]] = {
     "fetch": ("fetch", "the disk"),
     "network": ("fetch", "the network"),
-    "decode": ("decode", "the loader's threads, which decode"),
-    "threads": ("decode", "the loader's threads, which are too few or too many"),
-    "augment": ("augment", "the loader's threads, which augment images"),
+    "decode": ("decode", "threads that decode"),
+    "threads": ("decode", "the loader's threads: there are too few or too many"),
+    "augment": ("augment", "threads that augment images"),
     "transform": ("transform", "transforms written in Python"),
     "copy": ("copy", "copies to the device"),
     "compute": ("compute", "the model"),
@@ -259,9 +259,15 @@ def _nothing_to_gain(measured: Measured) -> Finding:
     culprit: Culprit = "compute" if stage == "fetch" else stage
     rates = {"loader": now.prep_s, "model": now.compute_s}
     evidence = (f"{name} alone: {1 / s:,.0f} samples/s" for name, s in rates.items() if s)
+    images = "more cores, smaller images (`fastio pack --max-side`), smaller crops"
+    others = (
+        "more cores"
+        if measured.dataset.packed
+        else f"more cores, or {packing(measured.dataset.path)}"
+    )
     advice = {
         "augment": FEWER_OPERATIONS,
-        "decode": "more cores, smaller images (`fastio pack --max-side`), smaller crops",
+        "decode": images if measured.dataset.codec else others,
         "compute": _faster(measured),
     }.get(culprit, "no change that was measured makes the epoch shorter")
     what = f"an epoch waits for {_WHAT[culprit][1]}"

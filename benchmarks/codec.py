@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from common import (
     console,
     machine,
     machine_line,
+    native_program,
     new_table,
     photo_parser,
     simd_levels,
@@ -63,22 +63,6 @@ PARTS = {
     "read coefficients ms": "reading coefficients, ms an image",
     "encode ms": "encode, ms an image",
 }
-
-
-def build(folder: Path) -> Path:
-    """The native program, built in `folder` as far as that is not done."""
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    options = ["-G", "Ninja", "-DFASTIO_MODULE=OFF", "-DFASTIO_BENCH=ON"]
-    for command in (
-        ["cmake", "-S", str(ROOT / "native"), "-B", str(folder), *options],
-        ["cmake", "--build", str(folder)],
-    ):
-        done = subprocess.run(
-            command, env={**os.environ, "PATH": tools}, capture_output=True, text=True
-        )
-        if done.returncode:
-            sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return folder / "fastio_bench_codec"
 
 
 def measure(program: Path, files: Sequence[Path], rounds: int, crops: int) -> dict[str, Any]:
@@ -154,7 +138,7 @@ def report(result: dict[str, Any]) -> None:
 
 def measured(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     files = source_photos(arguments, work)
-    program = build(arguments.build)
+    program = native_program("codec", arguments.build)
     return {
         "machine": machine(),
         "about": about_photos(files, arguments.held_out),

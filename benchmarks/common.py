@@ -11,6 +11,7 @@ import os
 import platform
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,26 @@ def linked(files: Sequence[Path], count: int, target: Path) -> Path:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(source.resolve())
     return target
+
+
+# --- Native programs ------------------------------------------------------------------------------
+
+
+def native_program(name: str, folder: Path, source: Path = ROOT) -> Path:
+    """The program native/bench/NAME.cpp of a checkout, built in `folder` as far as needed."""
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    options = ["-G", "Ninja", "-DFASTIO_MODULE=OFF", "-DFASTIO_BENCH=ON"]
+    program = folder / f"fastio_bench_{name}"
+    for command in (
+        ["cmake", "-S", str(source / "native"), "-B", str(folder), *options],
+        ["cmake", "--build", str(folder), "--target", program.name],
+    ):
+        done = subprocess.run(
+            command, env={**os.environ, "PATH": tools}, capture_output=True, text=True
+        )
+        if done.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    return program
 
 
 # --- The machine ----------------------------------------------------------------------------------

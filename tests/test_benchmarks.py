@@ -33,6 +33,7 @@ SMALL: dict[str, list[str]] = {
     "parquet_direct": ["--rows", "40000", "--rounds", "1", "--memory", "4MiB"],
     "per_sample": [PHOTOS, "--rows", "24", "--rounds", "1", "--workers", "1"],
     "peers": [PHOTOS, "--images", "12", "--rounds", "1", "--only", "fastio_loader"],
+    "pixels": ["--size", "128", "--rounds", "1", "--turns", "1"],
     "quality": [PHOTOS, "--crops", "1", "--large", "0"],
     "recipes": [PHOTOS, "--count", "24", "--slow", "12", "--rounds", "1", "--threads", "1"],
     "swap": ["--batches", "2", "--rounds", "1"],

@@ -173,6 +173,68 @@ def test_affine_maps_are_torchvisions(functional: Any, level: None, mode: str, k
     assert far <= total / 1000
 
 
+# Quarter turns, and shears by whole and half pixels, put every point between two pixels; so does
+# RandAugment's shear of 0.09. Angle, translation, scale and shears.
+BETWEEN = [
+    (90, (0, 0), 1, (0, 0)), (-90, (3, 1), 1, (0, 0)), (180, (0, 0), 1, (0, 0)),
+    (0, (0, 0), 1, (-45, 0)), (0, (0, 0), 1, (0, 45)), (0, (0, 0), 2, (0, 0)),
+    (0, (2, 0), 0.5, (0, 0)), (0, (0, 0), 1, (math.degrees(math.atan(0.09)), 0)),
+    (0, (1000, -1), 1, (0, 0)), (0, (-1, 2), 1, (0, 0)), (33, (0, 0), 0.01, (89, 0)),
+]  # fmt: skip
+SIZES = [(1, 1), (1, 7), (7, 1), (3, 3), (17, 16), (33, 40), (2, 301)]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_points_between_pixels_fall_as_torchvisions(
+    functional: Any, level: None, mode: str, channels: int
+) -> None:
+    rng = np.random.default_rng(13)
+    far = total = 0
+    for height, width in SIZES:
+        pixels = rng.integers(0, 256, (height, width, channels), np.uint8)
+        for angle, move, scale, shear in BETWEEN:
+            for centre in (None, [0, 0], [width - 1, 2]):
+                wanted = functional.affine(
+                    tensor(pixels), angle, list(move), scale, list(shear), interpolation=mode,
+                    fill=[200.0] * channels, center=centre,
+                )  # fmt: skip
+                middle = (
+                    (0, 0) if centre is None else (centre[0] - width / 2, centre[1] - height / 2)
+                )
+                got = run_op(
+                    pixels, "affine", angle, *move, scale, *shear, *middle, fill=(200.0,) * 3,
+                    bilinear=mode == "bilinear",
+                )  # fmt: skip
+                found = differences(got, wanted)
+                far, total = far + int((found > 1).sum()), total + found.size
+    assert far <= total / 1000
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_of_small_images_are_torchvisions(
+    functional: Any, level: None, channels: int
+) -> None:
+    rng = np.random.default_rng(14)
+    factors = [0.0, 0.3, 1.0, 1.99, 1.9995, 2.0, 2.3, 2.62, 3.0, 10.0]
+    values: dict[str, list[float]] = {
+        "hue": [-0.5, -1 / 3, -1e-4, 0.0, 0.25, 0.5], "posterize": [0, 1, 8],
+        "solarize": [0.0, 0.5, 254.5, 255.0], "invert": [], "autocontrast": [], "equalize": [],
+    }  # fmt: skip
+    for height, width in SIZES:
+        for pixels in (
+            rng.integers(0, 256, (height, width, channels)).astype(np.uint8),
+            np.full((height, width, channels), rng.integers(0, 256), np.uint8),
+            (255 * rng.integers(0, 2, (height, width, channels))).astype(np.uint8),
+        ):
+            for name, (theirs, _) in COLOURS.items():
+                for value in values.get(name, factors) or [None]:
+                    numbers = [] if value is None else [value]
+                    wanted = getattr(functional, theirs)(tensor(pixels), *numbers)
+                    found = differences(run_op(pixels, name, *numbers), wanted)
+                    assert found.max() <= (0 if name in EXACT else 1), (name, value, pixels.shape)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_perspective_is_torchvisions(functional: Any, level: None, mode: str) -> None:
     far = total = 0

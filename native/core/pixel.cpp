@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "cpu.h"
 #include "pixel_kernels.h"
@@ -12,9 +14,10 @@ namespace fastio {
 namespace {
 
 using Table = std::array<std::uint8_t, 256>;
+using Histogram = std::array<std::uint32_t, 256>;
 
-constexpr double kOne = 1 << 15;      // a factor of 1 in PixelScale and blend, where bytes are << 8
-constexpr double kMostFactor = 1.99;  // that they take
+constexpr double kOne = 1 << 15;       // a factor of 1 in PixelScale and saturate, of bytes << 8
+constexpr double kMostFactor = 1.999;  // that they take
 
 const PixelKernels& kernels() { return pixel_kernels(); }
 
@@ -42,15 +45,30 @@ void scale(const Planes& image, double factor, double offset) {
   kernels().scale(image.data, image.bytes(), how);
 }
 
-// image * factor + other * (1 - factor), with `other` for the plane `c` alone.
-void blend(std::uint8_t* plane, const std::uint8_t* other, std::size_t n, double factor) {
-  if (factor > kMostFactor) {
-    for (std::size_t i = 0; i < n; ++i)
-      plane[i] = to_byte(plane[i] * factor + other[i] * (1 - factor));
-    return;
+// Of factors too large for 16 bits, in torchvision's steps.
+void saturate_much(const Planes& image, double factor) {
+  std::uint8_t *r = image.plane(0), *g = image.plane(1), *b = image.plane(2);
+  for (std::size_t i = 0; i < image.pixels(); ++i) {
+    const auto gray = static_cast<std::uint8_t>(0.2989f * r[i] + 0.587f * g[i] + 0.114f * b[i]);
+    for (std::uint8_t* value : {r + i, g + i, b + i})
+      *value = to_byte(*value * factor + gray * (1 - factor));
   }
-  kernels().blend(plane, other, n, fixed(factor, kOne), fixed(std::abs(1 - factor), kOne),
-                  factor > 1);
+}
+
+// How often each byte occurs; n >= 1.
+Histogram histogram_of(const std::uint8_t* bytes, std::size_t n) {
+  // Eight counts of each: neighbouring pixels are often equal, and would wait for each other.
+  std::array<Histogram, 8> counts{};
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, bytes + i, sizeof(eight));
+    for (std::size_t k = 0; k < 8; ++k) ++counts[k][eight >> (8 * k) & 255];
+  }
+  for (; i < n; ++i) ++counts[0][bytes[i]];
+  for (std::size_t k = 1; k < 8; ++k)
+    for (std::size_t v = 0; v < 256; ++v) counts[0][v] += counts[k][v];
+  return counts[0];
 }
 
 // Mirrored at the edges, without the edge sample itself.
@@ -60,21 +78,39 @@ std::int32_t mirrored(std::int32_t at, std::int32_t size) {
 }
 
 // Weights of a Gaussian's middle and of each distance, in 65536ths that sum to 1 with both sides;
-// the middle's is half of itself, for it is added to itself.
+// the middle's is half of itself, for it is added to itself. Those far out are left out, which
+// together change no value by more than an eighth.
 std::vector<std::uint16_t> gaussian(int size, double sigma) {
+  constexpr double kLeftOut = 1.0 / 2048;
   std::vector<double> weight(static_cast<std::size_t>(size / 2 + 1));
   double sum = 0;
   for (std::size_t k = 0; k < weight.size(); ++k) {
     const double at = static_cast<double>(k) / sigma;
-    weight[k] = std::exp(-0.5 * at * at);
-    sum += k ? 2 * weight[k] : weight[k];
+    weight[k] = k ? 2 * std::exp(-0.5 * at * at) : 1;  // of both sides
+    sum += weight[k];
+  }
+  double left = 0;
+  while (weight.size() > 1 && left + weight.back() <= kLeftOut * sum) {
+    left += weight.back();
+    weight.pop_back();
   }
   std::vector<std::uint16_t> out;
-  for (std::size_t k = 0; k < weight.size(); ++k)
+  for (const double both : weight)
     out.push_back(static_cast<std::uint16_t>(
-        std::min(65535.0, std::nearbyint(weight[k] / sum * (k ? 65536.0 : 32768.0)))));
-  while (out.size() > 1 && out.back() == 0) out.pop_back();  // of narrow Gaussians most are
+        std::min(65535.0, std::nearbyint(both / (sum - left) * 32768.0))));
   return out;
+}
+
+// Words of a line of the cache: registers that are read across two take twice as long.
+constexpr std::size_t kLine = 32;
+
+std::size_t aligned(std::size_t words) { return (words + kLine - 1) / kLine * kLine; }
+
+std::uint16_t* line_in(std::vector<std::uint16_t>& words) {
+  void* begin = words.data();
+  std::size_t space = 2 * kLine * sizeof(std::uint16_t);
+  return static_cast<std::uint16_t*>(
+      std::align(kLine * sizeof(std::uint16_t), sizeof(std::uint16_t), begin, space));
 }
 
 }  // namespace
@@ -101,6 +137,13 @@ void adjust_contrast(const Planes& image, double factor) {
   }
   const double mean = static_cast<double>(sum) / static_cast<double>(n);
   scale(image, factor, mean * (1 - factor));
+}
+
+void adjust_saturation(const Planes& image, double factor) {
+  if (image.channels != 3) return;
+  if (factor > kMostFactor) return saturate_much(image, factor);
+  kernels().saturate(image.plane(0), image.plane(1), image.plane(2), image.pixels(),
+                     fixed(factor, kOne), fixed(std::abs(1 - factor), kOne), factor > 1);
 }
 
 void adjust_hue(const Planes& image, double turns) {
@@ -145,16 +188,9 @@ void autocontrast(const Planes& image) {
 void equalize(const Planes& image) {
   const std::size_t n = image.pixels();
   for (int c = 0; c < image.channels; ++c) {
-    // Four histograms: neighbouring pixels are often equal, and would wait for each other.
-    std::array<std::array<std::uint32_t, 256>, 4> parts{};
-    const std::uint8_t* plane = image.plane(c);
-    for (std::size_t i = 0; i < n; ++i) ++parts[i & 3][plane[i]];
-    std::array<std::uint32_t, 256> histogram{};
-    std::size_t last = 0;
-    for (std::size_t v = 0; v < 256; ++v) {
-      for (const auto& part : parts) histogram[v] += part[v];
-      if (histogram[v]) last = v;
-    }
+    const Histogram histogram = histogram_of(image.plane(c), n);
+    std::size_t last = 255;
+    while (histogram[last] == 0) --last;
     const std::uint32_t step = (static_cast<std::uint32_t>(n) - histogram[last]) / 255;
     if (step == 0) continue;
     Table table;
@@ -175,30 +211,50 @@ void grayscale(const Planes& image) {
   std::memcpy(image.plane(2), image.plane(0), n);
 }
 
-void PixelScratch::adjust_saturation(const Planes& image, double factor) {
-  if (image.channels != 3) return;
-  const std::size_t n = image.pixels();
-  bytes_.resize(std::max(bytes_.size(), n));
-  kernels().gray(image.plane(0), image.plane(1), image.plane(2), n, bytes_.data());
-  for (int c = 0; c < 3; ++c) blend(image.plane(c), bytes_.data(), n, factor);
-}
-
+// image * factor + mean * (1 - factor), where a pixel counts five times in the mean of it and its
+// eight neighbours.
 void PixelScratch::adjust_sharpness(const Planes& image, double factor) {
   if (image.height <= 2 || image.width <= 2) return;
-  const std::size_t n = image.pixels();
   const auto width = static_cast<std::size_t>(image.width);
-  bytes_.resize(std::max(bytes_.size(), n));
+  const double own = factor + (1 - factor) * 5 / 13;
+  if (own > kMostFactor) return sharpen_much(image, factor);
+  PixelSharpen how;
+  how.own = fixed(own, kOne);
+  how.around = fixed(std::abs(1 - factor) * 8 / 13, kOne);
+  how.subtract = factor > 1;
+  // What was cut off; and of whole factors torchvision rounds the mean alone.
+  const bool rounded = factor == std::floor(factor);
+  how.more = static_cast<std::uint16_t>((rounded ? 1 << (kFractionBits - 1) : 0) + 1);
+  bytes_.resize(std::max(bytes_.size(), 2 * width));
+  row_.resize(std::max(row_.size(), width));
   for (int c = 0; c < image.channels; ++c) {
-    std::uint8_t* plane = image.plane(c);
-    std::memcpy(bytes_.data(), plane, n);
+    std::uint8_t *above = bytes_.data(), *here = above + width;  // rows as they were
+    std::memcpy(above, image.plane(c), width);
     for (std::int32_t y = 1; y + 1 < image.height; ++y) {
-      const std::size_t at = static_cast<std::size_t>(y) * width;
-      kernels().near_means(plane + at - width, plane + at, plane + at + width, width,
-                           bytes_.data() + at);
+      std::uint8_t* const row = image.plane(c) + static_cast<std::size_t>(y) * width;
+      std::memcpy(here, row, width);
+      kernels().sharpen(above, here, row + width, width, how, row_.data(), row);
+      std::swap(above, here);
     }
-    // Edge pixels are blended with themselves, which gives them again.
-    const std::size_t begin = width, count = n - 2 * width;
-    blend(plane + begin, bytes_.data() + begin, count, factor);
+  }
+}
+
+// In torchvision's steps: the mean is rounded before it is blended.
+void PixelScratch::sharpen_much(const Planes& image, double factor) {
+  const auto width = static_cast<std::size_t>(image.width);
+  bytes_.resize(std::max(bytes_.size(), image.pixels()));
+  const std::uint8_t* const from = bytes_.data();
+  for (int c = 0; c < image.channels; ++c) {
+    std::uint8_t* const plane = image.plane(c);
+    std::memcpy(bytes_.data(), plane, image.pixels());
+    for (std::size_t y = 1; y + 1 < static_cast<std::size_t>(image.height); ++y)
+      for (std::size_t x = 1; x + 1 < width; ++x) {
+        const std::size_t at = y * width + x;
+        int sum = 4 * from[at];
+        for (const std::size_t row : {at - width, at, at + width})
+          sum += from[row - 1] + from[row] + from[row + 1];
+        plane[at] = to_byte(from[at] * factor + (sum + 6) / 13 * (1 - factor));
+      }
   }
 }
 
@@ -207,39 +263,47 @@ void PixelScratch::gaussian_blur(const Planes& image, int columns, int rows, dou
   const PixelKernels& k = kernels();
   const auto across = gaussian(columns, sigma_x), down = gaussian(rows, sigma_y);
   const std::int32_t height = image.height, width = image.width;
-  const std::int32_t side = columns / 2;
+  const auto side = static_cast<std::int32_t>(across.size()) - 1;
+  const auto reach = static_cast<std::int32_t>(down.size()) - 1;
   const auto w = static_cast<std::size_t>(width);
-  samples_.resize(std::max(samples_.size(), image.pixels()));
-  row_.resize(std::max(row_.size(), w + 2 * static_cast<std::size_t>(side)));
-  low_.resize(std::max(across.size(), down.size()));
-  high_.resize(low_.size());
-  // Half a unit was cut off for each weight, on average.
-  const auto bias = [](std::size_t taps) { return static_cast<std::uint16_t>(taps / 2); };
+  // Rows of wider numbers around a row of the image, of which the sums of columns are in row_.
+  const std::size_t ring = std::bit_ceil(2 * down.size() - 1), stride = aligned(w);
+  const std::size_t before = aligned(across.size());
+  samples_.resize(std::max(samples_.size(), ring * stride + kLine));
+  row_.resize(std::max(row_.size(), before + w + across.size() + kLine));
+  std::uint16_t* const samples = line_in(samples_);
+  std::uint16_t* const middle = line_in(row_) + before;
+  taps_.resize(std::max(taps_.size(), 2 * (across.size() + down.size())));
+  const std::uint16_t **low = taps_.data(), **high = low + down.size();
+  const std::uint16_t **left = high + down.size(), **right = left + across.size();
+  // Half a unit was cut off for each weight, on average; bytes are rounded.
+  const auto cut = [](std::int32_t taps) { return static_cast<std::uint16_t>((taps + 1) / 2); };
+  const PixelTaps in_columns{low, high, down.data(), reach + 1, cut(reach)};
+  const PixelTaps in_row{left, right, across.data(), side + 1,
+                         static_cast<std::uint16_t>(cut(side) + (1 << (kFractionBits - 1)))};
+  for (std::int32_t d = 0; d <= side; ++d) {
+    left[d] = middle - d;
+    right[d] = middle + d;
+  }
+  const auto sample_row = [&](std::int32_t y) {
+    return samples + (static_cast<std::size_t>(y) & (ring - 1)) * stride;
+  };
   for (int c = 0; c < image.channels; ++c) {
-    std::uint8_t* plane = image.plane(c);
+    std::uint8_t* const plane = image.plane(c);
+    std::int32_t next = 0;
     for (std::int32_t y = 0; y < height; ++y) {
-      std::uint16_t* middle = row_.data() + side;
-      k.widen(plane + static_cast<std::size_t>(y) * w, w, middle);
-      for (std::int32_t i = 1; i <= side; ++i) {
-        middle[-i] = middle[mirrored(-i, width)];
-        middle[width - 1 + i] = middle[mirrored(width - 1 + i, width)];
+      for (; next < height && next <= y + reach; ++next)
+        k.widen(plane + static_cast<std::size_t>(next) * w, w, sample_row(next));
+      for (std::int32_t d = 0; d <= reach; ++d) {
+        low[d] = sample_row(mirrored(y - d, height));
+        high[d] = sample_row(mirrored(y + d, height));
       }
-      for (std::size_t j = 0; j < across.size(); ++j) {
-        low_[j] = middle - j;
-        high_[j] = middle + j;
+      k.weigh(in_columns, w, middle, nullptr);
+      for (std::int32_t d = 1; d <= side; ++d) {
+        middle[-d] = middle[d];
+        middle[width - 1 + d] = middle[width - 1 - d];
       }
-      k.weigh(low_.data(), high_.data(), across.data(), static_cast<int>(across.size()), w,
-              bias(across.size()), samples_.data() + static_cast<std::size_t>(y) * w);
-    }
-    for (std::int32_t y = 0; y < height; ++y) {
-      for (std::size_t j = 0; j < down.size(); ++j) {
-        const auto d = static_cast<std::int32_t>(j);
-        low_[j] = samples_.data() + static_cast<std::size_t>(mirrored(y - d, height)) * w;
-        high_[j] = samples_.data() + static_cast<std::size_t>(mirrored(y + d, height)) * w;
-      }
-      k.weigh(low_.data(), high_.data(), down.data(), static_cast<int>(down.size()), w,
-              bias(down.size()), row_.data());
-      k.narrow(row_.data(), w, plane + static_cast<std::size_t>(y) * w);
+      k.weigh(in_row, w, nullptr, plane + static_cast<std::size_t>(y) * w);
     }
   }
 }

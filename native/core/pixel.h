@@ -27,6 +27,7 @@ struct Planes {
 // Factors are at least 0; those of one channel that need colours change nothing.
 void adjust_brightness(const Planes& image, double factor);
 void adjust_contrast(const Planes& image, double factor);
+void adjust_saturation(const Planes& image, double factor);
 void adjust_hue(const Planes& image, double turns);  // in [-0.5, 0.5] of the circle
 void posterize(const Planes& image, int bits);       // 0 to 8
 void solarize(const Planes& image, double threshold);
@@ -38,16 +39,17 @@ void grayscale(const Planes& image);  // keeps the number of channels
 // What needs memory beside the image.
 class PixelScratch {
  public:
-  void adjust_saturation(const Planes& image, double factor);
   void adjust_sharpness(const Planes& image, double factor);
   // Sizes of the kernel are odd, deviations in pixels. Edges are mirrored, without the edge pixel
   // itself: the image must be wider and higher than half the kernel.
   void gaussian_blur(const Planes& image, int columns, int rows, double sigma_x, double sigma_y);
 
  private:
+  void sharpen_much(const Planes& image, double factor);
+
   std::vector<std::uint8_t> bytes_;
   std::vector<std::uint16_t> samples_, row_;
-  std::vector<const std::uint16_t*> low_, high_;
+  std::vector<const std::uint16_t*> taps_;
 };
 
 }  // namespace fastio

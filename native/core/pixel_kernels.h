@@ -19,21 +19,51 @@ struct PixelScale {
   std::uint16_t unit = 1 << 8, factor = 1 << 15, less = 0, more = 0;
 };
 
-// Where pixels of the result of a warp lie in the image: (x, y) in pixels from the middle to
-// (m0 x + m1 y + m2, m3 x + m4 y + m5) / (m6 x + m7 y + 1).
+// A pixel's own share and that of its eight neighbours' mean, both at most 2 and in 1 << 15ths; the
+// second is added or taken away. Then `more`, in kFractionBits.
+struct PixelSharpen {
+  std::uint16_t own = 0, around = 0, more = 0;
+  bool subtract = false;
+};
+
+// A symmetric filter of words: bias + the sum over k < count of the high half of
+// (low[k][i] + high[k][i]) * weight[k] for each place i. low[0] is high[0].
+struct PixelTaps {
+  const std::uint16_t *const *low, *const *high, *weight;
+  int count;
+  std::uint16_t bias;
+};
+
+// Where pixels of the result of a warp lie in the image, in the steps of torchvision's grid_sample,
+// so that what lies half between pixels goes to the same one: for a pixel at (x, y), which are its
+// numbers plus `begin`, x' = m0 x + m1 y + m2 in halves of the image's width from its middle, and
+// (x' + 1) * half - 1 / 2 is the place; so are columns. Where the map is projective, x' is divided
+// by m6 x + m7 y + 1, less 1.
+//
+// The image lies in a frame: pixels of the bytes r, g, b and 255, with one pixel before and two
+// behind each row and column (a row's last is the first of the next). These are 0 or, for the
+// nearest pixels, what stands outside of the image.
 struct PixelMap {
   float m[8];
-  float half_x, half_y;        // from the first pixel to the middle
+  bool projective;
+  float begin_x, begin_y, half_x, half_y;
   std::int32_t width, height;  // of the image and the result
-  std::int32_t outside;        // the place of pixels that are not in the image
+  const std::uint32_t* frame;
+  std::int32_t stride;  // of the frame's rows
+  bool filled;          // between pixels: outside of the image is `fill`
+  std::uint64_t fill;   // four words of kFractionBits, the last one 0
 };
+
+// Memory for a row of a warp; of each as much as n says, which is a multiple of kWarpPixels.
+struct WarpRow {
+  std::int32_t* at;
+  std::int16_t *right, *down;
+  std::uint64_t *top, *bottom;
+};
+inline constexpr std::int32_t kWarpPixels = 16;
 
 struct PixelKernels {
   void (*scale)(std::uint8_t* p, std::size_t n, const PixelScale& how);
-  // p[i] = p[i] * a + q[i] * b (or less, if `subtract`), clamped to a byte, cut off; a and b, at
-  // most 2, are in 1 << 15ths, and a + b is at most 2.
-  void (*blend)(std::uint8_t* p, const std::uint8_t* q, std::size_t n, std::uint16_t a,
-                std::uint16_t b, bool subtract);
   // p[i] = (p[i] >= threshold ? p[i] ^ invert : p[i]) & mask.
   void (*bits)(std::uint8_t* p, std::size_t n, std::uint8_t threshold, std::uint8_t invert,
                std::uint8_t mask);
@@ -44,23 +74,33 @@ struct PixelKernels {
   // Luma of planes r, g and b, cut off; returns the sum of it. y may be null, or one of the planes.
   std::uint64_t (*gray)(const std::uint8_t* r, const std::uint8_t* g, const std::uint8_t* b,
                         std::size_t n, std::uint8_t* y);
+  // v * own + luma * of_gray (or less, if `subtract`) of every v, clamped to a byte, cut off; the
+  // factors, at most 2, are in 1 << 15ths, and their sum is at most 2.
+  void (*saturate)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
+                   std::uint16_t own, std::uint16_t of_gray, bool subtract);
   // Turns hues by turn / 8192 sixths of the circle, less than 6 of them.
   void (*turn_hue)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
                    std::uint16_t turn);
-  // A row's pixels with their neighbours in three rows of `width` bytes, weighed as torchvision's
-  // adjust_sharpness does; not its first and last.
-  void (*near_means)(const std::uint8_t* above, const std::uint8_t* here, const std::uint8_t* below,
-                     std::size_t width, std::uint8_t* out);
-  // out[i] = the sum over k < taps of the high half of (low[k][i] + high[k][i]) * weight[k].
-  void (*weigh)(const std::uint16_t* const* low, const std::uint16_t* const* high,
-                const std::uint16_t* weight, int taps, std::size_t n, std::uint16_t bias,
-                std::uint16_t* out);
-  // Bytes to numbers of kFractionBits fractional bits, and back, rounded.
+  // out, of a row's pixels with their neighbours in three rows of `width` bytes; not its first and
+  // last. `sums` is memory for a row.
+  void (*sharpen)(const std::uint8_t* above, const std::uint8_t* here, const std::uint8_t* below,
+                  std::size_t width, const PixelSharpen& how, std::uint16_t* sums,
+                  std::uint8_t* out);
+  // The sums of taps for n places: as they are, or as bytes, cut off. One of them is null. Where
+  // taps.low and taps.high are not what is written, a place may be computed twice.
+  void (*weigh)(const PixelTaps& taps, std::size_t n, std::uint16_t* words, std::uint8_t* bytes);
+  // Bytes to numbers of kFractionBits fractional bits.
   void (*widen)(const std::uint8_t* p, std::size_t n, std::uint16_t* out);
-  void (*narrow)(const std::uint16_t* p, std::size_t n, std::uint8_t* out);
-  // Of the first `count` pixels of a row the places of the nearest pixels of the image.
-  void (*nearest_places)(const PixelMap& map, std::int32_t row, std::int32_t count,
-                         std::int32_t* at);
+  // Three planes to pixels of a frame, and from pixels to planes: the first alone if g is null.
+  void (*frame_row)(const std::uint8_t* r, const std::uint8_t* g, const std::uint8_t* b,
+                    std::size_t n, std::uint32_t* out);
+  void (*split_row)(const std::uint32_t* pixels, std::size_t n, std::uint8_t* r, std::uint8_t* g,
+                    std::uint8_t* b);
+  // The first n pixels of a row: the nearest ones of the image, or what is between four.
+  void (*nearest_row)(const PixelMap& map, std::int32_t row, std::int32_t n, const WarpRow& scratch,
+                      std::uint32_t* out);
+  void (*between_row)(const PixelMap& map, std::int32_t row, std::int32_t n, const WarpRow& scratch,
+                      std::uint32_t* out);
 };
 
 // Those of the instruction set in use.

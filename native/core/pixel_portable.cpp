@@ -1,4 +1,4 @@
-#include "pixel_loops.h"
+#include "pixel_table.h"
 
 namespace fastio {
 

@@ -110,7 +110,7 @@ void PixelRunner::run(const Planes& image, const DrawnOp& drawn) {
     case PixelOp::contrast:
       return adjust_contrast(image, v[0]);
     case PixelOp::saturation:
-      return scratch_.adjust_saturation(image, v[0]);
+      return adjust_saturation(image, v[0]);
     case PixelOp::hue:
       return adjust_hue(image, v[0]);
     case PixelOp::sharpness:

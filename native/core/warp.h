@@ -7,13 +7,16 @@
 #include <vector>
 
 #include "pixel.h"
+#include "pixel_kernels.h"
 
 namespace fastio {
 
-// From the middle of a pixel of the result to a point of the image, both in pixels from their
-// image's middle: x' = (m0 x + m1 y + m2) / w, y' = (m3 x + m4 y + m5) / w, w = m6 x + m7 y + 1.
+// From the middle of a pixel of the result to a point of the image: x' = (m0 x + m1 y + m2) / w and
+// y' = (m3 x + m4 y + m5) / w, where w = m6 x + m7 y + 1. Both in pixels, of projective maps from
+// the top left corner of the image, of others, whose w is 1, from its middle.
 struct WarpMap {
   std::array<double, 8> m{1, 0, 0, 0, 1, 0, 0, 0};
+  bool projective = false;
 };
 
 // The inverse map of torchvision's affine: the image turned by `degrees` counterclockwise, moved,
@@ -26,6 +29,7 @@ WarpMap affine_map(double degrees, double move_x, double move_y, double scale, d
 WarpMap perspective_map(std::int32_t height, std::int32_t width,
                         const std::array<std::array<double, 2>, 4>& corners);
 
+// Keeps its scratch memory between images.
 class Warp {
  public:
   // image becomes the result, of the same size. fill: the value of each channel where the point
@@ -35,22 +39,16 @@ class Warp {
            const std::array<std::uint8_t, 3>& fill, bool given);
 
  private:
-  void shift_rows(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill);
-  const std::uint8_t* source(int c) const {
-    return source_.data() + stride_ * static_cast<std::size_t>(c);
-  }
-  void nearest(const Planes& image, const WarpMap& map);
-  void bilinear(const Planes& image, const WarpMap& map, const std::array<std::uint8_t, 3>& fill,
-                bool given);
-  // One pixel of the result: within the image, and at its edge or outside.
-  void between(const Planes& image, float px, float py, std::size_t out) const;
-  void at_edge(const Planes& image, float px, float py, std::size_t out,
-               const std::array<std::uint8_t, 3>& fill, bool given) const;
+  void shift_rows(const Planes& image, const WarpMap& map, const PixelMap& places,
+                  const std::array<std::uint8_t, 3>& fill);
+  void frame(const Planes& image, std::uint32_t outside, PixelMap& places);
+  WarpRow row_memory(std::size_t count);
 
-  // A copy of the image, each plane followed by a row of `fill`.
-  std::vector<std::uint8_t> source_;
-  std::size_t stride_ = 0;  // from plane to plane
+  std::vector<std::uint32_t> frame_, pixels_;
   std::vector<std::int32_t> at_;
+  std::vector<std::int16_t> shares_;
+  std::vector<std::uint64_t> pairs_;
+  std::vector<std::uint8_t> row_;
 };
 
 }  // namespace fastio

@@ -350,7 +350,7 @@ class Loader(LikeDataLoader[_Batch]):
         epochs.follow_sampler()
         with current(self.device):
             epochs.ranks, epochs.timeout_s = self._ranks(), self.timeout
-            cursor = epochs.drawn(epochs.next)
+            cursor = epochs.drawn(epochs.next).for_run()
             run = self._feed.run(cursor, self._ranks())
         if self._stream is None:
             self._stream = copy_stream(self.device)
@@ -380,6 +380,8 @@ class Loader(LikeDataLoader[_Batch]):
         threads and samples per batch. With a sampler of yours it counts samples, and is exact if
         the sampler yields the same rows again. It includes the state of a generator. For an
         iterable dataset it counts batches, which are read and dropped after the state is loaded.
+        A sampler or a torch dataset with a state of its own continues from that instead, which the
+        state includes, whatever its types and size (docs/order.md).
 
         The state includes seeds that were given or drawn. If torch's default generator draws the
         seed of each epoch (see `seed`), the state has the seed of the current epoch only; to repeat
@@ -398,8 +400,9 @@ class Loader(LikeDataLoader[_Batch]):
         state, and a sampler with a `set_epoch` method is told the epoch.
 
         Raises:
-            StateMismatch: the state belongs to another dataset, version or order, or only one of
-                the state and this loader has a generator.
+            StateMismatch: the state belongs to another dataset, version or order, or to another
+                number of workers of a dataset with a state of its own, or torchdata is missing for
+                it, or only one of the state and this loader has a generator.
         """
         self._epochs.ranks = self._ranks()
         self._epochs.load(state)

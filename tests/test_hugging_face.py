@@ -362,9 +362,21 @@ def test_several_splits_are_named(tmp_path: Path) -> None:
     assert len(batch_of(tmp_path / "saved" / "test")["number"]) == 3
 
 
-def test_a_stream_is_refused_with_advice() -> None:
-    with pytest.raises(SourceNotFound, match="without streaming=True"):
-        Loader(table_dataset().to_iterable_dataset(), 10)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_through_the_torch_path_and_resumes_by_its_own_state(workers: int) -> None:
+    pytest.importorskip("torchdata", reason="torchdata keeps the state of a stream")
+    table = Dataset.from_dict({"number": list(range(20))})
+    stream = table.to_iterable_dataset(num_shards=2)
+    with Loader(stream, 3, num_workers=workers) as loader:
+        assert loader.path == "torch"
+        assert "one after the other" in loader.stats().reason
+        batches = iter(loader)
+        next(batches)
+        state, rest = loader.state_dict(), [batch["number"].tolist() for batch in batches]
+    again = table.to_iterable_dataset(num_shards=2)
+    with Loader(again, 3, num_workers=workers) as loader:
+        loader.load_state_dict(state)
+        assert [batch["number"].tolist() for batch in loader] == rest
 
 
 def test_a_dataset_without_rows_has_no_batches_and_a_folder_without_is_refused(

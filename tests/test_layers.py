@@ -92,6 +92,7 @@ OWNERS = {
     "visdom": {"train"},
     "pyarrow": {"schema", "packed", "sources", "pack", "diagnose"},
     "PIL": {"packed", "sources", "pack", "engine", "diagnose", "cli.contact_sheet"},
+    "torchdata": {"sources.torch_dataset"},
     "typer": {"cli"},
     # Known by the names of their modules, never imported but for a model that is asked for.
     "torchvision": {"train"},

@@ -12,10 +12,11 @@ from fastio.order.state import Cursor, from_state, to_state
 
 CURSOR = Cursor(3, 1 << 40, -7, 5, "its state")
 SHUFFLE = {"kind": "shuffle"}
+STATES = {"sampler": [1, 2]}
 
 
 def saved(**changes: Any) -> dict[str, Any]:
-    state = to_state(CURSOR, fingerprint="abc", order=SHUFFLE)
+    state = to_state(CURSOR, fingerprint="abc", order=SHUFFLE, states=STATES)
     return {**state, **changes}
 
 
@@ -23,6 +24,8 @@ def test_a_state_brings_the_cursor_back_through_json() -> None:
     state = json.loads(json.dumps(saved()))
     cursor = from_state(state, fingerprint="abc", order=SHUFFLE)
     assert cursor == CURSOR
+    assert cursor.states is not None
+    assert cursor.states.saved == STATES
 
 
 def test_a_seed_that_is_not_drawn_yet_stays_so() -> None:
@@ -36,7 +39,7 @@ def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
 
 
 def test_another_version_is_refused_naming_both() -> None:
-    with pytest.raises(StateMismatch, match=r"99.*4"):
+    with pytest.raises(StateMismatch, match=r"99.*5"):
         from_state(saved(version=99), fingerprint="abc", order=SHUFFLE)
 
 
@@ -54,8 +57,10 @@ def test_another_order_is_refused_naming_both() -> None:
         saved(position=-1),
         saved(seed="x"),
         saved(order_seed=""),
+        saved(stateful=3),
+        saved(stateful=[{}, {}]),
     ],
-    ids=["empty", "not ours", "epoch", "position", "seed", "order seed"],
+    ids=["empty", "not ours", "epoch", "position", "seed", "order seed", "states", "two states"],
 )
 def test_damaged_states_are_refused(state: dict[str, Any]) -> None:
     with pytest.raises(StateMismatch):

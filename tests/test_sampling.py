@@ -92,7 +92,7 @@ def test_keys_of_a_sampler_go_on_from_any_position(
     left = keys[position:]
     whole = [left[i : i + batch_size] for i in range(0, len(left), batch_size)]
     wanted = [batch for batch in whole if not drop_last or len(batch) == batch_size]
-    assert list(sampling.keys(position)) == wanted
+    assert list(sampling.keys(Cursor(0, position, 0))) == wanted
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=5)), st.integers(0, 8))
@@ -101,7 +101,7 @@ def test_a_batch_sampler_goes_on_behind_the_batches_that_were_done(
 ) -> None:
     sampling = Sampling(batch_sampler=batches)
     position = len(flat(batches[:done]))
-    assert list(sampling.keys(position)) == batches[done:]
+    assert list(sampling.keys(Cursor(0, position, 0))) == batches[done:]
 
 
 def test_single_samples_have_numbers_as_keys() -> None:
@@ -115,7 +115,7 @@ def test_a_sampler_is_drawn_from_lazily() -> None:
         def __iter__(self) -> Iterator[int]:
             return count()
 
-    assert list(islice(Sampling(2, sampler=Endless()).keys(0), 2)) == [[0, 1], [2, 3]]
+    assert list(islice(Sampling(2, sampler=Endless()).keys(Cursor(0, 0, 0)), 2)) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(

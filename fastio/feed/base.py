@@ -239,6 +239,17 @@ class Feed(ABC):
         """
         return self.sampling.described(ranks)
 
+    def states(self, cursor: Cursor) -> Mapping[str, Any]:
+        """Returns the states of the user's dataset and sampler at a cursor, by name."""
+        return {} if cursor.states is None else cursor.states.at(cursor.position)
+
+    def check_states(self, saved: Mapping[str, Any]) -> None:  # noqa: B027 - most kinds have none
+        """Checks that the dataset of this feed can continue from saved states.
+
+        Raises:
+            StateMismatch: it cannot.
+        """
+
     def adopt_order(  # noqa: B027 - most kinds have none
         self, order: Mapping[str, Any], ranks: Ranks
     ) -> None:

@@ -43,6 +43,7 @@ from fastio.sources.torch_dataset import (
     Slow,
     WorkerSettings,
     image_files,
+    is_iterable_dataset,
     single_sample,
 )
 from fastio.stage import staged
@@ -60,6 +61,10 @@ _OWN_TRANSFORM = Slow(
     "(transforms={'image': [...]}) or a collate_fn to the loader.",
 )
 
+_STREAM = Slow(
+    "a datasets.IterableDataset gives its samples one after the other",
+    "Load it without streaming=True, or keep it with save_to_disk and give the directory.",
+)
 _EMPTY = Slow("it has no samples", remedy="")
 _FOR_COLLATE = (
     "Leave out collate_fn (fastio.TokenPad pads rows of tokens), or open the dataset with the "
@@ -147,6 +152,8 @@ def _opened(request: Request) -> tuple[Request, SampleForm] | Slow:
     dataset = request.dataset
     if not is_hugging_face(dataset):
         return request, SampleForm()
+    if is_iterable_dataset(dataset):
+        return _STREAM
     if has_transform(dataset):
         return _OWN_TRANSFORM
     if is_dataset_object(dataset) and not len(dataset):

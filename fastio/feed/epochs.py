@@ -84,6 +84,8 @@ class Epochs:
         """Records how far an iterator has come, if it is the latest one."""
         if self._latest is not None and self._latest() is iterator:
             self._place = cursor, position
+            if cursor.states is not None:
+                cursor.states.reach(position)
 
     def cursor_of(self, epoch: int) -> Cursor:
         """Returns a cursor in an epoch, with the seed of its draws.
@@ -111,7 +113,8 @@ class Epochs:
         if generator is not None and self.draws_order and cursor.generator is None:
             cursor = replace(cursor, generator=generator_state(generator))
         order = self.feed.order(self.ranks)
-        return to_state(cursor, fingerprint=self.feed.fingerprint, order=order)
+        states = self.feed.states(cursor)
+        return to_state(cursor, fingerprint=self.feed.fingerprint, order=order, states=states)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator start where a state was taken; see `Loader.load_state_dict`."""
@@ -126,6 +129,8 @@ class Epochs:
                 f"the loader state was saved {had} a generator, but this loader was created "
                 f"{has} one: pass generator= to both or to neither"
             )
+        if cursor.states is not None and cursor.states.saved is not None:
+            self.feed.check_states(cursor.states.saved)
         self._go_to(cursor)
         self._tell_sampler(cursor.epoch)
 

@@ -12,7 +12,7 @@ from fastio.device import DevicePrefetcher
 from fastio.errors import LoaderClosed
 from fastio.feed.base import BatchInfo, HostBatches
 from fastio.feed.tuning import tune
-from fastio.order.state import Cursor
+from fastio.order.state import END, Cursor, States
 from fastio.transforms import StepDraw
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ class LoaderIterator:
             if self._draw is not None:
                 self._exhaust(self._draw)
             following = self._cursor.at_epoch(self._cursor.epoch + 1)
+            if self._cursor.states is not None:
+                following = replace(following, states=States(self._cursor.states.at(END)))
             self._epochs.move(self, following, 0)
             self.close()
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -18,14 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.device import HostBatch
-from fastio.errors import LoaderClosed, PerformanceWarning, TransformError, warn
+from fastio.errors import LoaderClosed, PerformanceWarning, StateMismatch, TransformError, warn
 from fastio.feed.base import BatchInfo, Feed, HostBatches
 from fastio.feed.fields import as_list
 from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
-from fastio.order.state import Cursor
+from fastio.order.state import END, Cursor, OrderState, States
+from fastio.sources.stateful import is_stateful
 from fastio.sources.torch_dataset import (
+    Read,
     Slow,
     TorchReader,
     WorkerSettings,
@@ -133,11 +136,60 @@ class TorchFeed(Feed):
             return len(self.reader())
         return super().steps(ranks)
 
+    def order(self, ranks: Ranks) -> OrderState:
+        counted = {
+            "num_workers": self._settings.num_workers,
+            "batch_size": self.sampling.batch_size,
+        }
+        if not self._iterable:
+            counted = dict.fromkeys(counted)
+        return {**super().order(ranks), **counted}
+
+    def states(self, cursor: Cursor) -> Mapping[str, Any]:
+        if self._settings.num_workers and not self._settings.in_order:
+            _warn(_UNORDERED, UserWarning)
+        elif is_stateful(self.dataset):
+            if not self.reader().keeps_state:
+                _warn(f"{_STATELESS}: {type(self.dataset).__name__}", UserWarning)
+            elif cursor.states is None:  # before the first epoch: as new workers get it
+                return {"dataset": deepcopy(self.dataset.state_dict())}
+        return super().states(cursor)
+
+    def check_states(self, saved: Mapping[str, Any]) -> None:
+        if not saved.keys() & {"dataset", "workers"}:
+            return
+        if not self.reader().keeps_state:
+            raise StateMismatch(
+                "the loader state has a state of the dataset, and this loader cannot restore it: "
+                f"{_INSTALL}, leave in_order out, and give a dataset with load_state_dict"
+            )
+        workers, own = saved.get("workers", {}).get("num_workers"), self._settings.num_workers
+        if workers not in (None, own):
+            raise StateMismatch(
+                f"the loader state has the state of the dataset in {workers} worker processes, and "
+                f"this loader has num_workers={own}: pass num_workers={workers}"
+            )
+
+    def _restore(self, states: States) -> None:
+        """Makes the next run begin with the states that were loaded, if any were."""
+        saved, reader = states.saved, self.reader()
+        if saved is None or not reader.keeps_state:
+            return
+        self.check_states(saved)  # the settings may have changed since
+        if "dataset" in saved:
+            self.dataset.load_state_dict(deepcopy(saved["dataset"]))
+        reader.load(saved["workers"]["state"] if "workers" in saved else None)
+
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         drawn, batched = deque[BatchInfo](), self.sampling.batched
+        states = cursor.states or States()
+        self._restore(states)
+        noted = partial(_noted, states, self._settings.num_workers)
+        restored = self.reader().keeps_state and "workers" in (states.saved or {})
         if self._iterable:
             counted = partial(_counted_info, count(cursor.position), cursor.epoch, batched)
-            return _WorkerBatches(self.reader().read(skip=cursor.position), counted, drawn)
+            read = self.reader().read(skip=0 if restored else cursor.position)
+            return _WorkerBatches(read, counted, drawn, noted, cursor.position)
         if self.sampling.ours:
             undrawn = self._settings.generator is None and not cursor.begun
             follows_torch = self.follows_torch if undrawn else None
@@ -147,10 +199,12 @@ class TorchFeed(Feed):
         else:
             batches = partial(_sampled, self.sampling, cursor, ranks)
         ours = self.sampling.ours and self._settings.generator is None
-        # DataLoader draws a base seed, which an epoch that goes on in the middle did before.
-        with unchanged(None) if ours and cursor.begun else nullcontext():
+        # DataLoader draws a base seed, which an epoch that goes on in the middle did before. If the
+        # dataset is restored, which may set the generator, the reader draws no seed from it.
+        with unchanged(None) if ours and cursor.begun and not restored else nullcontext():
             read = self.reader().read(partial(_tracked, batches, drawn, batched))
-        return _WorkerBatches(read, partial(_drawn_info, drawn, self._settings.in_order), drawn)
+        info = partial(_drawn_info, drawn, self._settings.in_order)
+        return _WorkerBatches(read, info, drawn, noted, cursor.position)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -158,10 +212,23 @@ class TorchFeed(Feed):
             self._reader = None
 
 
+_INSTALL = "install torchdata, pip install 'fastio[stateful]'"
+_STATELESS = (
+    "the loader state has no state of the dataset. After loading it, an iterable dataset is read "
+    "again from its beginning up to the position, and any other starts with the state that it has "
+    f"then. To save the state of a dataset with state_dict and load_state_dict, {_INSTALL}"
+)
+_UNORDERED = (
+    "the loader state counts batches in order, but with in_order=False others may have been "
+    "delivered: after loading it, some batches may be repeated and others left out, and the state "
+    "of the dataset is not saved. Leave in_order out to resume exactly"
+)
+
+
 @cache
-def _warn(message: str) -> None:
+def _warn(message: str, category: type[Warning] = PerformanceWarning) -> None:
     """Warns unless this process has already issued the same warning."""
-    warn(message, PerformanceWarning)
+    warn(message, category)
 
 
 def _check_iterable(sampling: Sampling) -> None:
@@ -261,7 +328,7 @@ def _sampled(
 ) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
     first = sampling.first_step(cursor.position, ranks)
     position = cursor.position
-    for step, keys in enumerate(sampling.keys(position), first):
+    for step, keys in enumerate(sampling.keys(cursor), first):
         position += len(keys)
         yield keys, BatchInfo(_as_rows(keys), len(keys), cursor.epoch, step, position)
 
@@ -282,6 +349,7 @@ def _tracked(
     drawn: deque[BatchInfo],
     batched: bool,
 ) -> Iterator[Any]:
+    drawn.clear()  # of an iterator that was replaced
     for keys, info in batches():
         drawn.append(info)
         yield keys if batched else keys[0]
@@ -301,6 +369,12 @@ def _counted_info(steps: Iterator[int], epoch: int, batched: bool, data: Any) ->
     return BatchInfo(None, valid, epoch, step, step + 1)
 
 
+def _noted(states: States, num_workers: int, position: float, state: Any) -> None:
+    """Notes a state of the dataset, if it is kept."""
+    if state is not None:
+        states.note("workers", position, {"num_workers": num_workers, "state": state})
+
+
 class _WorkerBatches:
     """The batches of one run, as DataLoader returns them.
 
@@ -309,35 +383,48 @@ class _WorkerBatches:
         info: returns the information about a batch, given what collate_fn returned.
         drawn: information about batches whose keys were drawn. A batch that has an error is removed
             from it. Empty for iterable datasets.
+        noted: is called with each position that is reached, and the state of the dataset there.
+        position: where the run begins.
     """
 
     def __init__(
-        self, batches: Iterator[Any], info: Callable[[Any], BatchInfo], drawn: deque[BatchInfo]
+        self,
+        batches: Read,
+        info: Callable[[Any], BatchInfo],
+        drawn: deque[BatchInfo],
+        noted: Callable[[float, Any], None],
+        position: int,
     ) -> None:
-        self._batches = batches
+        self._batches: Read | None = batches
         self._info = info
         self._drawn = drawn
-        self._closed = False
+        self._noted = noted
+        noted(position, batches.state())
 
     def __iter__(self) -> _WorkerBatches:
         return self
 
     def __next__(self) -> HostBatch:
+        batches = self._batches
+        if batches is None:
+            raise StopIteration
         try:
-            data = next(self._batches)
+            data = next(batches)
         except StopIteration:
+            self._noted(END, batches.state())
             raise
         except Exception as error:
-            if self._closed:
+            if self._batches is None:
                 raise LoaderClosed("closed while waiting for a batch") from error
             if self._drawn:
                 self._drawn.popleft()
             raise
-        return HostBatch(data, self._info(data))
+        info = self._info(data)
+        self._noted(info.next_position, batches.state())
+        return HostBatch(data, info)
 
     def ready(self) -> bool:
         return True  # DataLoader does not tell
 
     def close(self) -> None:
-        self._closed = True
-        self._batches = iter(())  # its workers end with it
+        self._batches = None  # its workers end with it

@@ -156,15 +156,21 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def from_step(self, step: int) -> Iterator[Any]:
         """Yields the batches of the loader's current epoch from a step on, counted from 0."""
         loader = self.loader
-        self.load_state_dict({**loader.state_dict(), "position": 0})
-        if step and (loader.batch_size is not None or loader.batch_sampler is None):
-            next(iter(loader))
-            position = step * loader.batch.next_position
-            self.load_state_dict({**loader.state_dict(), "position": position})
-        elif step:  # batches of any size
-            for _ in zip(range(step), loader, strict=False):
-                pass
-            self.load_state_dict(loader.state_dict())
+        state = loader.state_dict()
+        at_start = {"position": 0, "stateful": None} if state["position"] else {}
+        self.load_state_dict({**state, **at_start})
+        if step:
+            batches = iter(loader)
+            next(batches, None)
+            state = loader.state_dict()
+            one_size = loader.batch_size is not None or loader.batch_sampler is None
+            if state["stateful"] is None and one_size:
+                state["position"] = step * loader.batch.next_position
+            else:  # only reading tells the position, or the state of a dataset or sampler there
+                for _ in zip(range(step - 1), batches, strict=False):
+                    pass
+                state = loader.state_dict()
+            self.load_state_dict(state)
         return iter(self)
 
 

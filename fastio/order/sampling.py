@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from fastio.errors import StateMismatch
 from fastio.order.order import AnyOrder, DrawnOrder, Mode, Order, Orders, PickedOrder
 from fastio.order.plan import (
     BucketPlan,
@@ -28,7 +30,8 @@ from fastio.order.plan import (
     row_numbers,
 )
 from fastio.order.shuffling import Shuffling
-from fastio.order.state import Cursor, OrderState
+from fastio.order.state import END, Cursor, OrderState, States
+from fastio.sources.stateful import is_stateful
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
 _SKIPPED = 1 << 16  # keys that are left out at a time
@@ -275,7 +278,7 @@ class Sampling:
             if seen is not None:
                 seen.count(row_numbers(keys, rows))
 
-        keys = self.keys(cursor.position, skip)
+        keys = self.keys(cursor, skip)
         if not self.batched:  # a list in place of a row number would pass for a batch
             keys = ([operator.index(key)] for (key,) in keys)
         followed, picked = follow(keys, rows, cursor.position, seen), self.picked
@@ -374,18 +377,33 @@ class Sampling:
             return DrawnOrder(self.permute(rows, cursor.of_order()), cursor.of_order())
         return self.orders(rows, cursor.of_order()).epoch(cursor.epoch)
 
-    def keys(self, position: int, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
-        """Returns the sampler's batches of keys without the first `position` samples.
+    def keys(self, cursor: Cursor, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
+        """Yields the sampler's batches of keys from the cursor to the end of its epoch.
+
+        A sampler, or an iterator over it, that has a state of its own continues from the state that
+        was saved, and the state after each batch is noted in `cursor.states`. Of any other sampler
+        the samples before the cursor are left out.
 
         Args:
-            position: number of samples to leave out.
-            skip: function that is called with their keys.
+            cursor: where to start.
+            skip: function that is called with the keys of samples that are left out.
+
+        Raises:
+            StateMismatch: a state was saved, and the sampler cannot load it.
         """
+        given = self.sampler if self.batch_sampler is None else self.batch_sampler
+        followed = _Followed(cast("Iterable[Any]", given), cursor.states or States())
+        position, left_out = cursor.position, 0 if followed.resumed else cursor.position
         if self.batch_sampler is not None:
-            return _after(iter(self.batch_sampler), position, skip)
-        assert self.sampler is not None
-        keys = _behind(iter(self.sampler), position, skip)
-        return _chunks(keys, self.batch_size or 1, self.drop_last)
+            batches = _after(followed.keys, left_out, skip)
+        else:
+            keys = _behind(followed.keys, left_out, skip)
+            batches = _chunks(keys, self.batch_size or 1, self.drop_last)
+        for batch in batches:
+            position += len(batch)
+            followed.note(position)
+            yield batch
+        followed.note(END)
 
     def cut(self, order: AnyOrder | PickedOrder, ranks: Ranks, start: int) -> Plan:
         """Returns a plan that divides an order into batches from a position on."""
@@ -394,6 +412,61 @@ class Sampling:
         return Plan(
             order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start, self.repeat
         )
+
+
+class _Followed:
+    """A sampler of the user's that is iterated over, with its own state if it has one.
+
+    The state of torch's BatchSampler, which draws no key ahead, is that of the sampler in it.
+
+    Args:
+        sampler: sampler or batch sampler.
+        states: has the state to continue from, and gets those after each batch.
+
+    Attributes:
+        keys: what iterating over the sampler yields.
+        resumed: whether the sampler or its iterator continues from a state of its own.
+    """
+
+    def __init__(self, sampler: Any, states: States) -> None:
+        inner = _sampler_in(sampler)
+        saved = (states.saved or {}).get("sampler")
+        self._states, self._sampler = states, inner if is_stateful(inner) else None
+        self._iterator: Any = None
+        if saved is not None and saved["sampler"] is not None:
+            _load(inner, saved["sampler"])
+        self.keys: Iterator[Any] = iter(sampler)
+        if self.keys is not inner and is_stateful(self.keys):
+            self._iterator = self.keys
+        if saved is not None and saved["iterator"] is not None:
+            _load(self.keys, saved["iterator"])
+        self.resumed = saved is not None
+
+    def note(self, position: float) -> None:
+        """Notes the state now, which holds at a position; at the end, without the iterator's."""
+        if self._sampler is None and self._iterator is None:
+            return
+        iterator = None if position == END else self._iterator
+        state = {
+            name: None if one is None else deepcopy(one.state_dict())
+            for name, one in (("sampler", self._sampler), ("iterator", iterator))
+        }
+        self._states.note("sampler", position, state)
+
+
+def _sampler_in(sampler: Any) -> Any:
+    kind = type(sampler)
+    plain = (kind.__module__, kind.__name__) == ("torch.utils.data.sampler", "BatchSampler")
+    return sampler.sampler if plain else sampler
+
+
+def _load(one: Any, state: Any) -> None:
+    if not is_stateful(one):
+        raise StateMismatch(
+            f"the loader state has a state of the sampler, and {type(one).__name__} has no "
+            "load_state_dict: make the loader with the sampler that it was saved with"
+        )
+    one.load_state_dict(deepcopy(state))
 
 
 def _is_count(value: object) -> bool:

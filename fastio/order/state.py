@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastio.errors import StateMismatch
 
-STATE_VERSION = 4
+STATE_VERSION = 5
+END = math.inf  # the position after the last batch of an epoch, which is not known before
 OrderState = Mapping[str, int | str | None]  # what positions count in, see `Feed.order`
+
+
+class States:
+    """The states of the user's dataset and sampler after each batch of one run.
+
+    They are noted when a batch is drawn or loaded, which is ahead of what is delivered.
+
+    Args:
+        saved: the states by name with which the run begins; None if no state was loaded.
+    """
+
+    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
+        self.saved = saved
+        self._noted: dict[str, deque[tuple[float, Any]]] = {}
+
+    def note(self, name: str, position: float, state: Any) -> None:
+        """Records a state that holds at a position, and at those after it until the next note."""
+        self._noted.setdefault(name, deque()).append((position, state))
+
+    def reach(self, position: float) -> None:
+        """Forgets what only positions before this one need."""
+        for noted in self._noted.values():
+            while len(noted) > 1 and noted[1][0] <= position:
+                noted.popleft()
+
+    def at(self, position: float) -> dict[str, Any]:
+        """Returns the states by name at a position, not before the last one that was reached."""
+        self.reach(position)
+        noted = {name: each[0] for name, each in self._noted.items()}
+        found = {name: state for name, (since, state) in noted.items() if since <= position}
+        return {**(self.saved or {}), **found}
 
 
 @dataclass(frozen=True)
@@ -23,6 +57,7 @@ class Cursor:
         seed: seed of the augmentations and the order; None if it is not drawn yet.
         order_seed: seed of this epoch's order, if a generator or torch's default one drew it.
         generator: state of the generator at the beginning of the epoch, as text.
+        states: states of the user's dataset and sampler; None before the first run.
     """
 
     epoch: int
@@ -30,6 +65,7 @@ class Cursor:
     seed: int | None
     order_seed: int | None = None
     generator: str | None = None
+    states: States | None = field(default=None, compare=False)
 
     def of_order(self) -> int:
         """Returns the seed of this epoch's order; 0 if none has been drawn yet."""
@@ -53,14 +89,21 @@ class Cursor:
         """Returns the cursor at the beginning of another epoch."""
         return Cursor(epoch, 0, None if self.follows_torch else self.seed)
 
+    def for_run(self) -> Cursor:
+        """Returns the cursor for a run that begins here, with its own record of states."""
+        return replace(self, states=States(None if self.states is None else self.states.saved))
 
-def to_state(cursor: Cursor, *, fingerprint: str, order: OrderState) -> dict[str, Any]:
+
+def to_state(
+    cursor: Cursor, *, fingerprint: str, order: OrderState, states: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns the cursor as a dictionary of JSON values: about 200 bytes, 4 KB with a generator.
 
     Args:
         cursor: position of the loader.
         fingerprint: fingerprint of the dataset.
         order: the values on which the order of the positions depends.
+        states: states of the user's dataset and sampler, which may be of any types and sizes.
     """
     return {
         "version": STATE_VERSION,
@@ -71,6 +114,9 @@ def to_state(cursor: Cursor, *, fingerprint: str, order: OrderState) -> dict[str
         "seed": cursor.seed,
         "order_seed": cursor.order_seed,
         "generator": cursor.generator,
+        # torch.distributed.checkpoint would save each value of a dict under its own key, and load
+        # only the keys that a new loader's state has. A tuple is one value.
+        "stateful": (dict(states),) if states else None,
     }
 
 
@@ -93,6 +139,7 @@ def from_state(state: Mapping[str, Any], *, fingerprint: str, order: OrderState)
             None if seed is None else int(seed),
             None if order_seed is None else int(order_seed),
             None if generator is None else str(generator),
+            States({} if state["stateful"] is None else dict(*state["stateful"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StateMismatch):

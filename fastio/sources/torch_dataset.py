@@ -5,15 +5,20 @@ torchvision is never imported: its classes are recognised by name and module.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sized
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import torch
 from torch.autograd import profiler
 from torch.utils.data import (
     ConcatDataset,
@@ -28,6 +33,7 @@ from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 
 from fastio.shown import without_addresses
 from fastio.sources.folder import FolderDataset
+from fastio.sources.stateful import is_stateful
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
 _WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
@@ -163,6 +169,26 @@ def fingerprint(dataset: object) -> str:
     return f"{name}[{len(dataset)}]" if indexed else name  # type: ignore[arg-type]
 
 
+def may_have_state(dataset: Any) -> bool:
+    """Returns whether a dataset, or an iterator over it, may have a state of its own."""
+    if is_stateful(dataset):
+        return True
+    if not is_iterable_dataset(dataset) or is_data_pipe(dataset):
+        return False
+    return not inspect.isgeneratorfunction(type(dataset).__iter__)
+
+
+@cache
+def stateful_loader() -> type[DataLoader[Any]] | None:
+    """Returns torchdata's StatefulDataLoader; None if torchdata is not installed."""
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        return None
+    kind: type[DataLoader[Any]] = StatefulDataLoader
+    return kind
+
+
 def dataset_kind(dataset: object) -> int:
     """Returns DataLoader's number for datasets that are indexed, or that are iterated over."""
     return _DatasetKind.Iterable if is_iterable_dataset(dataset) else _DatasetKind.Map
@@ -218,6 +244,10 @@ class TorchReader:
         batched: whether keys come as lists, whose samples are collated (an indexed dataset).
         batch_size, drop_last: how an iterable-style dataset is batched; ignored for others.
         shuffle: whether an IterDataPipe shuffles; None: as it says itself.
+
+    Attributes:
+        keeps_state: whether the state of the dataset is kept, which torchdata's StatefulDataLoader
+            does if the dataset may have one. It knows only batches that come in order.
     """
 
     def __init__(
@@ -231,6 +261,7 @@ class TorchReader:
         shuffle: bool | None = None,
     ) -> None:
         self._latest: Callable[[], Any] = lambda: None
+        self._resumes = False
         self._keys: _Sampler | None = None if is_iterable_dataset(dataset) else _Sampler()
         if self._keys is None:
             batching: dict[str, Any] = {
@@ -245,13 +276,34 @@ class TorchReader:
         arguments = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
         if settings.in_order:
             del arguments["in_order"]  # older DataLoaders have no such argument
-        self._loader: DataLoader[Any] = DataLoader(dataset, **batching, **arguments)
+        in_order = settings.in_order or not settings.num_workers
+        kind = stateful_loader() if in_order and may_have_state(dataset) else None
+        self.keeps_state = kind is not None
+        with warnings.catch_warnings():  # torchdata 0.11 calls what torch 2.13 deprecates
+            warnings.filterwarnings("ignore", "'set_vital' is deprecated")
+            self._loader: Any = (kind or DataLoader)(dataset, **batching, **arguments)
 
     def __len__(self) -> int:
         """Returns the batches in an epoch of an iterable-style dataset, as DataLoader estimates."""
         return len(self._loader)
 
-    def read(self, keys: Keys | None = None, skip: int = 0) -> Iterator[Any]:
+    def load(self, state: Any) -> None:
+        """Makes the next `read` continue from a state of the dataset.
+
+        Args:
+            state: what `Read.state` returned; None for the dataset as it is in this process, with
+                new workers.
+        """
+        loader, ended = self._loader, bool(state) and state["_iterator_finished"]
+        if ended and loader.num_workers and not loader.persistent_workers:
+            state = None  # each epoch has new workers, which get the dataset of this process
+        loader.load_state_dict({} if state is None else state)
+        self._resumes = state is not None
+        if ended and self._resumes:
+            # What restores the end of an epoch gets no keys; the next one goes on from there.
+            loader._iterator = self._batches(lambda: iter(()), loader._get_iterator)
+
+    def read(self, keys: Keys | None = None, skip: int = 0) -> Read:
         """Returns an iterator over the batches of one epoch, as collate_fn returns them.
 
         Args:
@@ -263,15 +315,28 @@ class TorchReader:
         Returns:
             The batches; its workers end with it, unless they are persistent.
         """
-        if self._keys is not None and keys is not None:
-            self._keys.source = keys
-        batches = iter(self._loader)
+        batches = self._batches(keys, partial(iter, self._loader))
+        if not self._loader.persistent_workers:
+            self._loader._iterator = None  # its workers end when it is not used any more
         _end_together(batches)
         self._latest = weakref.ref(batches)
         for _ in range(skip):
             if next(batches, self) is self:
                 break
-        return _Batches(batches)
+        return _StatefulRead(batches) if self.keeps_state else Read(batches)
+
+    def _batches(self, keys: Keys | None, make: Callable[[], Any]) -> Any:
+        """Returns DataLoader's iterator, which draws its base seed unless it did before."""
+        loader, generator = self._loader, self._loader.generator
+        if self._keys is not None and keys is not None:
+            self._keys.source = keys
+        if self._resumes:
+            loader.generator = torch.Generator()
+        try:
+            batches = make()
+        finally:
+            loader.generator, self._resumes = generator, False
+        return batches
 
     def close(self) -> None:
         """Ends the workers, also where another thread waits for a batch of theirs.
@@ -285,7 +350,7 @@ class TorchReader:
             batches._worker_result_queue.close()  # of which the other thread is told
 
 
-class _Batches:
+class Read:
     """Iterates over the batches of DataLoader's iterator without a mark for torch's profiler.
 
     The mark takes about 10 µs per batch, as long as everything else for a few small samples.
@@ -296,8 +361,12 @@ class _Batches:
         length = batches._IterableDataset_len_called
         self._length = math.inf if length is None else length  # DataLoader warns of more batches
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Read:
         return self
+
+    def state(self) -> Any:
+        """Returns the state of the dataset after the batch yielded last; None if it has none."""
+        return None
 
     def __next__(self) -> Any:
         batches = self._batches
@@ -306,6 +375,18 @@ class _Batches:
         data = self._next_data()
         batches._num_yielded += 1
         return data
+
+
+class _StatefulRead(Read):
+    """Iterates over the batches of a StatefulDataLoader's iterator, and tells its state."""
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def state(self) -> Any:
+        state = self._batches.state_dict()
+        # Worker processes send copies; in this process the dataset goes on changing its own.
+        return state if self._batches._num_workers else deepcopy(state)
 
 
 def _end_together(batches: Any) -> None:
@@ -327,13 +408,27 @@ def _end_together(batches: Any) -> None:
 
 
 class _Sampler:
-    """The sampler that DataLoader sees, which takes the keys of each epoch from `source`."""
+    """The sampler that DataLoader sees, which takes the keys of each epoch from `source`.
+
+    StatefulDataLoader leaves out keys of a sampler without a state, and `source` has done that.
+    """
 
     def __init__(self) -> None:
         self.source: Keys = lambda: iter(())
+        self._resumes = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._resumes = True
 
     def __iter__(self) -> Iterator[Any]:
-        return _drawn(self.source)
+        keys, resumes = _drawn(self.source), self._resumes
+        self._resumes = False
+        # A dataset in this process, which is restored next, may restore the state of a global
+        # generator, from which a sampler draws to reach its position.
+        return chain(list(islice(keys, 1)), keys) if resumes else keys
 
 
 def _drawn(source: Keys) -> Iterator[Any]:

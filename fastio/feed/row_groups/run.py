@@ -377,6 +377,7 @@ class TableRun:
         first, chunks = opened.chunks[0].number, slice(opened.chunks[0].number, opened.end)
         counts = np.empty_like(self._reserved[chunks])
         _native.count_buckets(positions, chunk_rows, shift, first, counts.reshape(-1))
+        # Places are reserved under the lock, so that threads fill them at the same time without it.
         with self._lock:
             starts = self._reserved[chunks].copy()
             self._reserved[chunks] += counts

@@ -15,7 +15,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
-from torch.utils.data import DataLoader, default_collate, default_convert
+from torch.utils.data import default_collate, default_convert
 from typing_extensions import TypeVar
 
 from fastio.cache import Cache
@@ -29,7 +29,7 @@ from fastio.feed.choose import Request
 from fastio.feed.current import CurrentFeed
 from fastio.feed.epochs import Epochs
 from fastio.feed.iterator import LoaderIterator, step_draw
-from fastio.feed.samplers import LikeDataLoader
+from fastio.feed.samplers import LikeDataLoader, own_arguments
 from fastio.feed.seeds import ranks_of, warn_unsharded
 from fastio.order.sampling import OrderName, Ranks, Sampling
 from fastio.sources.torch_dataset import WorkerSettings, is_iterable_dataset
@@ -490,11 +490,4 @@ class Loader(LikeDataLoader[_Batch]):
 
 
 Loader.__new__.__wrapped__ = Loader.__init__  # type: ignore[attr-defined] # for help()
-
-# Arguments that DataLoader does not have. Their attributes cannot be assigned.
-Loader._fixed = (
-    frozenset(signature(Loader.__init__).parameters)
-    - {"self"}
-    - frozenset(signature(DataLoader).parameters)
-    - {"distributed"}  # libraries that run the training loop set it
-)
+Loader._fixed = own_arguments(Loader.__init__)

@@ -230,7 +230,8 @@ def _unlike_python(request: Request) -> Slow | None:
     given = request.transforms
     named = [name for name in given if name is not None] if isinstance(given, Mapping) else []
     if not named and as_list(given):
-        named = [name for name, kind in request.dataset.features.items() if _is_image(kind)]
+        features = request.dataset.features.items()
+        named = [name for name, kind in features if type(kind).__name__ == "Image"]
     reason = unlike_python(request.dataset, named)
     return None if reason is None else Slow(reason, _FOR_COLLATE)
 
@@ -245,10 +246,6 @@ def _python_rows(parts: Sequence[Any], request: Request) -> Slow | None:
     if not rows or not only_collates or request.by_rows or as_list(request.transforms):
         return None
     return Slow("collate_fn gets rows of the datasets package as Python objects", _FOR_COLLATE)
-
-
-def _is_image(feature: Any) -> bool:
-    return type(feature).__name__ == "Image"
 
 
 def _asks_nothing(request: Request) -> bool:

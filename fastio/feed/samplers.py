@@ -8,7 +8,8 @@ or random generators.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
 from types import FrameType
 from typing import Any, ClassVar, NoReturn
 
@@ -101,6 +102,15 @@ def shown_samplers(
     if batch_size is None:
         return sampler, None
     return sampler, BatchSampler(sampler, batch_size, sampling.drop_last)
+
+
+def own_arguments(init: Callable[..., None]) -> frozenset[str]:
+    """Returns the arguments of a loader that DataLoader lacks, whose attributes cannot be assigned.
+
+    Except `distributed`, which libraries that run the training loop set.
+    """
+    own = signature(init).parameters.keys() - signature(DataLoader).parameters.keys()
+    return frozenset(own - {"self", "distributed"})
 
 
 class LikeDataLoader(DataLoader[_Batch]):

@@ -456,6 +456,34 @@ def test_tars_with_some_rare_extensions_are_read(tmp_path: Path) -> None:
     assert len(dataset) == 1000
 
 
+OPERATIONS = """
+def used():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+def read(path):
+    mix = fastio.AugMix(mixture_width=1, chain_depth=1)
+    steps = [mix, fastio.Resize((8, 8))]
+    with fastio.Loader(path, 1, num_workers=1, transforms=steps) as loader:
+        return len(list(loader)), used()
+
+_, before = read(sys.argv[1])
+batches, after = read(sys.argv[2])
+print(batches, after - before)
+"""
+
+
+def test_operations_on_a_large_image_keep_no_memory_after_it(tmp_path: Path) -> None:
+    for name, sizes in (("small", [8]), ("large", [3500, 8])):
+        (tmp_path / name / "a").mkdir(parents=True)
+        for row, size in enumerate(sizes):
+            data = save(picture(size, size, row), "JPEG")
+            (tmp_path / name / "a" / f"{row}.jpg").write_bytes(data)
+    _, said = peak_of(OPERATIONS, str(tmp_path / "small"), str(tmp_path / "large"))
+    batches, kept = map(int, said.split())
+    assert batches == 2
+    assert kept < 100 << 20  # 18 bytes a pixel are 210 MiB
+
+
 # --- Sound, and files of arrays -------------------------------------------------------------------
 
 
@@ -475,6 +503,70 @@ def test_a_sound_file_that_claims_many_frames_is_an_error_of_its_sample(tmp_path
     ) as loader:
         batches = list(loader)
     assert len(batches) == 1
+
+
+def wav(rate: int, frames: int) -> bytes:
+    """A WAV file of 16-bit zeros in one channel."""
+    data = bytes(2 * frames)
+    head = struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16)
+    size = struct.pack("<I", len(data))
+    return b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + head + b"data" + size + data
+
+
+def flac_bomb(frames: int) -> bytes:
+    """A FLAC file of zeros in eight channels, some thousand times smaller than what it holds."""
+    soundfile = pytest.importorskip("soundfile")
+    file = io.BytesIO()
+    part = np.zeros((1 << 20, 8), np.int16)
+    with soundfile.SoundFile(file, "w", 8000, 8, format="FLAC", subtype="PCM_16") as sound:
+        for _ in range(frames >> 20):
+            sound.write(part)
+    return file.getvalue()
+
+
+SOUND_LOADED = """
+decode = fastio.AudioDecode(mono=True, resample=True, sample_rate=8000)
+options = {"transforms": {"audio": decode}, "ragged": "lists"}
+with fastio.Loader(sys.argv[1], 4, on_error="skip", num_workers=1, **options) as loader:
+    print([len(clips) for clips, _ in loader], loader.stats().skipped)
+"""
+
+
+@pytest.mark.parametrize("kind", ["compressed", "of a low rate", "of a rate of nothing"])
+def test_a_sound_file_that_decodes_to_gigabytes_is_an_error_of_its_sample(
+    tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("soundfile")
+    pytest.importorskip("soxr")
+    (tmp_path / "a").mkdir()
+    for row in range(4):
+        (tmp_path / "a" / f"{row}.wav").write_bytes(wav(8000, 800))
+    bad = tmp_path / "a" / "1.wav"
+    if kind == "compressed":
+        bad.write_bytes(flac_bomb(48 << 20))  # 1.5 GiB of floats
+    else:
+        bad.write_bytes(wav(1 if kind == "of a low rate" else 0, 1 << 20))  # 30 GiB of floats
+    taken, said = peak_of(SOUND_LOADED, str(tmp_path))
+    assert said.split() == ["[3]", "1"]
+    assert taken < 900 << 20
+
+
+def test_max_unzipped_bytes_is_an_option_of_sounds(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.wav").write_bytes(wav(8000, 8000))
+    transforms = {"audio": fastio.AudioDecode()}
+    with (
+        fastio.open(tmp_path, max_unzipped_bytes=31_999) as sounds,
+        Loader(sounds, 1, transforms=transforms, num_workers=1) as loader,
+        pytest.raises(fastio.AudioError, match=r"0\.wav.*more than max_unzipped_bytes=31,999"),
+    ):
+        next(iter(loader))
+    with (
+        fastio.open(tmp_path, max_unzipped_bytes=32_000) as sounds,
+        Loader(sounds, 1, transforms=transforms, num_workers=1) as loader,
+    ):
+        assert next(iter(loader))[0].shape == (1, 1, 8000)
 
 
 def test_an_array_file_that_claims_terabytes_is_left_out_when_packing(tmp_path: Path) -> None:

@@ -273,6 +273,18 @@ def test_other_formats_are_read(tmp_path: Path, kind: str) -> None:
     torch.testing.assert_close(part, whole[:, :, begin : begin + RATE // 4], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
+def test_a_file_that_is_read_in_parts_is_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = encoded(0.5 * np.sin(np.arange(RATE) / 9), kind)
+    decodes = [AudioDecode(), AudioDecode(length=RATE // 2, crop="center")]
+    expected = [decode.decode(io.BytesIO(file), 0) for decode in decodes]
+    monkeypatch.setattr("fastio.transforms.audio._READ_BYTES", 4 * 700)
+    for decode, clip in zip(decodes, expected, strict=True):
+        np.testing.assert_allclose(decode.decode(io.BytesIO(file), 0), clip, atol=1e-5, rtol=0)
+
+
 def test_samples_one_by_one_and_by_collate_fn(packed: Path) -> None:
     how = AudioDecode(dtype="int16")
     with Loader(packed, None, transforms=how, ragged="list") as loader:

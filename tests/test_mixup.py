@@ -223,3 +223,11 @@ def test_wrong_batches_and_parameters_are_named(packed: Path) -> None:
         with pytest.raises(fastio.TransformError, match=message):
             make()
     assert pickle.loads(pickle.dumps(CutMix(num_classes=9))) == CutMix(num_classes=9)
+
+
+@pytest.mark.parametrize("kind", [Mixup, CutMix])
+@pytest.mark.parametrize("label", [-1, CLASSES, 1 << 40])
+def test_labels_of_no_class_are_refused(kind: Any, label: int) -> None:
+    labels = torch.tensor([0, label])
+    with pytest.raises(fastio.TransformError, match=f"label {label} of {CLASSES} classes"):
+        kind(num_classes=CLASSES)((torch.zeros(2, 3, 4, 4), labels), StepDraw(0, 0, 0, 0))

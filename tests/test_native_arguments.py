@@ -450,3 +450,49 @@ def test_a_forked_child_waits_for_no_lock_of_its_parent(
     assert os.waitpid(child, 0)[1] == 0
     assert slot.wait(60.0)
     engine.close()
+
+
+def test_operations_on_pixels_refuse_what_leads_out_of_the_image() -> None:
+    def numbers(*values: float) -> list[_native.Spread]:
+        return [_native.Spread([value]) for value in values]
+
+    op, drawn = _native.Augment.op, _native.Spread([0.1, 1.0], range=True)
+    for make in (
+        lambda: op("crop", numbers(7)),
+        lambda: op("one_channel", []),
+        lambda: op("mix_begin", numbers(1)),
+        lambda: op("mix_add", numbers(1)),
+        lambda: op("mix_end", []),
+        lambda: op("erase_area", [drawn, *numbers(1)]),
+        lambda: op("corners", numbers(1e9)),
+        lambda: op("corners", numbers(float("nan"))),
+        lambda: _native.Augment.mix(0, 1, 1.0, op("invert", [])),
+        lambda: _native.Augment.mix(1, 1, float("nan"), op("invert", [])),
+    ):
+        with pytest.raises(REFUSED):
+            make()
+    memory = np.full(3 * 8 * 8 + 4096, 238, np.uint8)
+    out = memory[: 3 * 8 * 8].reshape(8, 8, 3)
+    for node in (
+        op("erase", numbers(0, 0, 9, 1)),
+        op("erase", numbers(-1, 0, 1, 1)),
+        op("erase", numbers(1e9, 0, 1, 1)),
+        op("pad", numbers(-1, 0, 0, 0, 0)),
+        op("pad", numbers(1e9, 0, 0, 0, 0)),
+        op("pad", numbers(0, 0, 0, 0, 9)),
+        op("gaussian_blur", numbers(-3, 3, 1)),
+        op("posterize", numbers(99)),
+    ):
+        chain = _native.Chain()
+        chain.augment(node)
+        with pytest.raises(REFUSED):
+            _native.transform(chain, 0, 0, 0, np.zeros((8, 8, 3), np.uint8), out, True, None)
+    chain = _native.Chain()
+    chain.erase_at_end(op("affine", numbers(0, 0, 90, 90, 0, 0, 0, 0)))
+    floats = np.zeros((8, 8, 3), np.float32)
+    plain = [1.0, 1.0, 1.0]
+    with pytest.raises(REFUSED):
+        _native.transform(
+            chain, 0, 0, 0, np.zeros((8, 8, 3), np.uint8), floats, True, [plain, plain]
+        )
+    assert (memory[3 * 8 * 8 :] == 238).all()

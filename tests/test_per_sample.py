@@ -17,6 +17,7 @@ from PIL import Image
 
 import fastio
 from fastio import CenterCrop, Loader, Normalize, OnBatch, PerSample, RandomCrop, Resize, ToDtype
+from tests.children import run_code
 from tests.support import import_torchvision, numbered_folder, told
 
 SMALL = [Resize((16, 12))]
@@ -523,3 +524,60 @@ def test_random_steps_of_a_pipeline_do_not_depend_on_the_number_of_workers(folde
         with Loader(dataset, 5, seed=1, num_workers=workers) as loader:
             found.append(epoch(loader))
     assert all_equal(*found)
+
+
+# Images of unlike sizes
+
+
+def unlike_images(folder: Path, large: int) -> Path:
+    """24 images of 4 x 4 pixels but for the row 12, which is larger."""
+    for row in range(ROWS):
+        size = large if row == 12 else 4
+        image = Image.new("RGB", (size, size), (row, 0, 0))
+        (folder / "a").mkdir(parents=True, exist_ok=True)
+        image.save(folder / "a" / f"{row:03}.png")
+    return folder
+
+
+def as_it_is(image: Any) -> Any:
+    return image
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_result_larger_than_those_before_it_is_delivered(tmp_path: Path, workers: Any) -> None:
+    step = PerSample(as_it_is, workers=workers, count=1)
+    with Loader(unlike_images(tmp_path, 9), 4, transforms=[step]) as loader:
+        for _ in range(2):
+            images = [image for batch in epoch(loader) for image in batch]
+            assert [tuple(image.shape) for image in images] == [
+                (3, 9, 9) if row == 12 else (3, 4, 4) for row in range(ROWS)
+            ]
+            assert [int(image[0, 0, 0]) for image in images] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_one_large_image_does_not_take_the_memory_of_a_batch_of_them(
+    tmp_path: Path, workers: Any
+) -> None:
+    unlike_images(tmp_path, 4000)  # 46 MiB
+    code = f"""
+import resource, sys
+import fastio
+from tests.test_per_sample import as_it_is
+
+def mapped():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+step = fastio.PerSample(as_it_is, workers={workers!r}, count=1)
+with fastio.Loader(sys.argv[1], 24, num_workers=1, transforms=[step]) as loader:
+    for images, _ in loader:
+        del images
+    before = mapped()
+    for _ in range(2):
+        for images, _ in loader:
+            del images
+    print(mapped() - before)
+"""
+    done = run_code(code, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) < 700 << 20  # 24 x 46 MiB are 1,100

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import select
+import signal
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,39 @@ def test_a_function_that_does_not_return_does_not_keep_a_loader_open(
     wait_for_end({int(path.name) for path in tmp_path.iterdir()})
     with pytest.raises(fastio.LoaderClosed):
         next(batches)
+
+
+def test_a_worker_that_is_stopped_within_an_answer_does_not_keep_a_loader_open(
+    folder: Path, tmp_path: Path
+) -> None:
+    def stops(image: Any) -> str:
+        def send_half(connection: Any, data: Any) -> None:
+            os.write(connection.fileno(), bytes(data[: len(data) // 2]))
+            (tmp_path / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+        Connection._send = send_half  # type: ignore[attr-defined]
+        return "x" * 100_000
+
+    loader = Loader(folder, 1, transforms=[*SMALL, PerSample(stops, count=1)], num_workers=1)
+
+    def wait() -> None:
+        with pytest.raises(fastio.LoaderClosed):
+            next(iter(loader))
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while not (found := list(tmp_path.iterdir())):
+        assert waiting.is_alive()
+        waiting.join(0.05)
+    closing = threading.Thread(target=loader.close, daemon=True)
+    closing.start()
+    closing.join(LIMIT_S)
+    pid = int(found[0].name)
+    if hangs := closing.is_alive():
+        os.kill(pid, signal.SIGKILL)
+    assert not hangs
+    wait_for_end({pid})
 
 
 def test_a_loader_that_is_garbage_ends_its_workers(folder: Path) -> None:

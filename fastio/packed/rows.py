@@ -141,7 +141,8 @@ class Rows(ABC):
         path: Where they come from, for messages.
         schema: The fields of a sample.
         max_pixels: Images with more pixels, as stored, are errors of their samples.
-        max_unzipped_bytes: Zipped files of samples that hold more are errors of their samples.
+        max_unzipped_bytes: Zipped files that hold more, and sounds that take more when they are
+            decoded, are errors of their samples.
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
         upright: Whether images in files are turned as their EXIF orientation says.

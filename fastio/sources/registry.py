@@ -171,7 +171,8 @@ def open(
             error: data of others could name any of your files.
         max_pixels: of an image, as its file or record says. A larger image is an error of its
             sample, before memory is allocated for it. None: 178,956,970.
-        max_unzipped_bytes: of a compressed file in a tar. A larger one is an error of its sample.
+        max_unzipped_bytes: of a compressed file in a tar, and of a sound that is decoded. A larger
+            one is an error of its sample.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of

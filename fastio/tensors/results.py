@@ -85,7 +85,7 @@ class ResultWriter:
         channels_last: whether images are stored (H, W, C).
 
     Attributes:
-        needed: largest size in bytes of each array that was not written to the memory.
+        sizes: smallest and largest size in bytes of each array.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ResultWriter:
         self._channels_last = channels_last
         self._row = self._next = 0
         self._last: Any = None
-        self.needed: dict[int, int] = {}
+        self.sizes: dict[int, tuple[int, int]] = {}
 
     def put(self, row: int, value: Any) -> Any:
         """Returns a result with `Lying` and `Loose` in place of its arrays."""
@@ -106,7 +106,8 @@ class ResultWriter:
             put = self._array(value, "image")
         else:
             put = self._tree(value)
-        if type(put) is Lying and put == self._last:  # so that a chunk's are pickled once
+        # Equal ones are one object, which is pickled once.
+        if type(put) is type(self._last) is Lying and put == self._last:
             return self._last
         self._last = put
         return put
@@ -135,8 +136,9 @@ class ResultWriter:
         number = self._next
         self._next += 1
         capacities = self._layout.capacities
+        least, most = self.sizes.get(number, (array.nbytes, 0))
+        self.sizes[number] = min(least, array.nbytes), max(most, array.nbytes)
         if number >= len(capacities) or array.nbytes > capacities[number]:
-            self.needed[number] = max(self.needed.get(number, 0), array.nbytes)
             return Loose(np.array(array, order="C"), kind)
         begin = self._layout.offsets[number] + self._row * capacities[number]
         np.copyto(_in(self._memory, begin, array.dtype, array.shape), array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -11,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import TransformError
+from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 
 Crop = Literal["random", "center", "start"]
 _CROPS = ("random", "center", "start")
 _DTYPES = ("float32", "int16")
 _WORD = 1 << 64
-_READ_FRAMES = 1 << 21  # at a time, of files whose header may claim anything
+_READ_BYTES = 16 << 20  # at a time, of files whose header may claim anything
 # A frame of MP3 needs bits of those before it: behind a seek, libmpg123 gives other samples.
 _INEXACT = ("MP3", "MPEG")
 
@@ -90,12 +92,18 @@ class AudioDecode:
         if self.resample:
             _soxr()
 
-    def decode(self, file: str | os.PathLike[str] | BinaryIO, key: int) -> npt.NDArray[Any]:
+    def decode(
+        self,
+        file: str | os.PathLike[str] | BinaryIO,
+        key: int,
+        max_bytes: int = MAX_UNZIPPED_BYTES,
+    ) -> npt.NDArray[Any]:
         """Returns the clip of a file.
 
         Args:
             file: a path, or an open binary file that can seek.
             key: uint64 that decides where a random crop begins.
+            max_bytes: largest size of the wanted frames, all channels, before and after resampling.
 
         Returns:
             float32 or int16 (C, frames), frames at most `length`.
@@ -107,7 +115,7 @@ class AudioDecode:
         soundfile = _soundfile()
         try:
             with soundfile.SoundFile(file) as sound:
-                clip = self._read(sound, key)
+                clip = self._read(sound, key, max_bytes)
                 rate = int(sound.samplerate)
         except soundfile.LibsndfileError as error:
             raise ValueError(f"it cannot be decoded: {error}") from error
@@ -115,12 +123,13 @@ class AudioDecode:
             mean = clip.mean(axis=1, keepdims=True, dtype=np.float32)
             clip = np.rint(mean).astype(self.dtype) if self.dtype == "int16" else mean
         if self.sample_rate not in (None, rate):
+            _check_size(clip.nbytes * self.sample_rate // rate, max_bytes)
             clip = _soxr().resample(clip, rate, self.sample_rate)
         if self.length is not None:
             clip = clip[: self.length]
         return np.ascontiguousarray(clip.T)
 
-    def _read(self, sound: Any, key: int) -> npt.NDArray[Any]:
+    def _read(self, sound: Any, key: int, max_bytes: int) -> npt.NDArray[Any]:
         """Returns the wanted frames as they are stored: (frames, channels)."""
         rate = int(sound.samplerate)
         if self.sample_rate not in (None, rate) and not self.resample:
@@ -134,27 +143,34 @@ class AudioDecode:
         begin = 0
         if wanted is not None and sound.frames > wanted:
             begin = self._begin(sound.frames - wanted, key)
-        left_out = begin
-        if begin and sound.seekable() and sound.format not in _INEXACT:
+        if sound.format in _INEXACT:
+            sound.seekable = lambda: False  # else soundfile seeks after each read
+        elif begin and sound.seekable():
             sound.seek(begin)
-            left_out = 0
-        count = sound.frames if wanted is None else left_out + wanted
-        return self._frames_of(sound, count)[left_out:]
+            begin = 0
+        for _ in self._parts(sound, begin):
+            pass
+        parts: list[npt.NDArray[Any]] = []
+        nbytes = 0
+        for part in self._parts(sound, sound.frames if wanted is None else wanted):
+            nbytes += part.nbytes
+            _check_size(nbytes, max_bytes)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _frames_of(self, sound: Any, count: int) -> npt.NDArray[Any]:
-        """Returns the frames, or fewer at the end of the file, without allocating for missing ones.
+    def _parts(self, sound: Any, count: int) -> Iterator[npt.NDArray[Any]]:
+        """Yields the next frames, or fewer at the end of the file, in parts of bounded size.
 
         The header may claim any number of frames, and soundfile takes memory for all of them.
         """
-        parts: list[npt.NDArray[Any]] = []
-        while count > 0 or not parts:
-            frames = min(max(count, 0), _READ_FRAMES)
+        most = max(1, _READ_BYTES // (sound.channels * np.dtype(self.dtype).itemsize))
+        while True:
+            frames = min(max(count, 0), most)
             part = sound.read(frames, dtype=self.dtype, always_2d=True)
-            parts.append(part)
-            if len(part) < frames:
-                break
+            yield part
             count -= frames
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if count <= 0 or len(part) < frames:
+                return
 
     def _frames(self, rate: int) -> int | None:
         """Returns the number of frames to read of a file with a sample rate; None for all."""
@@ -206,6 +222,14 @@ class BytesFile(io.RawIOBase):
     def seekable(self) -> bool:
         """Returns True."""
         return True
+
+
+def _check_size(nbytes: int, max_bytes: int) -> None:
+    if nbytes > max_bytes:
+        raise ValueError(
+            f"its sound takes more than max_unzipped_bytes={max_bytes:,}. If you trust the data, "
+            "pass a larger max_unzipped_bytes to fastio.open, or a smaller length to AudioDecode"
+        )
 
 
 def _soundfile() -> Any:

@@ -119,9 +119,10 @@ class _Mixing:
                     "that does not name its classes"
                 )
             # Not on a GPU, which would have to be waited for.
-            most = int(labels.max()) if len(labels) and labels.device.type == "cpu" else 0
-            if most >= self.num_classes:
-                raise self._bad(f"label {most} of {self.num_classes} classes")
+            if len(labels) and labels.device.type == "cpu":
+                for label in (int(labels.min()), int(labels.max())):
+                    if not 0 <= label < self.num_classes:
+                        raise self._bad(f"label {label} of {self.num_classes} classes")
             zeros = labels.new_zeros((len(labels), self.num_classes)).float()
             labels = zeros.scatter_(1, labels.long()[:, None], 1.0)
         if labels.ndim != 2:

@@ -18,6 +18,20 @@ std::array<std::int32_t, 12> numbers_of(const CropPlan& p) {
           p.window_height, p.window_width, p.flip_horizontal, p.flip_vertical};
 }
 
+// False for those that other steps of a chain add in their places.
+bool stands_alone(PixelOp op) {
+  switch (op) {
+    case PixelOp::one_channel:
+    case PixelOp::crop:
+    case PixelOp::mix_begin:
+    case PixelOp::mix_add:
+    case PixelOp::mix_end:
+      return false;
+    default:
+      return true;
+  }
+}
+
 // How many numbers say what an operation does.
 int count_of(PixelOp op) {
   switch (op) {
@@ -123,13 +137,19 @@ AugmentNode operation(const std::string& name, const std::vector<Spread>& number
     node.kind = AugmentNode::Kind::erase_area;
   } else if (name == "corners") {
     node.kind = AugmentNode::Kind::perspective;
-  } else if (!op_named(name, node.op)) {
+  } else if (!op_named(name, node.op) || !stands_alone(node.op)) {
     throw nb::value_error(("no such operation: " + name).c_str());
   }
   const int wanted = node.kind == AugmentNode::Kind::erase_area    ? 2
                      : node.kind == AugmentNode::Kind::perspective ? 1
                                                                    : count_of(node.op);
   check_length(name.c_str(), numbers.size(), static_cast<std::size_t>(wanted));
+  if (node.kind == AugmentNode::Kind::erase_area)
+    for (const Spread& each : numbers)
+      if (!each.range) throw nb::value_error("erase_area takes two ranges");
+  if (node.kind == AugmentNode::Kind::perspective &&
+      !(numbers[0].values[0] >= 0 && numbers[0].values[0] <= 1))
+    throw nb::value_error("corners move by a part in [0, 1]");
   node.numbers = numbers;
   node.fill = fill;
   return node;
@@ -212,6 +232,8 @@ void bind_nodes(nb::module_& m) {
       .def_static(
           "mix",
           [](int width, int depth, double alpha, const AugmentNode& child) {
+            if (width < 1 || width > 16 || depth > 16 || !(alpha > 0))
+              throw nb::value_error("a mix has 1 to 16 chains of at most 16 operations");
             AugmentNode node = parent(AugmentNode::Kind::mix, {child});
             node.width = width;
             node.count = depth;

@@ -11,23 +11,50 @@ bool is_flip(const GeometryStep& step) {
          step.kind == GeometryStep::Kind::vertical_flip;
 }
 
-// Checks operations drawn for an image of height x width, whose size padding changes.
+bool within(double value, double low, double high) {  // also false for NaN
+  return value >= low && value <= high;
+}
+
+// Checks operations drawn for an image of height x width, whose size padding changes. Their numbers
+// come from Python: those that say where bytes are read and written are checked again here.
 Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
   const auto& v = drawn.numbers;
-  const std::string size = std::to_string(height) + " x " + std::to_string(width) + " pixels";
-  if (drawn.op == PixelOp::gaussian_blur &&
-      (static_cast<int>(v[0]) / 2 >= width || static_cast<int>(v[1]) / 2 >= height))
-    return Status::error(Code::unsupported, "GaussianBlur's kernel is too large for " + size);
-  if (drawn.op != PixelOp::pad) return Status::okay();
-  const auto mode = static_cast<PadMode>(v[4]);
-  const bool mirrors = mode == PadMode::reflect || mode == PadMode::symmetric;
-  const int edge = mode == PadMode::reflect ? 1 : 0;
-  if (mirrors && (std::max(v[0], v[2]) > width - edge || std::max(v[1], v[3]) > height - edge))
-    return Status::error(Code::unsupported, "Pad mirrors more than " + size);
-  width += static_cast<std::int32_t>(v[0] + v[2]);
-  height += static_cast<std::int32_t>(v[1] + v[3]);
-  if (width < 1 || height < 1 || width > kMaxAxis || height > kMaxAxis)
-    return Status::error(Code::unsupported, "Pad gives an impossible size to " + size);
+  const auto refused = [&](const char* what) {
+    return Status::error(Code::unsupported, what + std::string(" for ") + std::to_string(height) +
+                                                " x " + std::to_string(width) + " pixels");
+  };
+  switch (drawn.op) {
+    case PixelOp::gaussian_blur:
+      if (!within(v[0], 1, kMaxAxis) || !within(v[1], 1, kMaxAxis) ||
+          static_cast<int>(v[0]) / 2 >= width || static_cast<int>(v[1]) / 2 >= height)
+        return refused("GaussianBlur's kernel is too large");
+      break;
+    case PixelOp::posterize:
+      if (!within(v[0], 0, 8)) return refused("no number of bits");
+      break;
+    case PixelOp::erase:
+      if (!within(v[0], 0, height) || !within(v[1], 0, width) || !within(v[2], 0, height - v[0]) ||
+          !within(v[3], 0, width - v[1]))
+        return refused("a box outside of the image");
+      break;
+    case PixelOp::pad: {
+      for (std::size_t side = 0; side < 4; ++side)
+        if (!within(v[side], 0, kMaxAxis)) return refused("Pad by an impossible size");
+      if (!within(v[4], 0, 3)) return refused("no way of padding");
+      const auto mode = static_cast<PadMode>(v[4]);
+      const bool mirrors = mode == PadMode::reflect || mode == PadMode::symmetric;
+      const int edge = mode == PadMode::reflect ? 1 : 0;
+      if (mirrors && (std::max(v[0], v[2]) > width - edge || std::max(v[1], v[3]) > height - edge))
+        return refused("Pad mirrors too much");
+      if (width + v[0] + v[2] > kMaxAxis || height + v[1] + v[3] > kMaxAxis)
+        return refused("Pad gives an impossible size");
+      width += static_cast<std::int32_t>(v[0] + v[2]);
+      height += static_cast<std::int32_t>(v[1] + v[3]);
+      break;
+    }
+    default:
+      break;
+  }
   return Status::okay();
 }
 
@@ -94,6 +121,11 @@ Status Chain::draw(std::int32_t height, std::int32_t width, std::uint64_t seed, 
   for (const Stage& stage : erasing_) {
     DrawStream stream(seed, epoch, row, stage.step);
     fastio::draw(stage.node, out.height, out.width, stream, out.erased);
+  }
+  for (std::size_t i = 0; i < out.erased.size() && status.ok(); ++i) {
+    status = check(out.erased[i], out.height, out.width);
+    if (out.erased[i].op != PixelOp::erase)
+      status = Status::error(Code::unsupported, "only boxes are erased at the end");
   }
   return status;
 }

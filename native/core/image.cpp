@@ -92,6 +92,7 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   jpeg_.finish();
   for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_})
     buffer->shrink(kKeep);
+  pixels_.shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
 }
@@ -316,8 +317,10 @@ Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading,
   const auto width = static_cast<std::size_t>(view.plan.window_width);
   const bool planar = store.layout == Layout::chw || augmented;
   const bool expanded = reading.channels != task.channels;  // gray to RGB
-  const bool moves =
-      view.drawn.height != view.plan.window_height || view.drawn.width != view.plan.window_width;
+  // What is cropped again moves to other memory, and must be followed by kReadPad readable bytes,
+  // which the room in the batch is not.
+  const bool moves = !view.drawn.crops.empty() || view.drawn.height != view.plan.window_height ||
+                     view.drawn.width != view.plan.window_width;
   const bool stored_so =
       store.element == Element::u8 &&
       (augmented ? store.layout == Layout::chw && !moves && view.out_channels == task.channels

@@ -89,6 +89,7 @@ Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& re
   for (Buffer* buffer : {&upright_, &packed_, &result_, &moved_, &stored_, &header_, &dc_})
     buffer->shrink(kKeep);
   for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
+  pixels_.shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
 }

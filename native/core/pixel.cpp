@@ -308,4 +308,9 @@ void PixelScratch::gaussian_blur(const Planes& image, int columns, int rows, dou
   }
 }
 
+void PixelScratch::shrink(std::size_t keep) {
+  fastio::shrink(bytes_, keep);
+  fastio::shrink(samples_, keep);
+}
+
 }  // namespace fastio

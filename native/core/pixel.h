@@ -36,6 +36,12 @@ void autocontrast(const Planes& image);
 void equalize(const Planes& image);
 void grayscale(const Planes& image);  // keeps the number of channels
 
+// Gives the memory of a vector back if it takes more than `keep` bytes.
+template <typename T>
+void shrink(std::vector<T>& scratch, std::size_t keep) {
+  if (scratch.capacity() * sizeof(T) > keep) std::vector<T>().swap(scratch);
+}
+
 // What needs memory beside the image.
 class PixelScratch {
  public:
@@ -43,6 +49,8 @@ class PixelScratch {
   // Sizes of the kernel are odd, deviations in pixels. Edges are mirrored, without the edge pixel
   // itself: the image must be wider and higher than half the kernel.
   void gaussian_blur(const Planes& image, int columns, int rows, double sigma_x, double sigma_y);
+  // Gives back what takes more than `keep` bytes, after an unusually large image.
+  void shrink(std::size_t keep);
 
  private:
   void sharpen_much(const Planes& image, double factor);

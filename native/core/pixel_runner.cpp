@@ -151,6 +151,13 @@ void PixelRunner::run(const Planes& image, const DrawnOp& drawn) {
   }
 }
 
+void PixelRunner::shrink(std::size_t keep) {
+  scratch_.shrink(keep);
+  warp_.shrink(keep);
+  fastio::shrink(original_, keep);
+  fastio::shrink(mixed_, keep);
+}
+
 void PixelRunner::mix(const Planes& image, const DrawnOp& drawn) {
   const std::size_t n = image.bytes();
   const auto weight = static_cast<float>(drawn.numbers[0]);

@@ -16,6 +16,8 @@ class PixelRunner {
  public:
   // Any operation but crop, pad and one_channel, which change the image's size.
   void run(const Planes& image, const DrawnOp& drawn);
+  // Gives back what takes more than `keep` bytes, after an unusually large image.
+  void shrink(std::size_t keep);
 
  private:
   void mix(const Planes& image, const DrawnOp& drawn);

@@ -88,7 +88,7 @@ class SoundReader(Reader):
         """
         seed, epoch, key = draws
         mixed = _native.mix_key(_native.mix_key(seed, epoch), key)
-        clip = self._how.decode(self._file(row), mixed)
+        clip = self._how.decode(self._file(row), mixed, self._dataset.max_unzipped_bytes)
         frames = clip.shape[1]
         if out is None:
             return self._filled(clip), frames

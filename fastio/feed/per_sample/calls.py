@@ -73,13 +73,13 @@ class ChunkOutcome:
     Attributes:
         results: of each field, what `ResultWriter.put` returned for the samples.
         failures: errors, by place of the sample in the chunk.
-        needed: of each field, the sizes that the memory of later batches must have.
+        sizes: of each field, the smallest and the largest size in bytes of each array of a result.
         seconds: time that the functions took.
     """
 
     results: dict[str, list[Any]] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
-    needed: dict[str, dict[int, int]] = field(default_factory=dict)
+    sizes: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -164,7 +164,7 @@ class Caller:
                     outcome.failures.setdefault(place, failure(called, error))
                 results.append(result)
             outcome.results[name] = results
-            outcome.needed[name] = writer.needed
+            outcome.sizes[name] = writer.sizes
         outcome.seconds = time.perf_counter() - began_s
         return outcome
 

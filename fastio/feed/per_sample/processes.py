@@ -32,6 +32,7 @@ from fastio.runtime.lifecycle import Owner
 
 _IN_HAND = 2  # tasks of a worker: the one that it works on, and the next
 _END_S = 1.0  # for workers to end by themselves, and after SIGTERM
+_JOIN_S = 4 * _END_S  # for the thread to end them all
 
 
 @dataclass(eq=False)
@@ -190,8 +191,17 @@ class _Exchange:
             self._wake()
 
     def join(self) -> None:
-        """Waits until the thread and the workers have ended."""
-        if self._thread is not threading.current_thread():
+        """Waits until the thread and the workers have ended.
+
+        The thread cannot go on while a worker that was stopped has sent half of an answer, or does
+        not read: workers are killed after the time that it takes to end them.
+        """
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():
+            for worker in list(self.workers):
+                worker.process.kill()
             self._thread.join()
 
     def _wake(self) -> None:

@@ -39,6 +39,9 @@ _KEPT = 8  # free slots of results, and of samples that are copied
 _PER_WORKER = 4  # chunks of a batch for each worker, so that they end at about the same time
 _MOST_ROWS = 32  # of a chunk
 _SHORT = 16 << 10  # bytes of pickled values that go through the socket
+# Results of unlike sizes: of one array of all rows, beyond several times the smallest ones.
+_FREELY = 256 << 20
+_UNLIKE = 4
 
 _Done = Callable[[Mapping[int, SampleError], Exception | None], None]
 
@@ -117,7 +120,7 @@ class PerSampleStage:
     def _make(self) -> None:
         """Makes what threads and processes use."""
         self.seconds = 0.0
-        self._needed: dict[str, dict[int, int]] = {name: {} for name in self._calls}
+        self._sizes: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in self._calls}
         self._make_pools()
         threads = {name: self._calls[name] for name in self._calls if name in self._in_threads}
         others = {name: self._calls[name] for name in self._calls if name not in self._in_threads}
@@ -136,7 +139,7 @@ class PerSampleStage:
         self._arenas = SlotPool((), "uint8", self._memory.allocate, _KEPT)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_lock", "_needed", "_pools", "_arenas", "_workers", "seconds")
+        made = ("_lock", "_sizes", "_pools", "_arenas", "_workers", "seconds")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -200,10 +203,19 @@ class PerSampleStage:
         return found
 
     def slot(self, name: str, rows: int) -> tuple[Any, Layout]:
-        """Returns memory for the results of a field, uint8 (n,); None before any are known."""
+        """Returns memory for the results of a field, uint8 (n,); None before any are known.
+
+        Each row has room for the largest array seen so far. Arrays that are many times larger than
+        others have none and stay outside, or one large image among small ones would take the room
+        of a whole batch of large ones.
+        """
         with self._lock:
-            needed = self._needed[name]
-            layout = Layout(rows, tuple(needed[number] for number in sorted(needed)))
+            known = self._sizes[name]
+            capacities = [
+                min(most, max(_FREELY // rows, _UNLIKE * least))
+                for _, (least, most) in sorted(known.items())
+            ]
+        layout = Layout(rows, tuple(capacities))
         if not layout.nbytes:
             return None, layout
         pool = self._pools[name]
@@ -218,13 +230,14 @@ class PerSampleStage:
         return self._memory.place(array)
 
     def learn(self, outcome: ChunkOutcome) -> None:
-        """Takes note of what the results of a chunk needed."""
+        """Takes note of the sizes of the results of a chunk."""
         with self._lock:
             self.seconds += outcome.seconds
-            for name, needed in outcome.needed.items():
-                known = self._needed[name]
-                for number, nbytes in needed.items():
-                    known[number] = max(nbytes, known.get(number, 0))
+            for name, sizes in outcome.sizes.items():
+                known = self._sizes[name]
+                for number, (least, most) in sizes.items():
+                    before = known.get(number, (least, most))
+                    known[number] = min(least, before[0]), max(most, before[1])
 
     def in_threads(self, name: str) -> bool:
         """Returns whether the functions of a field run in threads of this process."""

@@ -38,10 +38,7 @@ class Warp {
   void run(const Planes& image, const WarpMap& map, bool bilinear,
            const std::array<std::uint8_t, 3>& fill, bool given);
   // Gives back what takes more than `keep` bytes, after an unusually large image.
-  void shrink(std::size_t keep) {
-    fastio::shrink(frame_, keep);
-    fastio::shrink(pixels_, keep);
-  }
+  void shrink(std::size_t keep) { fastio::shrink(frame_, keep); }
 
  private:
   void shift_rows(const Planes& image, const WarpMap& map, const PixelMap& places,

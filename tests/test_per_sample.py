@@ -323,7 +323,12 @@ def test_processes_persist_over_epochs_and_end_with_the_loader(folder: Path) -> 
 
 
 def test_each_process_calls_worker_init_fn(folder: Path, tmp_path: Path) -> None:
+    """It may ask torch which worker it is, as timm's does."""
+
     def init(number: int) -> None:
+        info: Any = torch.utils.data.get_worker_info()
+        assert (info.id, info.num_workers, info.dataset) == (number, 2, None)
+        np.random.seed(info.seed % (2**32 - 1))
         (tmp_path / str(number)).touch()
 
     steps = [*SMALL, PerSample(flipped, count=2)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data._utils import worker
 
 from fastio.packed.pixels import pillow_image
 from fastio.tensors.results import is_pillow
@@ -50,6 +51,17 @@ def seed_torch(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def use_one_thread() -> None:
-    """Makes torch compute in the calling thread only, as in DataLoader's worker processes."""
+def become_worker(number: int, count: int) -> None:
+    """Makes this process a worker of a loader, as torch sees it.
+
+    torch computes in the calling thread only, as in DataLoader's worker processes, and
+    `torch.utils.data.get_worker_info()` has the numbers of the worker, but no dataset.
+
+    Args:
+        number: the number of the worker.
+        count: the number of workers that work at the same time.
+    """
     torch.set_num_threads(1)
+    seed = torch.initial_seed() + number
+    own: Any = {"id": number, "num_workers": count, "seed": seed, "dataset": None}
+    worker._worker_info = worker.WorkerInfo(**own)

@@ -337,7 +337,8 @@ class Run:
         self.learner.reschedule(scheduler["last_epoch"])
         old, (new, *_) = scheduler["_last_lr"][0], self.learner.scheduler.get_last_lr()
         epochs, schedule = self.options.epochs, self.options.schedule
-        said = f"the run had {before} epochs and now has {epochs}. "
+        had = f"{before} epoch{'' if before == 1 else 's'}"
+        said = f"the run had {had} and now has {epochs}. "
         warmed = round(self.options.warmup * self.steps_per_epoch)
         if schedule == "constant" and warmed < min(before, epochs) * self.steps_per_epoch:
             self.prolonged = (
@@ -348,7 +349,7 @@ class Run:
         self.prolonged = (
             f"{said}The schedule {schedule} is computed anew for {epochs} epochs: the learning "
             f"rate goes on at {new:.2e}, where it had come to {old:.2e}, and the warm-up is not "
-            f"repeated. The steps until here followed the schedule of {before} epochs, so the "
+            f"repeated. The steps until here followed the schedule of {had}, so the "
             f"result is not that of {epochs} epochs from the beginning"
         )
 

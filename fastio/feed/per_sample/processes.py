@@ -127,7 +127,7 @@ class ProcessWorkers:
         try:
             process = self._context.Process(
                 target=work,
-                args=(theirs, self._fields, self._init, number),
+                args=(theirs, self._fields, self._init, number, self._count),
                 name=f"fastio-per-sample-{number}",
                 daemon=True,
             )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fastio.feed.per_sample.calls import Caller, ChunkOutcome, FieldCalls, failure
 from fastio.feed.per_sample.chunks import ChunkTask
 from fastio.feed.per_sample.memory import MappedMemory
-from fastio.tensors.samples import use_one_thread
+from fastio.tensors.samples import become_worker
 
 NUMBER_BYTES = 8  # of an answer, before the results
 _LOOK_S = 1.0  # between two looks whether the main process is alive
@@ -32,6 +32,7 @@ def work(
     fields: Mapping[str, FieldCalls],
     init: Callable[[int], None] | None,
     number: int,
+    count: int,
 ) -> None:
     """Calls functions for the tasks that arrive, until the connection or the main process ends.
 
@@ -41,9 +42,10 @@ def work(
         fields: what is called for each field.
         init: function that is called once with the worker's number.
         number: number of the worker.
+        count: number of workers that work at the same time.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
-    use_one_thread()
+    become_worker(number, count)
     if init is not None:
         init(number)
     caller, memory, parent = Caller(fields, seeds=True), MappedMemory(), os.getppid()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import time
 from collections import namedtuple
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -430,3 +432,38 @@ def test_a_random_sampler_over_the_dataset_is_asked_again_every_epoch() -> None:
         first, second = rows_of(batches), rows_of(batches)
     assert first != second
     assert sorted(flat(first)) == sorted(flat(second))
+
+
+class HeldBack:
+    """Its first sample comes when a file is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, row: int) -> int:
+        while row == 0 and not self.path.exists():
+            time.sleep(0.01)
+        return row
+
+
+def test_after_a_timeout_the_same_batch_comes_with_its_rows(tmp_path: Path) -> None:
+    free = tmp_path / "free"
+    with Loader(HeldBack(free), 2, num_workers=1, timeout=0.2) as loader:
+        batches = iter(loader)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="timed out"):
+                next(batches)
+        free.touch()
+        read: list[list[int]] = []
+        while len(read) < 3:
+            try:
+                read.append(next(batches).tolist())
+            except RuntimeError:
+                continue
+            assert loader.batch.rows is not None
+            assert loader.batch.rows.tolist() == read[-1]
+        assert read == [[0, 1], [2, 3], [4, 5]]
+        assert loader.state_dict()["position"] == 6

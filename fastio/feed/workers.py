@@ -178,7 +178,9 @@ class TorchFeed(Feed):
         self.check_states(saved)  # the settings may have changed since
         if "dataset" in saved:
             self.dataset.load_state_dict(deepcopy(saved["dataset"]))
-        reader.load(saved["workers"]["state"] if "workers" in saved else None)
+        # A sampler that is iterated over again may draw from torch's generator after the base seed.
+        drawn = self._iterable or self.sampling.ours or "sampler" in saved
+        reader.load(saved["workers"]["state"] if "workers" in saved else None, drawn)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         drawn, batched = deque[BatchInfo](), self.sampling.batched
@@ -382,7 +384,7 @@ class _WorkerBatches:
         batches: what collate_fn returned for each batch.
         info: returns the information about a batch, given what collate_fn returned.
         drawn: information about batches whose keys were drawn. A batch that has an error is removed
-            from it. Empty for iterable datasets.
+            from it; after a timeout, the same batch is expected. Empty for iterable datasets.
         noted: is called with each position that is reached, and the state of the dataset there.
         position: where the run begins.
     """
@@ -408,6 +410,7 @@ class _WorkerBatches:
         batches = self._batches
         if batches is None:
             raise StopIteration
+        taken = batches.taken()
         try:
             data = next(batches)
         except StopIteration:
@@ -416,7 +419,7 @@ class _WorkerBatches:
         except Exception as error:
             if self._batches is None:
                 raise LoaderClosed("closed while waiting for a batch") from error
-            if self._drawn:
+            if self._drawn and (taken is None or batches.taken() != taken):
                 self._drawn.popleft()
             raise
         info = self._info(data)

@@ -287,19 +287,21 @@ class TorchReader:
         """Returns the batches in an epoch of an iterable-style dataset, as DataLoader estimates."""
         return len(self._loader)
 
-    def load(self, state: Any) -> None:
+    def load(self, state: Any, drawn: bool) -> None:
         """Makes the next `read` continue from a state of the dataset.
 
         Args:
             state: what `Read.state` returned; None for the dataset as it is in this process, with
                 new workers.
+            drawn: whether the base seed, which DataLoader draws for workers, was drawn before.
         """
         loader, ended = self._loader, bool(state) and state["_iterator_finished"]
         if ended and loader.num_workers and not loader.persistent_workers:
             state = None  # each epoch has new workers, which get the dataset of this process
         loader.load_state_dict({} if state is None else state)
-        self._resumes = state is not None
-        if ended and self._resumes:
+        ended = ended and state is not None
+        self._resumes = ended or (drawn and state is not None)
+        if ended:
             # What restores the end of an epoch gets no keys; the next one goes on from there.
             loader._iterator = self._batches(lambda: iter(()), loader._get_iterator)
 
@@ -363,6 +365,14 @@ class Read:
 
     def __iter__(self) -> Read:
         return self
+
+    def taken(self) -> int | None:
+        """Returns how many batches came from workers, errors included; None without workers.
+
+        An error between two equal numbers, such as a timeout, is not that of a batch.
+        """
+        batches = self._batches
+        return batches._send_idx - len(batches._task_info) if batches._num_workers else None
 
     def state(self) -> Any:
         """Returns the state of the dataset after the batch yielded last; None if it has none."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, get_worker_info
 
 import fastio
@@ -207,6 +208,22 @@ def test_a_state_from_before_the_first_epoch_goes_back_to_it(how: dict[str, Any]
         first = values(loader)
         loader.load_state_dict(state)
         assert values(loader) == first
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
+@pytest.mark.parametrize("kind", [Stream, RandomNumbers])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_distributed_checkpoint_has_the_state_of_the_dataset(
+    kind: Any, workers: int, tmp_path: Any
+) -> None:
+    with Loader(kind(), 4, num_workers=workers, seed=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        dcp.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
+        rest = values(batches)
+    with Loader(kind(), 4, num_workers=workers, seed=1) as loader:
+        dcp.load({"loader": loader}, checkpoint_id=tmp_path / "saved")
+        assert values(loader) == rest
 
 
 def test_workers_that_read_ahead_are_not_ahead_in_the_state() -> None:

@@ -210,7 +210,8 @@ def test_functions_per_sample_that_workers_spend_their_time_in_are_named() -> No
     )  # fmt: skip
     first, *_ = diagnose_stats(stats, cores=4)
     assert first.culprit == "augment"
-    assert "PerSample(rotated)" in first.waits_for
+    assert "once per sample in Python" in first.waits_for
+    assert first.evidence[0].endswith("workers: 40.0 s in Python per sample")
     assert first.gain == pytest.approx(10 / 1)
 
 

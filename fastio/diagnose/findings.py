@@ -64,8 +64,8 @@ TRANSFORMS = (
     "batches, or apply it once, before packing"
 )
 NATIVE_AUGMENTATION = (
-    "replace them by fastio's transforms of the same names as torchvision's (ColorJitter, "
-    "RandAugment, ...), which native threads run"
+    "replace them by fastio's transforms, which have the names of torchvision's (ColorJitter, "
+    "RandAugment, ...) and run in native threads; loader.stats().transforms says what runs where"
 )
 FEWER_OPERATIONS = "more cores, or fewer and cheaper operations on pixels, or smaller crops"
 COPIES_AHEAD = (

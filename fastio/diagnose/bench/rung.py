@@ -17,7 +17,7 @@ from fastio.diagnose.bench.compute import image_model
 from fastio.diagnose.bench.ladder import Recipe
 from fastio.diagnose.bench.training import ImageTrial
 from fastio.diagnose.options import Options
-from fastio.loader import Loader
+from fastio.train.fields import schema_of
 from fastio.train.loaders import training_loader
 from fastio.train.loop import time_epochs
 from fastio.train.parallel import Place, processes
@@ -31,7 +31,7 @@ def train(recipe: Recipe) -> dict[str, float]:
     """
     how = recipe.training
     options = replace(how, batch_size=how.batch_size // recipe.processes)
-    classes = classes_of(how.data)
+    classes = len(schema_of(how.data).classes or ())
     asked = Options(data=how.data, model=recipe.model, size=recipe.size)
     task = ImageTrial(
         options,
@@ -46,12 +46,6 @@ def train(recipe: Recipe) -> dict[str, float]:
         "images": timed.steps * how.batch_size,
         "accuracy": timed.val["accuracy"],
     }
-
-
-def classes_of(data: str) -> int:
-    """Returns the number of classes of an image folder or a packed one."""
-    with Loader(data) as loader:
-        return len(loader.dataset.schema.classes or ())
 
 
 def _loader(recipe: Recipe, place: Place) -> Any:

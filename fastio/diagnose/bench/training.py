@@ -19,10 +19,10 @@ from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.imagesteps import evaluation_edge
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
-from fastio.loader import Loader
 from fastio.tensors.trees import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
+from fastio.train.fields import schema_of
 from fastio.train.kinds import MEAN, STD
 from fastio.train.loop import time_epochs
 from fastio.train.objectives import accuracy, classified
@@ -94,9 +94,8 @@ def check_val(subject: Subject) -> None:
         return
     if not options.epochs:
         raise BenchError("val needs epochs: the model is evaluated after each epoch of training")
-    with Loader(options.val) as loader:
-        schema = getattr(loader.dataset, "schema", None)
-    if schema is None or not schema.image_fields:
+    schema = schema_of(options.val)
+    if not schema.image_fields:
         raise BenchError(f"--val {options.val} has no images")
     check_classes(str(options.data), subject.schema.classes, options.val, schema.classes)
 

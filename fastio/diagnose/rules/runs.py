@@ -260,11 +260,9 @@ def _nothing_to_gain(measured: Measured) -> Finding:
     rates = {"loader": now.prep_s, "model": now.compute_s}
     evidence = (f"{name} alone: {1 / s:,.0f} samples/s" for name, s in rates.items() if s)
     images = "more cores, smaller images (`fastio pack --max-side`), smaller crops"
-    others = (
-        "more cores"
-        if measured.dataset.packed
-        else f"more cores, or {packing(measured.dataset.path)}"
-    )
+    others = "more cores"
+    if not measured.dataset.packed:
+        others += f", or {packing(measured.dataset.path)}"
     advice = {
         "augment": FEWER_OPERATIONS,
         "decode": images if measured.dataset.codec else others,
@@ -309,6 +307,7 @@ def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[F
     busy = (
         f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
         f"{stats.resample_s:.1f} s resizing, {stats.augment_s:.1f} s augmenting"
+        + (f"; workers: {stats.sample_s:.1f} s in Python per sample" if stats.sample_s else "")
         if stats.path == "native"
         else f"{stats.wait_share:.0%} of the time is waiting in next()"
     )
@@ -360,7 +359,7 @@ def _thread_waits(stats: Stats, cores: int, model_s: float) -> tuple[Culprit, st
         )
         return "threads", what, advice, model_s
     if stats.sample_s > stats.busy_s:
-        what = f"functions that run once per sample in Python ({stats.transforms})"
+        what = "functions that run once per sample in Python"
         return "augment", what, NATIVE_AUGMENTATION, max(model_s, stats.busy_s / threads)
     if 0 < stats.threads < cores:
         what = f"{stats.threads} loading threads, on {cores} cores"

@@ -25,6 +25,7 @@ from fastio.diagnose.facts import ImageFacts, StepFacts, TableFacts, Trial
 from fastio.diagnose.imagesteps import ImageSteps, PythonStep, decoded
 from fastio.diagnose.probes.data import Context, Images, first_pieces, native_file, rows_of
 from fastio.diagnose.probes.rates import (
+    TURNS,
     Measure,
     Part,
     images_part,
@@ -37,6 +38,7 @@ from fastio.pack import pack
 from fastio.packed import Dataset
 from fastio.sources import open as open_data
 from fastio.sources.table.files import table_kind
+from fastio.transforms import PerSample
 from fastio.views.windows import TokenWindows
 
 TrialCodec = Literal["blocks", "raw"]
@@ -139,7 +141,9 @@ def _measured(
     measures |= packed
     if files and (steps.python or not steps.by_user):
         measures[_PILLOW] = partial(pillow_part, files, steps)
-    parts = in_turns(measures, context.attempts)
+    per_sample = any(isinstance(step, PerSample) for step in steps.native)
+    # Loaders with functions per sample start processes, which takes a while.
+    parts = in_turns(measures, context.attempts, _TURNS if per_sample else TURNS)
     rates = rates_of(parts)
     augment_s, busy_s = parts[most].spent if most in parts else (0.0, 0.0)
     return replace(

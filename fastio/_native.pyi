@@ -268,6 +268,11 @@ class Table:
         columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: (begin of each row's and the end, start, length).
         """
 
+    def set_memory(self, shard: int, arrays: Sequence[Annotated[NDArray, dict(device='cpu', writable=False)]]) -> None:
+        """
+        arrays: the rows of each column, of any type. They are kept, and used where they lie.
+        """
+
     def unset(self, shard: int) -> None: ...
 
     def missing(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
@@ -361,9 +366,9 @@ class Engine:
         Has so many threads take rows from now on; returns how many do, less where the system has no more.
         """
 
-    def submit(self, files: FileSet, views: Sequence[tuple[Chain, bool, Sequence[Sequence[float]] | None, Annotated[NDArray, dict(order='C', device='cpu')] | None]], seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, max_pixels: int = 9223372036854775807) -> Slot:
+    def submit(self, source: FileSet | tuple[Annotated[NDArray, dict(order='C', device='cpu', writable=False)], bool], views: Sequence[tuple[Chain, bool, Sequence[Sequence[float]] | None, Annotated[NDArray, dict(order='C', device='cpu')] | None]], seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, max_pixels: int = 9223372036854775807) -> Slot:
         """
-        Queues a batch. views: what becomes of each image, once or several times: (chain, normalize, out). `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs; where it is None, the images keep their sizes. normalize: (scale, bias) a channel for float32, None for uint8. An image of more than max_pixels is a failure of its row.
+        Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), where offsets count from the array's first byte. views: what becomes of each image, once or several times: (chain, normalize, out). `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs; where it is None, the images keep their sizes. normalize: (scale, bias) a channel for float32, None for uint8. An image of more than max_pixels is a failure of its row.
         """
 
     def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:

@@ -15,7 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from torch.utils.data import Dataset
 
 import fastio
 from fastio.pack.packer import Filled, Packer
@@ -130,3 +132,16 @@ def slow_reads(patch: pytest.MonkeyPatch) -> threading.Event:
 
     patch.setattr(folder, "read_file", wait_and_read)
     return arrived
+
+
+class OwnDataset(Dataset[Any]):
+    """A dataset of the user's own, which is loaded by torch's DataLoader: tuples of a number."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.arange(self._rows)[index],)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset
 
 import fastio
 from fastio import ImageError, Loader
 from fastio.runtime.cores import available_cores
 from tests.pictures import oriented_jpeg, png
-from tests.support import flat, import_torchvision, numbered_folder, told
+from tests.support import OwnDataset, flat, import_torchvision, numbered_folder, told
 
 ROWS = 24
 
@@ -197,9 +197,9 @@ def test_the_first_transform_that_is_not_known_and_all_after_it_run_per_sample(
 
 
 def test_any_other_dataset_takes_the_torch_path() -> None:
-    with Loader(TensorDataset(torch.arange(4)), 2) as batches:
+    with Loader(OwnDataset(4), 2) as batches:
         assert batches.path == "torch"
-        assert batches.stats().reason == "fastio has no native reader for TensorDataset"
+        assert batches.stats().reason == "fastio has no native reader for OwnDataset"
 
 
 def test_what_is_no_dataset_is_refused() -> None:
@@ -211,13 +211,13 @@ def test_what_is_no_dataset_is_refused() -> None:
 def test_native_arguments_are_refused_on_the_torch_path_which_says_why(
     options: dict[str, Any],
 ) -> None:
-    with pytest.raises(ValueError, match="TensorDataset"):
-        Loader(TensorDataset(torch.arange(4)), **options)
+    with pytest.raises(ValueError, match="OwnDataset"):
+        Loader(OwnDataset(4), **options)
 
 
 def test_crops_are_refused_on_the_torch_path_which_says_why() -> None:
-    with pytest.raises(fastio.TransformError, match=r"Resize.*TensorDataset"):
-        Loader(TensorDataset(torch.arange(4)), transforms=[fastio.Resize(8)])
+    with pytest.raises(fastio.TransformError, match=r"Resize.*OwnDataset"):
+        Loader(OwnDataset(4), transforms=[fastio.Resize(8)])
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
 import fastio
 from fastio import Loader, PerformanceWarning
 from fastio.feed.seeds import _warn_once
-from tests.support import import_torchvision, numbered_folder
+from tests.support import OwnDataset, import_torchvision, numbered_folder
 
 pytestmark = pytest.mark.usefixtures("warned_anew")
 
@@ -44,8 +44,8 @@ def said(dataset: Any, **options: Any) -> str:
 
 
 def test_a_dataset_in_python_is_to_be_packed() -> None:
-    message = said(TensorDataset(torch.arange(4)))
-    assert "TensorDataset through torch's DataLoader, in the calling thread" in message
+    message = said(OwnDataset(4))
+    assert "OwnDataset through torch's DataLoader, in the calling thread" in message
     assert "fastio.pack(dataset, 'packed/')" in message
 
 
@@ -99,7 +99,7 @@ def test_warnings_point_to_the_line_that_made_the_loader(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for dataset, options in ((TensorDataset(torch.arange(4)), {}), (folder, {"pin_memory": True})):
+    for dataset, options in ((OwnDataset(4), {}), (folder, {"pin_memory": True})):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loader, line = Loader(dataset, 2, **options), here()  # type: ignore[arg-type]
@@ -123,11 +123,11 @@ def test_a_sharding_warning_points_to_the_line_that_iterates(
 
 
 def test_the_same_reason_is_told_once_a_process_and_others_are_told() -> None:
-    said(TensorDataset(torch.arange(4)))
+    said(OwnDataset(4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with Loader(TensorDataset(torch.arange(4)), 2) as loader:
-            assert loader.stats().reason == "fastio has no native reader for TensorDataset"
+        with Loader(OwnDataset(4), 2) as loader:
+            assert loader.stats().reason == "fastio has no native reader for OwnDataset"
     said(Counting())
 
 
@@ -137,4 +137,4 @@ def test_the_native_path_and_what_is_refused_say_nothing(folder: Path) -> None:
         with Loader(folder, 2) as loader:
             assert loader.path == "native"
         with pytest.raises(fastio.TransformError):
-            Loader(fastio.mix({TensorDataset(torch.arange(4)): 1.0}))
+            Loader(fastio.mix({OwnDataset(4): 1.0}))

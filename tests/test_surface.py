@@ -22,13 +22,12 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
-    TensorDataset,
     default_collate,
     random_split,
 )
 
 import fastio
-from tests.support import import_torchvision, numbered_folder, open_loader
+from tests.support import OwnDataset, import_torchvision, numbered_folder, open_loader
 
 ROWS = 20
 
@@ -55,7 +54,7 @@ class Stream(IterableDataset[int]):
 
 @pytest.fixture(params=["native", "torch"])
 def source(request: pytest.FixtureRequest, packed: Path) -> Any:
-    return packed if request.param == "native" else TensorDataset(torch.arange(ROWS))
+    return packed if request.param == "native" else OwnDataset(ROWS)
 
 
 def rows(batches: Any) -> list[list[int]]:
@@ -420,13 +419,13 @@ def test_what_a_dataset_that_iterates_has_no_use_for_is_refused_in_torch_s_words
 
 
 def test_a_concat_dataset_of_others_says_why_it_is_slow(packed: Path) -> None:
-    others: Any = TensorDataset(torch.arange(ROWS))
+    others: Any = OwnDataset(ROWS)
     with fastio.open(packed) as dataset, warnings.catch_warnings():
         warnings.simplefilter("ignore", fastio.PerformanceWarning)
         joined: Any = ConcatDataset([dataset, others])
         with fastio.Loader(joined, 1) as loader:
             assert [x for batch in rows(loader) for x in batch] == [*range(ROWS), *range(ROWS)]
-            assert "the ConcatDataset has a TensorDataset" in loader.stats().reason
+            assert "the ConcatDataset has a OwnDataset" in loader.stats().reason
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -13,7 +13,7 @@ import torch
 
 import fastio
 from fastio.feed.tuning import ThreadTuner
-from tests.support import numbered_folder
+from tests.support import OwnDataset, numbered_folder
 
 _BATCH = 100  # samples
 
@@ -159,7 +159,7 @@ def test_what_is_no_number_of_workers_is_refused(folder: Path, workers: Any) -> 
 
 
 def test_the_torch_path_has_no_threads_to_tune() -> None:
-    data = torch.utils.data.TensorDataset(torch.arange(6))
+    data = OwnDataset(6)
     with fastio.Loader(data, 2, num_workers="auto") as loader:
         assert loader.num_workers > 0  # of processes
         assert [batch[0].tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]

@@ -14,6 +14,7 @@ from fastio.feed.tuning import first_threads
 from fastio.order.sampling import Ranks
 from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
+from fastio.sources.arrays import is_bare_arrays
 from fastio.sources.registry import is_named, kind_of
 from fastio.sources.torch_dataset import is_iterable_dataset
 from fastio.views.mixing import mix_of
@@ -36,13 +37,15 @@ class GivenDataset(NamedTuple):
 
 
 def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenDataset:
-    """Opens the dataset at a path, a URL or a list of them; an object stays as it is.
+    """Opens what names a dataset, and bare arrays; other objects stay as they are.
 
     Raises:
         ValueError: `cache` is given with an object, which is already open.
         As `fastio.open`.
     """
     wanted = None if fields is None else tuple(fields)
+    if is_bare_arrays(dataset):
+        dataset = open_data(dataset)
     if not is_named(dataset):
         if cache is not None and mix_of(dataset) is None:
             raise ValueError(

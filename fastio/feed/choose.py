@@ -18,7 +18,7 @@ from fastio.engine import EngineSettings, OnError
 from fastio.engine.ragged import Form, Forms
 from fastio.errors import SchemaError, TransformError
 from fastio.feed.base import Feed
-from fastio.feed.delivery import FeedSettings, ImageForm, SampleForm
+from fastio.feed.delivery import FeedSettings, SampleForm
 from fastio.feed.fields import FieldTransforms, as_list
 from fastio.feed.mixed import ConcatFeed, MixFeed
 from fastio.feed.native import NativeFeed
@@ -45,6 +45,7 @@ from fastio.sources.torch_dataset import (
     image_files,
     is_iterable_dataset,
     single_sample,
+    torch_rows,
 )
 from fastio.stage import staged
 from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
@@ -64,6 +65,11 @@ _OWN_TRANSFORM = Slow(
 _STREAM = Slow(
     "a datasets.IterableDataset gives its samples one after the other",
     "Load it without streaming=True, or keep it with save_to_disk and give the directory.",
+)
+_OF_TENSORS = Slow(
+    "transforms of a TensorDataset are called with whole batches",
+    "For transforms of each image, name the tensors that hold images: "
+    "fastio.Loader(fastio.open(dataset, images=[0]), transforms=...).",
 )
 _EMPTY = Slow("it has no samples", remedy="")
 _FOR_COLLATE = (
@@ -110,11 +116,11 @@ def dataset_settings(dataset: Any) -> Any:
         return indices, [dataset_settings(part) for part in parts]
     if is_hugging_face(dataset):
         return getattr(dataset, "format", None)
-    files = image_files(dataset)
-    if isinstance(files, Slow):
-        return files
-    transform = files.transform is None or from_pipeline(files.transform)
-    return transform, files.target_transform, files.samples
+    rows = torch_rows(dataset)
+    if isinstance(rows, Slow):
+        return rows
+    pipeline = rows.transform is None or from_pipeline(rows.transform)
+    return rows.settings, pipeline, rows.target_transform
 
 
 def make_feed(request: Request) -> Feed:
@@ -182,13 +188,13 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
     source = _native_source(request)
     if isinstance(source, Slow):
         return _torch_feed(request, source)
-    opened, known, images = source
+    opened, known, form = source
     request = replace(request, sampling=drawn_by(request.workers.generator, request.sampling))
     request = _of_view(opened, request)
     transforms = FieldTransforms.parse(request.transforms, opened.schema, known)
     settings = _native_settings(request)
-    if images is not None and not _given_for("image", request.transforms):
-        samples = SampleForm(images)
+    if form is not None and not _given_for("image", request.transforms):
+        samples = form
         if not request.sampling.batched and settings.collate_fn is None and request.device is None:
             settings = replace(settings, collate_fn=single_sample)
     settings = replace(settings, samples=samples)
@@ -216,7 +222,8 @@ def _placed(
 
 def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
     """Returns a request for the picked rows of a dataset, if the native path supports it."""
-    if as_rows(inner) is not None:
+    in_memory = as_rows(inner) is None and not isinstance(torch_rows(inner), Slow)
+    if as_rows(inner) is not None or in_memory:
         return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
         return replace(request, dataset=inner.select(picked, keep_in_memory=True))
@@ -313,27 +320,31 @@ def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> Tab
 
 def _native_source(
     request: Request,
-) -> tuple[Rows, Mapping[str, list[Any]], ImageForm | None] | Slow:
-    """Returns a dataset of the native path, the transforms that it came with by field, and what
-    these make of an image; or why there is none."""
+) -> tuple[Rows, Mapping[str, list[Any]], SampleForm | None] | Slow:
+    """Returns a dataset of the native path, the transforms that it came with by field, and the form
+    of its samples if it is torch's; or why there is none."""
     rows = as_rows(request.dataset)
     if rows is not None:
         return rows, {}, None
-    files = image_files(request.dataset)
-    if isinstance(files, Slow):
-        return files
-    if not files.samples:
+    found = torch_rows(request.dataset)
+    if isinstance(found, Slow):
+        return found
+    if not found.count:
         return _EMPTY
-    known = {} if files.transform is None else {"image": from_pipeline(files.transform)}
-    if files.target_transform is not None:
-        known["label"] = [PerSample(Pipeline((files.target_transform,)))]
+    if found.tensors:
+        given = request.transforms
+        fields = set(given) - {None} if isinstance(given, Mapping) else as_list(given)
+        return _OF_TENSORS if fields else (found.open(), {}, SampleForm(tensors=True))
+    known = {} if found.transform is None else {"image": from_pipeline(found.transform)}
+    if found.target_transform is not None:
+        known["label"] = [PerSample(Pipeline((found.target_transform,)))]
     processes = ProcessSettings(request.workers.multiprocessing_context)
     if not processes.can_send([step for steps in known.values() for step in steps]):
         return Slow(
-            f"worker processes cannot be sent the transform {_one_line(files.transform)}",
+            f"worker processes cannot be sent the transform {_one_line(found.transform)}",
             "Define its functions at the top of a module, or pass multiprocessing_context='fork'.",
         )
-    return files.as_dataset(), known, sample_form(files.transform)
+    return found.open(), known, SampleForm(sample_form(found.transform))
 
 
 def _given_for(field: str, transforms: Any) -> list[Any]:

@@ -46,6 +46,7 @@ from fastio.schema import (
     is_open_array,
     row_shape,
     stored_dtype,
+    usual_names,
 )
 from fastio.sources.table.values import Ragged
 
@@ -337,7 +338,7 @@ def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
     if isinstance(sample, Mapping):
         names = list(sample)
     else:
-        names = list(getattr(sample, "_fields", _names(fields)))
+        names = list(getattr(sample, "_fields", usual_names(fields)))
     return Schema(
         dict(zip(names, fields, strict=True)),
         structure,
@@ -393,19 +394,6 @@ def _infer_field(value: Any, number: int) -> Field:
         if channels in (1, 3):
             return Image("RGB" if channels == 3 else "L")
     return Array(array.dtype.name, array.shape if array.size else None)
-
-
-def _names(fields: Sequence[Field]) -> list[str]:
-    names: list[str] = []
-    counts: dict[str, int] = {}
-    for field in fields:
-        name = type(field).__name__.lower()
-        if isinstance(field, Scalar):
-            name = "label" if "int" in field.dtype else "value"
-        seen = counts.get(name, 0)
-        counts[name] = seen + 1
-        names.append(f"{name}_{seen}" if seen else name)
-    return names
 
 
 def _describe(sample: Any) -> str:

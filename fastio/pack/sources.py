@@ -98,7 +98,7 @@ def _open_kind(
     if isinstance(packed, Opened):
         return packed
     if packed.row_key(0) is None:
-        return indexed_source(packed, schema)
+        return indexed_source(packed, schema or packed.schema)
     return rows_source(packed, _name_of(src, packed.path), schema)
 
 

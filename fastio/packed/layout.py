@@ -287,6 +287,9 @@ class ImageReads:
         codebook: codebook of the images of the block codec; None if there are none.
         same_files: whether a number stands for the same file in the reads of every batch, so that
             the file may stay open.
+        memory: uint8 (n,), the memory in which the images lie, instead of files; `offset` counts
+            from its beginning. None: they lie in files.
+        planar: whether images in memory that are not encoded are (C, H, W), not (H, W, C).
     """
 
     path: Callable[[int], str]
@@ -300,6 +303,8 @@ class ImageReads:
     crc32c: NDArray[np.uint32] | None = None
     codebook: _native.Codebook | None = None
     same_files: bool = True
+    memory: NDArray[np.uint8] | None = None
+    planar: bool = False
 
 
 def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:

@@ -10,13 +10,15 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 | bytes of images | `image_reads`, `read`, `image`, `image_size` | there are no images |
 | what identifies a row when a pack is resumed | `row_key` | None: nothing |
 | columns of fixed width | `fixed_columns` | None: they are read in Python |
+| the same in memory | `array_columns` | there are none |
 | rows of different sizes | `ragged_rows` | None: they are read in Python |
 | row groups that are decoded as wholes | `row_grouping`, `row_groups` | "no": there are none |
 | a file of sound | `sound_file` | the bytes that `gather_all` returns |
 | values in Python | `gather_all` | every dataset has it |
 
-The native engine reads the bytes that `image_reads`, `fixed_columns` and `ragged_rows` name; all
-other fields come from `gather_all`. A view of a dataset delegates to the dataset behind it.
+The native engine reads the bytes that `image_reads`, `fixed_columns`, `array_columns` and
+`ragged_rows` name; all other fields come from `gather_all`. A view of a dataset delegates to the
+dataset behind it.
 """
 
 from __future__ import annotations
@@ -336,6 +338,13 @@ class Rows(ABC):
         Fields that the layout does not have are read by `gather_all`.
         """
         return None
+
+    def array_columns(self, fields: Sequence[str]) -> Mapping[str, NDArray[Any]]:
+        """Returns those of the fields that are arrays in memory, (rows, ...), by name.
+
+        The items of a row lie side by side, and the rows in ascending order.
+        """
+        return {}
 
     def ragged_rows(self, field: str) -> RaggedRows | None:
         """Returns where the rows of a field lie that differ in size; None: not in local shards."""

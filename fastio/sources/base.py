@@ -46,6 +46,7 @@ class Options:
     roots: Iterable[str | os.PathLike[str]] | None = None
     max_pixels: int | None = None
     max_unzipped_bytes: int | None = None
+    images: tuple[str | int, ...] | None = None
 
     @property
     def given(self) -> list[str]:

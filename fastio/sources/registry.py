@@ -19,6 +19,7 @@ from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
 from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
+from fastio.sources.memory import ARRAYS
 from fastio.sources.packed import PACKED
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.kind import TABLES
@@ -27,6 +28,7 @@ from fastio.sources.tar.reader import is_tar_name
 from fastio.store import is_remote
 
 __all__ = [
+    "ARRAYS",
     "HUGGING_FACE",
     "IMAGE_FOLDER",
     "KINDS",
@@ -46,7 +48,7 @@ __all__ = [
 ]
 
 # The first that knows a source has it.
-KINDS = (PACKED, HUGGING_FACE, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
+KINDS = (PACKED, HUGGING_FACE, ARRAYS, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
 
 
 def find(source: Any, options: Options | None = None) -> Found | None:
@@ -137,8 +139,9 @@ def open(
     roots: Iterable[str | os.PathLike[str]] | None = None,
     max_pixels: int | None = None,
     max_unzipped_bytes: int | None = None,
+    images: Iterable[str | int] | None = None,
 ) -> Any:
-    """Open data of any kind that fastio reads, local or behind a URL.
+    """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
     Args:
         source: one of these, each of which may also be a URL but for folders of images and of
@@ -149,7 +152,9 @@ def open(
             - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list;
             - a directory that `save_to_disk` of the datasets package wrote, or a
               `datasets.Dataset`;
-            - a folder with a folder of images, or of sound files, for each class.
+            - a folder with a folder of images, or of sound files, for each class;
+            - an array or a CPU tensor, (rows, ...), a tuple of up to 64 of them with equal numbers
+              of rows, a dict of them, or a TensorDataset. They are not copied.
         storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
         cache: for a packed dataset or tars behind a URL: a folder on a local disk that caches the
             data, or a `fastio.Cache`. None caches nothing.
@@ -173,6 +178,9 @@ def open(
             sample, before memory is allocated for it. None: 178,956,970.
         max_unzipped_bytes: of a compressed file in a tar, and of a sound that is decoded. A larger
             one is an error of its sample.
+        images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
+            or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
+            them as (N, C, H, W) and can transform them. Other arrays are delivered as they are.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of
@@ -186,8 +194,9 @@ def open(
         ManifestInvalid: the manifest of a packed dataset is damaged.
         FormatVersionUnsupported: a newer fastio packed it.
     """
-    if isinstance(fields, str):
-        raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
+    for name, given in {"fields": fields, "images": images}.items():
+        if isinstance(given, str):
+            raise ValueError(f"{name} must be a list of names: {name}=[{given!r}]")
     options = Options(
         storage_options,
         cache,
@@ -203,6 +212,7 @@ def open(
         roots,
         max_pixels,
         max_unzipped_bytes,
+        None if images is None else tuple(images),
     )
     if isinstance(source, Rows):
         if options.given:

@@ -72,6 +72,8 @@ struct SharedFiles {
 struct SharedMapping {
   std::shared_ptr<const Mapping> value;
 };
+// An array of any type and strides, which is only read.
+using Source = nb::ndarray<nb::ro, nb::device::cpu>;
 struct SharedTable {
   explicit SharedTable(std::shared_ptr<Table> table) : value(std::move(table)) {}
   SharedTable(SharedTable&&) = default;
@@ -86,6 +88,7 @@ struct SharedTable {
   }
 
   std::shared_ptr<Table> value;
+  std::vector<Source> memory;  // arrays that shards lie in; gathers keep them too
 };
 
 // Raises the exception that stands for a bad status; returns for a good one.

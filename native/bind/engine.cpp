@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "bind.h"
 #include "core/gather_slot.h"
@@ -76,6 +78,7 @@ using Memory = nb::ndarray<nb::c_contig, nb::device::cpu>;
 struct SlotMemory {
   std::shared_ptr<Slot> slot;
   std::vector<Memory> memory;
+  std::vector<Source> sources;  // arrays that threads read
   SlotMemory* next = nullptr;
 
   bool done() const { return slot->wait(std::chrono::nanoseconds(0)); }
@@ -127,12 +130,15 @@ class Orphans {
 // thread does not come back, the memory is kept for it, and Python goes on.
 class HeldSlot {
  public:
-  HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, SharedAway away)
-      : kept_(new SlotMemory{std::move(slot), std::move(memory)}),
+  HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, std::vector<Source> sources,
+           SharedAway away)
+      : kept_(new SlotMemory{std::move(slot), std::move(memory), std::move(sources)}),
         away_(std::move(away)),
         pid_(::getpid()) {}
-  HeldSlot(std::shared_ptr<ImageSlot> images, std::vector<Memory> memory, SharedAway away)
-      : HeldSlot(std::shared_ptr<Slot>(images), std::move(memory), std::move(away)) {
+  HeldSlot(std::shared_ptr<ImageSlot> images, std::vector<Memory> memory,
+           std::vector<Source> sources, SharedAway away)
+      : HeldSlot(std::shared_ptr<Slot>(images), std::move(memory), std::move(sources),
+                 std::move(away)) {
     images_ = images.get();
   }
   HeldSlot(HeldSlot&&) = default;
@@ -231,7 +237,23 @@ HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
 // What becomes of each image, and where it goes to; null: the images keep their own sizes.
 using ViewArguments = std::tuple<const SharedChain*, bool, Normalize, std::optional<Memory>>;
 
-HeldSlot submit(HeldEngine& held, const SharedFiles& files, std::vector<ViewArguments> views,
+// Images in memory: of which array, and whether they are (channels, height, width).
+using MemoryArguments = std::tuple<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>, bool>;
+
+using ImageSource = std::variant<const SharedFiles*, MemoryArguments>;
+
+// Where images lie; an array is added to `sources`, which keep it.
+ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) {
+  if (const auto* files = std::get_if<const SharedFiles*>(&source)) {
+    if (!*files) throw nb::type_error("files is None");
+    return (*files)->value;
+  }
+  const auto& [array, planar] = std::get<MemoryArguments>(source);
+  sources.emplace_back(array);
+  return {static_cast<const std::uint8_t*>(array.data()), array.nbytes(), planar};
+}
+
+HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArguments> views,
                 std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
@@ -276,9 +298,10 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, std::vector<ViewArgu
 
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
-  auto slot = std::make_shared<ImageSlot>(files.value, std::move(slots), std::move(book),
-                                          std::move(task), std::move(reads));
-  return queue(held, HeldSlot(std::move(slot), std::move(kept), held.away));
+  std::vector<Source> sources;
+  auto slot = std::make_shared<ImageSlot>(image_bytes(source, sources), std::move(slots),
+                                          std::move(book), std::move(task), std::move(reads));
+  return queue(held, HeldSlot(std::move(slot), std::move(kept), std::move(sources), held.away));
 }
 
 // Where rows of each field go; the arrays are of any type, and large enough.
@@ -299,12 +322,21 @@ HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::in
                 std::vector<std::optional<Memory>> out) {
   std::vector<std::int64_t> kept = copied(rows);
   check_rows(*table.value, kept);
-  std::shared_ptr<Slot> slot = std::make_shared<GatherSlot>(
-      table.value, std::move(kept), check_outs(*table.value, out, rows.size()));
+  auto slot = std::make_shared<GatherSlot>(table.value, std::move(kept),
+                                           check_outs(*table.value, out, rows.size()));
+  // Rows in memory: a thread would take longer to wake up than to copy so few bytes.
+  constexpr std::size_t kFewBytes = 32 << 10;
+  const bool here = !table.memory.empty() && slot->bytes() <= kFewBytes && !held.engine.closed();
   std::vector<Memory> memory;
   for (auto& array : out)
     if (array) memory.push_back(std::move(*array));
-  return queue(held, HeldSlot(std::move(slot), std::move(memory), held.away));
+  if (here) {
+    const nb::gil_scoped_release unlocked;
+    slot->fill_here();
+  }
+  if (here) return HeldSlot(std::shared_ptr<Slot>(slot), std::move(memory), {}, held.away);
+  return queue(held, HeldSlot(std::shared_ptr<Slot>(std::move(slot)), std::move(memory),
+                              table.memory, held.away));
 }
 
 HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources,
@@ -330,7 +362,7 @@ HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources
                                                           static_cast<std::uint8_t*>(out.data()));
   std::vector<Memory> memory;
   memory.push_back(std::move(out));
-  return queue(held, HeldSlot(std::move(slot), std::move(memory), held.away));
+  return queue(held, HeldSlot(std::move(slot), std::move(memory), {}, held.away));
 }
 
 bool wait(const HeldSlot& slot, double timeout_s) {
@@ -427,12 +459,15 @@ void bind_engine(nb::module_& m) {
           nb::arg("threads"),
           "Has so many threads take rows from now on; returns how many do, less where the system "
           "has no more.")
-      .def("submit", &submit, nb::arg("files"), nb::arg("views").noconvert(), nb::arg("seed"),
-           nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"),
+      .def("submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
+           nb::arg("seed"), nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"),
            nb::arg("codec"), nb::arg("orientation"), nb::arg("height"), nb::arg("width"),
            nb::arg("row"), nb::arg("crc32c").none(), nb::arg("codebook").none(),
            nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
-           "Queues a batch. views: what becomes of each image, once or several times: (chain, "
+           "Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), "
+           "where "
+           "offsets count from the array's first byte. views: what becomes of each image, once or "
+           "several times: (chain, "
            "normalize, out). `out` is the slot's until wait() says True; dropping the slot waits "
            "for "
            "that, unless a thread hangs; where it is None, the images keep their sizes. normalize: "

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -63,6 +64,22 @@ void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mappin
     kept = std::make_shared<Segments>(Segments{copied(begin), copied(start), copied(length)});
   }
   raise_for(self.value->set(shard, mapping.value, places, std::move(kept)));
+}
+
+// Each array's rows lie stride(0) apart, and the items of a row side by side.
+void set_memory(SharedTable& self, std::size_t shard, std::vector<Source> arrays) {
+  std::vector<MemoryColumn> columns;
+  for (const Source& array : arrays) {
+    if (array.ndim() < 1 || array.shape(0) < 1 || array.stride(0) < 0)
+      throw nb::value_error("a column needs rows in ascending order");
+    const std::uint64_t row = array.nbytes() / array.shape(0);
+    const std::uint64_t apart = static_cast<std::uint64_t>(array.stride(0)) * array.itemsize();
+    columns.push_back(
+        {static_cast<const std::uint8_t*>(array.data()), (array.shape(0) - 1) * apart + row});
+  }
+  raise_for(self.value->set_memory(shard, columns));
+  self.memory.insert(self.memory.end(), std::make_move_iterator(arrays.begin()),
+                     std::make_move_iterator(arrays.end()));
 }
 
 Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
@@ -147,6 +164,8 @@ void bind_table(nb::module_& m) {
            nb::arg("segments").none() = nb::none(),
            "columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: "
            "(begin of each row's and the end, start, length).")
+      .def("set_memory", &set_memory, nb::arg("shard"), nb::arg("arrays"),
+           "arrays: the rows of each column, of any type. They are kept, and used where they lie.")
       .def(
           "unset", [](SharedTable& self, std::size_t shard) { self.value->unset(shard); },
           nb::arg("shard"))

@@ -170,7 +170,25 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
   }
 }
 
-void GatherSlot::fill(std::size_t begin, std::size_t end, Worker&) {
+void GatherSlot::fill(std::size_t begin, std::size_t end, Worker&) { copy(begin, end); }
+
+void GatherSlot::fill_here() {
+  std::size_t begin = 0, end = 0;
+  while (claim(begin, end)) {
+    copy(begin, end);
+    finish(end - begin);
+  }
+}
+
+std::size_t GatherSlot::bytes() const {
+  std::size_t of_row = 0;
+  for (const Wanted& wanted : wanted_)
+    for (const Target& target : wanted.targets) of_row += target.out_bytes;
+  for (const Target& target : in_segments_) of_row += target.out_bytes;
+  return of_row * rows();
+}
+
+void GatherSlot::copy(std::size_t begin, std::size_t end) {
   bool whole = true;
   for (const Wanted& wanted : wanted_) whole &= copy_column(wanted, begin, end);
   for (const Target& target : in_segments_) copy_segments(target, begin, end);

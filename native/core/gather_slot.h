@@ -21,6 +21,11 @@ class GatherSlot : public Slot {
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
 
+  // Fills all rows in this thread, of a slot that is not queued.
+  void fill_here();
+
+  std::size_t bytes() const;  // of all rows in the batch
+
  protected:
   std::vector<Failure> noted() const override;
 
@@ -39,6 +44,7 @@ class GatherSlot : public Slot {
     std::uint32_t begin, end;
     std::vector<Target> targets;
   };
+  void copy(std::size_t begin, std::size_t end);
   bool copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const;
   bool locate(const Wanted& wanted, std::size_t begin, std::size_t count,
               const std::uint8_t** from) const;

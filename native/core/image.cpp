@@ -252,7 +252,10 @@ Status ImageDecoder::read_region(const ImageRequest& request, const Reading& rea
   const std::int32_t across = reduced(swap ? reading.stored_height : reading.stored_width, d);
   const Rect region = stored_rect(upright, down, across, reading.orientation);
   const std::ptrdiff_t channels = reading.source_channels;
-  if (request.codec == Codec::raw) {
+  if (request.codec == Codec::raw && request.planar && channels > 1) {
+    const Status status = interleave(request, reading, region, out);
+    if (!status.ok()) return status;
+  } else if (request.codec == Codec::raw) {
     out.stride = reading.stored_width * channels;
     out.first = request.data + region.y * out.stride + region.x * channels;
   } else {
@@ -270,6 +273,23 @@ Status ImageDecoder::read_region(const ImageRequest& request, const Reading& rea
   const Stopwatch watch(counters_.resample_ns);
   Status status = turn_upright(reading, upright, out);
   return status.ok() ? convert(reading, upright, out) : status;
+}
+
+// The pixels of a rectangle of a stored image that lies in planes.
+Status ImageDecoder::interleave(const ImageRequest& request, const Reading& reading,
+                                const Rect& region, Pixels& out) {
+  const std::ptrdiff_t channels = reading.source_channels, width = reading.stored_width;
+  const std::ptrdiff_t plane = width * reading.stored_height;
+  out.stride = region.width * channels;
+  if (!block_.resize(static_cast<std::size_t>(out.stride * region.height))) return no_memory();
+  for (std::int32_t y = 0; y < region.height; ++y) {
+    const std::uint8_t* from = request.data + (region.y + y) * width + region.x;
+    std::uint8_t* to = block_.data() + y * out.stride;
+    for (std::int32_t x = 0; x < region.width; ++x, ++from, to += channels)
+      for (std::ptrdiff_t c = 0; c < channels; ++c) to[c] = from[c * plane];
+  }
+  out.first = block_.data();
+  return Status::okay();
 }
 
 Status ImageDecoder::turn_upright(const Reading& reading, const Rect& upright, Pixels& pixels) {

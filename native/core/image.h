@@ -40,6 +40,7 @@ struct ImageRequest {
   std::uint8_t orientation = 0;        // EXIF 1 to 8; 0: look into the JPEG
   std::int32_t height = 0, width = 0;  // of the stored pixels; needed for raw, helps with blocks
   std::int32_t channels = 3;           // of raw data: 1, 3 or 4 (the fourth is dropped)
+  bool planar = false;                 // raw data is (channels, height, width)
   std::int64_t row = 0;                // keys the random draws
 };
 
@@ -140,6 +141,8 @@ class ImageDecoder {
                    double size, std::int32_t limit, Axis& axis) const;
   Status read_region(const ImageRequest& request, const Reading& reading, const Rect& upright,
                      Pixels& out);
+  Status interleave(const ImageRequest& request, const Reading& reading, const Rect& region,
+                    Pixels& out);
   Status turn_upright(const Reading& reading, const Rect& upright, Pixels& pixels);
   Status convert(const Reading& reading, const Rect& upright, Pixels& pixels);
   Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, View& view);

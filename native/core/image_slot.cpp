@@ -1,6 +1,7 @@
 #include "image_slot.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -9,8 +10,20 @@
 namespace fastio {
 namespace {
 
-// Rows a thread claims at a time: small, so that the last rows of a batch are shared evenly.
-constexpr std::size_t kClaim = 1;
+// Rows a thread claims at a time: one, so that the last rows of a batch are shared evenly; of small
+// raw images, which take a microsecond each, so many that their claims cost little beside them.
+constexpr std::int64_t kClaimBytes = 64 << 10;
+constexpr std::int64_t kMostClaimed = 32;
+
+std::size_t claim_size(const ImageReads& reads) {
+  constexpr auto kRaw = static_cast<std::uint8_t>(Codec::raw);
+  std::int64_t longest = 1;
+  for (std::size_t row = 0; row < reads.length.size(); ++row) {
+    if (reads.codec[row] != kRaw) return 1;
+    longest = std::max(longest, reads.length[row]);
+  }
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(kClaimBytes / longest, 1, kMostClaimed));
+}
 
 // What a thread keeps of its scratch memory.
 constexpr std::size_t kKeepScratch = 16u << 20;
@@ -47,10 +60,10 @@ struct Target {
 
 }  // namespace
 
-ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::vector<SlotView> views,
+ImageSlot::ImageSlot(ImageBytes bytes, std::vector<SlotView> views,
                      std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads)
-    : Slot(reads.file.size(), kClaim),
-      files_(std::move(files)),
+    : Slot(reads.file.size(), claim_size(reads)),
+      bytes_(std::move(bytes)),
       views_(std::move(views)),
       codebook_(std::move(codebook)),
       task_(std::move(task)),
@@ -105,7 +118,8 @@ void ImageSlot::fill(std::size_t begin, std::size_t end, Worker& worker) {
 // All bytes of a row, checked. Block records have checksums within.
 Status ImageSlot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) const {
   const auto start = std::chrono::steady_clock::now();
-  Status status = files_->read(reads_.file[row], reads_.offset[row], reads_.length[row], bytes);
+  Status status =
+      bytes_.files->read(reads_.file[row], reads_.offset[row], reads_.length[row], bytes);
   counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
   if (!status.ok()) return status;
   counters.bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -116,13 +130,37 @@ Status ImageSlot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) 
   return status;
 }
 
+// The bytes of a row in memory. Only raw pixels are used where they lie: nothing that is checked
+// and then used may change meanwhile.
+Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const {
+  const std::int64_t offset = reads_.offset[row], length = reads_.length[row];
+  const auto size = static_cast<std::int64_t>(bytes_.size);
+  if (offset < 0 || length < 0 || length > size || offset > size - length)
+    return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
+                                            " bytes from byte " + std::to_string(offset));
+  request.data = bytes_.memory + offset;
+  request.size = static_cast<std::size_t>(length);
+  const bool raw = static_cast<Codec>(reads_.codec[row]) == Codec::raw;
+  const bool padded = size - length - offset >= static_cast<std::int64_t>(Buffer::kPad);
+  if (raw && padded) return Status::okay();
+  if (!bytes.resize(request.size))
+    return Status::error(Code::memory, "no memory for " + std::to_string(length) + " bytes");
+  if (length) std::memcpy(bytes.data(), request.data, request.size);
+  request.data = bytes.data();
+  return Status::okay();
+}
+
 Status ImageSlot::decode(std::size_t row, Worker& worker) {
   const auto codec = static_cast<Codec>(reads_.codec[row]);
   if (codec == Codec::encoded)
     return Status::error(Code::foreign, "stored in another image format");
   ImageRequest request;
-  if (codec == Codec::blocks && reads_.length[row] > kReadWhole) {
-    request.files = files_.get();
+  if (!bytes_.files) {
+    const Status status = look_up(row, worker.bytes, request);
+    if (!status.ok()) return status;
+    request.planar = bytes_.planar;
+  } else if (codec == Codec::blocks && reads_.length[row] > kReadWhole) {
+    request.files = bytes_.files.get();
     request.file = reads_.file[row];
     request.offset = reads_.offset[row];
     request.size = static_cast<std::size_t>(reads_.length[row]);
@@ -144,6 +182,7 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
 }
 
 std::vector<WantedRange> ImageSlot::wanted() const {
+  if (!bytes_.files) return {};
   std::vector<WantedRange> ranges(rows());
   for (std::size_t i = 0; i < rows(); ++i) {
     const auto codec = static_cast<Codec>(reads_.codec[i]);
@@ -174,7 +213,7 @@ std::vector<WantedRange> ImageSlot::wanted() const {
 
 void ImageSlot::ask_for(const WantedRange& range) const {
   if (cancelled() || begun(range.last_row)) return;
-  files_->advise(range.file, range.offset, range.length);
+  bytes_.files->advise(range.file, range.offset, range.length);
 }
 
 OwnedImage ImageSlot::take(std::size_t row, std::size_t view) {

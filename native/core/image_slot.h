@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "slot.h"
@@ -22,6 +23,19 @@ struct ImageReads {
   std::vector<std::int32_t> height, width;
   std::vector<std::int64_t> row;
   std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
+};
+
+// Where the bytes of a batch's images lie: in files, or in the caller's memory, which stays there
+// until the slot is done.
+struct ImageBytes {
+  ImageBytes(std::shared_ptr<FileSet> in_files) : files(std::move(in_files)) {}
+  ImageBytes(const std::uint8_t* begin, std::size_t bytes, bool in_planes)
+      : memory(begin), size(bytes), planar(in_planes) {}
+
+  std::shared_ptr<FileSet> files;        // null: in memory
+  const std::uint8_t* memory = nullptr;  // offsets count from here
+  std::size_t size = 0;
+  bool planar = false;  // raw images in memory are (channels, height, width)
 };
 
 struct OwnedImage {
@@ -43,8 +57,8 @@ class ImageSlot : public Slot {
   // views: at least one. codebook: null where no row is a block record. Rows whose codec is
   // Codec::encoded are not touched: their status is Code::foreign from the beginning, and Python
   // fills them. What the task says of views is not used.
-  ImageSlot(std::shared_ptr<FileSet> files, std::vector<SlotView> views,
-            std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads);
+  ImageSlot(ImageBytes bytes, std::vector<SlotView> views, std::shared_ptr<const Codebook> codebook,
+            ImageTask task, ImageReads reads);
 
   int channels(std::size_t view) const { return task_.out_channels(view); }
   Layout layout(std::size_t view) const { return views_[view].store.layout; }
@@ -64,10 +78,11 @@ class ImageSlot : public Slot {
 
  private:
   Status read(std::size_t row, Buffer& bytes, ImageCounters& counters) const;
+  Status look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const;
   Status decode(std::size_t row, Worker& worker);
   static void* place(void* context, std::int32_t height, std::int32_t width);
 
-  const std::shared_ptr<FileSet> files_;
+  const ImageBytes bytes_;
   const std::vector<SlotView> views_;
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;

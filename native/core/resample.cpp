@@ -192,6 +192,27 @@ void measure_taps(AxisTaps* taps) {
   }
 }
 
+// Every filter's weights where the size stays: 1 for the sample itself.
+void unit_taps(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
+  const std::int32_t n = g.window_size;
+  const auto first = static_cast<std::int32_t>(spec.box_begin) + spec.window_begin;
+  taps->outputs = n;
+  taps->pitch = 2;
+  taps->start.resize(static_cast<std::size_t>(n));
+  taps->count.assign(static_cast<std::size_t>(n), 1);
+  taps->weights.resize(2 * static_cast<std::size_t>(n));
+  for (std::int32_t i = 0; i < n; ++i) {
+    taps->start[i] = first + (spec.mirror ? n - 1 - i : i);
+    taps->weights[2 * i] = kMaxWeight;
+    taps->weights[2 * i + 1] = 0;
+  }
+  taps->first = first;
+  taps->last = first + n;
+  taps->max_count = 1;
+  taps->shift = 15;
+  taps->identity = !spec.mirror || n == 1;
+}
+
 void copy_rows(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t rows,
                std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
   for (std::int32_t y = 0; y < rows; ++y, src += src_stride, dst += dst_stride) {
@@ -215,6 +236,7 @@ void AxisTaps::reserve() {
 
 void make_taps(const AxisSpec& spec, AxisTaps* taps) {
   const Geometry g = resolve(spec);
+  if (g.scale == 1 && spec.box_begin == std::floor(spec.box_begin)) return unit_taps(spec, g, taps);
   const bool nearest = spec.filter == Filter::nearest;
   const auto widest = nearest ? 1 : static_cast<std::int32_t>(2 * g.support) + 1;
   taps->outputs = g.window_size;

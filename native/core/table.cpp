@@ -105,9 +105,7 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
     const ColumnPlace& place = places[i];
     if (place.offset > mapping->size() || mapping->size() - place.offset < place.bytes)
       return Status::error(Code::corrupt, "a column leaves the shard's file");
-    if (reach_[i] > place.bytes ||
-        (strides_[i] && (place.bytes - reach_[i]) / strides_[i] < rows - 1))
-      return Status::error(Code::corrupt, "a column has not enough bytes for its rows");
+    if (Status status = check_column(i, shard, place.bytes); !status.ok()) return status;
     columns->begin.push_back(mapping->data() + place.offset);
   }
   if (segments) {
@@ -131,6 +129,30 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
     }
   }
   wanted_.notify_one();
+  return Status::okay();
+}
+
+Status Table::set_memory(std::size_t shard, const std::vector<MemoryColumn>& given) {
+  if (shard >= shards() || given.size() != strides_.size())
+    return Status::error(Code::corrupt, "no such shard, or another number of columns");
+  if (std::any_of(fields_.begin(), fields_.end(),
+                  [](const TableField& field) { return field.in_segments(); }))
+    return Status::error(Code::corrupt, "there are no segments for the fields of some");
+  auto columns = std::make_shared<ShardColumns>();
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (Status status = check_column(i, shard, given[i].bytes); !status.ok()) return status;
+    columns->begin.push_back(given[i].begin);
+  }
+  replace(shard, nullptr, std::move(columns));
+  return Status::okay();
+}
+
+// Whether the rows of a shard end within so many bytes of a column.
+Status Table::check_column(std::size_t column, std::size_t shard, std::uint64_t bytes) const {
+  const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
+  const std::uint64_t reach = reach_[column], stride = strides_[column];
+  if (reach > bytes || (stride && (bytes - reach) / stride < rows - 1))
+    return Status::error(Code::corrupt, "a column has not enough bytes for its rows");
   return Status::okay();
 }
 

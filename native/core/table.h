@@ -62,7 +62,7 @@ struct Segments {
 struct ShardColumns {
   std::vector<const std::uint8_t*> begin;  // of each column
   std::shared_ptr<const Segments> segments;
-  std::shared_ptr<const Mapping> mapping;  // that they lie in; null: in `memory`
+  std::shared_ptr<const Mapping> mapping;  // that they lie in; null: in `memory`, or the caller's
   std::vector<std::shared_ptr<const std::uint8_t>> memory;
 
   // Whether what was read from it so far is what the file had.
@@ -73,6 +73,12 @@ struct ShardColumns {
 struct ColumnPlace {
   std::uint64_t offset = 0;  // of its first row
   std::uint64_t bytes = 0;   // of all rows
+};
+
+// A column in the caller's memory.
+struct MemoryColumn {
+  const std::uint8_t* begin = nullptr;  // of its first row
+  std::uint64_t bytes = 0;              // from there to the end of the last row
 };
 
 // What is known of a table at one moment.
@@ -113,6 +119,9 @@ class Table : public std::enable_shared_from_this<Table> {
   Status set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
              const std::vector<ColumnPlace>& places,
              std::shared_ptr<const Segments> segments = nullptr);
+  // Likewise for columns in the caller's memory, which stays there until the last gather that was
+  // begun while they were known is done. They are never copied.
+  Status set_memory(std::size_t shard, const std::vector<MemoryColumn>& columns);
   void unset(std::size_t shard);
 
   // The shards of `rows`, all in [0, rows()), that are not known; ascending.
@@ -152,6 +161,7 @@ class Table : public std::enable_shared_from_this<Table> {
     KnownShards known;
     std::atomic<std::size_t> snapshots{0};
   };
+  Status check_column(std::size_t column, std::size_t shard, std::uint64_t bytes) const;
   Status check_segments(const Segments& segments, std::uint64_t rows,
                         const std::vector<ColumnPlace>& places) const;
   void replace(std::size_t shard, const ShardColumns* expected,

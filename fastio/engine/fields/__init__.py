@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, windows_of
-from fastio.engine.fields.columns import ColumnReader, Columns
+from fastio.engine.fields.columns import ArrayColumns, ColumnReader, Columns
 from fastio.engine.fields.image_files import ImageSource
 from fastio.engine.fields.images import ImageReader
 from fastio.engine.fields.reader import Reader, Work
@@ -75,9 +75,12 @@ def make_readers(
         for name in names
         if isinstance(kinds[name], Image)
     ]
-    layout = dataset.fixed_columns(names)
+    layout, arrays = dataset.fixed_columns(names), dataset.array_columns(names)
     if layout is not None:
-        found.append(ColumnReader(dataset, layout, settings, threads))
+        columns = Columns(layout, settings.resident)
+        found.append(ColumnReader(dataset, columns, settings, threads))
+    if arrays:
+        found.append(ColumnReader(dataset, ArrayColumns(arrays), settings, threads))
     for name in names:
         rows = dataset.ragged_rows(name) if is_ragged(kinds[name]) else None
         if rows is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from fastio import _native
 from fastio.engine.fields.reader import WAIT_S, Reader, Work, shard_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
-from fastio.packed.layout import Layout
+from fastio.packed.layout import Layout, TableField
 from fastio.packed.rows import Rows
 from fastio.runtime.memory import huge_page_share
 
@@ -136,22 +136,62 @@ class Columns:
         self.table.close()
 
 
+class ArrayColumns:
+    """Rows of arrays in memory, gathered by the engine's threads.
+
+    Args:
+        arrays: the arrays, as `Rows.array_columns` returns them, with one row or more.
+
+    Attributes:
+        fields: a field for each array.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.fields = tuple(
+            TableField(name, array.shape[1:], array.dtype.name, column, 0, array[0].nbytes)
+            for column, (name, array) in enumerate(arrays.items())
+        )
+        columns = list(arrays.values())
+        first_row = np.array([0, len(columns[0])], np.int64)
+        self._table = _native.Table(
+            first_row, [array.strides[0] for array in columns], [f.native() for f in self.fields]
+        )
+        self._table.set_memory(0, columns)
+
+    def gather(
+        self, engine: _native.Engine, rows: Int64s, out: Sequence[npt.NDArray[Any] | None]
+    ) -> _native.Slot:
+        """See `Columns`."""
+        return engine.gather(self._table, rows, list(out))
+
+    def renew(self, rows: Int64s) -> bool:
+        """Returns False: nothing in memory is damaged."""
+        return False
+
+    def close(self) -> None:
+        """Does nothing: the arrays belong to the caller."""
+
+
 class ColumnReader(Reader):
-    """Reads all fields of a layout with one native call; see `Reader`.
+    """Reads all fields of some columns with one native call; see `Reader`.
 
     Args:
         dataset: dataset of the fields.
-        layout: places of the rows.
+        columns: the columns, in shards or in memory.
         settings: settings of the engine.
         threads: threads of the engine.
     """
 
     def __init__(
-        self, dataset: Rows, layout: Layout, settings: EngineSettings, threads: Threads
+        self,
+        dataset: Rows,
+        columns: Columns | ArrayColumns,
+        settings: EngineSettings,
+        threads: Threads,
     ) -> None:
         self._dataset = dataset
         self._threads = threads
-        self._columns = Columns(layout, settings.resident)
+        self._columns = columns
         self.fields = tuple(field.name for field in self._columns.fields)
         self.pools = {
             field.name: settings.pool(field.shape, field.dtype) for field in self._columns.fields

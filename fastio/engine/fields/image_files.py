@@ -17,6 +17,7 @@ from fastio.packed.rows import Remote, Rows
 from fastio.stage import Stager
 
 Int64s = npt.NDArray[np.int64]
+Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
 
 
 class ImageSource:
@@ -40,9 +41,14 @@ class ImageSource:
         self._stager = stager if self._remote is not None else None
         self._files = OpenFiles()
 
-    def reads(self, rows: Int64s) -> tuple[_native.FileSet, ImageReads]:
-        """Returns the reads of rows, int64 (n,), and the files that their numbers stand for."""
+    def reads(self, rows: Int64s) -> tuple[Place, ImageReads]:
+        """Returns the reads of rows, int64 (n,), and the files that their numbers stand for.
+
+        Of images in memory it returns the memory, and whether their channels are planes.
+        """
         reads = self._dataset.image_reads(self._field, rows)
+        if reads.memory is not None:
+            return (reads.memory, reads.planar), reads
         if self._stager is not None:
             reads = _staged(reads, self._stager, self._field, rows)
         return self._files.of(reads)

@@ -1,0 +1,408 @@
+"""Arrays and tensors in memory as a dataset: each row of them is a sample.
+
+    arrays, tensors, a tuple or dict of them, a TensorDataset -> ArraySet -> ArrayDataset
+
+Nothing is copied: native threads read the rows where they lie, so that changes of the arrays show
+in later batches, as they do with a DataLoader. torch is not imported: a tensor's `numpy()` shares
+its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError
+from fastio.packed.layout import AS_STORED, ImageReads
+from fastio.packed.rows import Rows
+from fastio.schema import (
+    CODEC_RAW,
+    Array,
+    Field,
+    Image,
+    Scalar,
+    Schema,
+    Structure,
+    Text,
+    usual_names,
+)
+
+_MOST_COLUMNS = 64  # a longer tuple is a dataset of samples
+_TRANSPOSED = 5  # an EXIF orientation
+_SAMPLED_ROWS = 64  # that a fingerprint looks at
+_COPY = "pass a contiguous copy of it (numpy.ascontiguousarray)"
+
+AnyArray = NDArray[Any]
+
+
+class Pixels(NamedTuple):
+    """How the images of an array of shape (n, H, W), (n, H, W, C) or (n, C, H, W) lie in memory.
+
+    Attributes:
+        kind: The type of the field: RGB or gray.
+        height, width: The size of the images in memory: swapped if they are transposed.
+        planar: Whether the channels lie one after the other, not side by side.
+        transposed: Whether the columns of an image are consecutive, not its rows.
+    """
+
+    kind: Image
+    height: int
+    width: int
+    planar: bool
+    transposed: bool
+
+    @classmethod
+    def of(cls, name: str, array: AnyArray) -> Pixels:
+        """Returns the layout of an array, or raises SchemaError if it holds no images."""
+        if array.dtype != np.uint8 or array.ndim not in (3, 4):
+            raise SchemaError(
+                f"{name!r} has the dtype {array.dtype} and the shape {array.shape}: images are "
+                "uint8 (rows, H, W), (rows, H, W, C) or (rows, C, H, W)"
+            )
+        axes = {"H": 1, "W": 2}
+        channels = 1
+        if array.ndim == 4:
+            last = array.shape[3] in (1, 3)
+            if not last and array.shape[1] not in (1, 3):
+                raise SchemaError(
+                    f"{name!r} has the shape {array.shape}: images have 1 or 3 channels"
+                )
+            axes = {"H": 1, "W": 2, "C": 3} if last else {"C": 1, "H": 2, "W": 3}
+            channels = array.shape[axes["C"]]
+        if not array.size:
+            raise SchemaError(f"{name!r} has the shape {array.shape}: it has no pixels")
+        order = _memory_order(array, axes)
+        if order not in ("HWC", "WHC", "CHW", "CWH"):
+            raise SchemaError(f"{name!r}: the pixels of an image are not contiguous: {_COPY}")
+        transposed = order.index("W") < order.index("H")
+        height, width = array.shape[axes["H"]], array.shape[axes["W"]]
+        if transposed:
+            height, width = width, height
+        planar = channels > 1 and order[0] == "C"
+        return cls(Image("RGB" if channels == 3 else "L"), height, width, planar, transposed)
+
+
+def _memory_order(array: AnyArray, axes: Mapping[str, int]) -> str:
+    """Returns the axes of a row in their order in memory, such as "CHW"; "" if there are gaps.
+
+    An axis of length 1 has no place of its own: it comes where "HWC" has it.
+    """
+    size = {name: array.shape[axis] for name, axis in axes.items()}
+    stride = {name: array.strides[axis] for name, axis in axes.items()}
+    order = sorted(
+        (name for name in "HWC" if size.get(name, 1) > 1), key=lambda name: -stride[name]
+    )
+    expected = array.itemsize
+    for name in reversed(order):
+        if stride[name] != expected:
+            return ""
+        expected *= size[name]
+    for name in "HWC":
+        if name not in order:
+            order.insert("HWC".index(name), name)
+    return "".join(order)
+
+
+@dataclass(frozen=True)
+class ArraySet:
+    """Arrays whose rows are the fields of samples.
+
+    Attributes:
+        columns: The array of each field, (n, ...), all with n rows.
+        structure: The structure of a sample.
+        name: What messages call it.
+        images: The names of the fields that hold images.
+        classes: The names of the classes of `label`, or None.
+    """
+
+    columns: Mapping[str, AnyArray]
+    structure: Structure
+    name: str
+    images: Sequence[str] = ()
+    classes: tuple[str, ...] | None = None
+    pixels: Mapping[str, Pixels] = field(init=False)
+
+    def __post_init__(self) -> None:
+        pixels = {name: Pixels.of(name, self.columns[name]) for name in self.images}
+        object.__setattr__(self, "pixels", pixels)
+        rows = {name: len(column) for name, column in self.columns.items()}
+        if len(set(rows.values())) > 1:
+            of_each = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
+            raise SchemaError(f"the arrays differ in their number of rows: {of_each}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """Compares equal as long as the arrays lie at the same places, with the same types."""
+        return tuple(
+            (name, found["data"], found["shape"], found["strides"], found["typestr"])
+            for name, found in (
+                (name, column.__array_interface__) for name, column in self.columns.items()
+            )
+        )
+
+    def schema(self) -> Schema:
+        """Returns the schema of a sample, or raises SchemaError if an array cannot be a field."""
+        kinds = {
+            name: self.pixels[name].kind if name in self.pixels else _kind(name, column)
+            for name, column in self.columns.items()
+        }
+        return Schema(kinds, self.structure, self.classes)
+
+
+def _kind(name: str, column: AnyArray) -> Field:
+    """Returns the type of a field that is no image."""
+    if column.dtype.kind == "U" and column.ndim == 1:
+        return Text()
+    if not column.dtype.isnative:
+        raise SchemaError(f"{name!r} has the dtype {column.dtype.str!r}, of another byte order")
+    if isinstance(column, np.ma.MaskedArray):
+        raise SchemaError(f"{name!r} is a masked array: fill its gaps first (array.filled(value))")
+    try:
+        if column.ndim == 1:
+            return Scalar(column.dtype.name)
+        return Array(column.dtype.name, column.shape[1:])
+    except SchemaError as error:
+        raise SchemaError(f"{name!r}: {error}") from error
+
+
+def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySet | None:
+    """Returns arrays in memory as columns; None if the source is something else.
+
+    Args:
+        source: An array or tensor, a tuple of up to 64 of them with equal numbers of rows, a dict
+            of them, or a TensorDataset.
+        images: Which of them hold images: keys of a dict, else positions. None: none.
+
+    Raises:
+        SchemaError: A dict has arrays of different lengths, a tensor is not in the CPU's memory,
+            or one of `images` does not exist or holds no images.
+    """
+    kind = type(source)
+    classes = None
+    if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
+        classes, source = class_names(source), source.tensors
+    if type(source) is dict:
+        if not source or not all(map(_is_array, source.values())):
+            return None
+        columns = {name: as_array(array) for name, array in source.items()}
+        return ArraySet(
+            columns, "dict", kind.__name__, _images(images, {name: name for name in columns})
+        )
+    single = _is_array(source)
+    arrays = (source,) if single else source
+    if type(arrays) is not tuple or not 1 <= len(arrays) <= _MOST_COLUMNS:
+        return None
+    if not all(map(_is_array, arrays)) or len({len(array) for array in arrays}) > 1:
+        return None
+    found = [as_array(array) for array in arrays]
+    pictures = set(images or ())
+    names = usual_names(
+        [
+            Image() if place in pictures else _kind(f"array {place}", array)
+            for place, array in enumerate(found)
+        ]
+    )
+    structure: Structure = "single" if single else "tuple"
+    return ArraySet(
+        dict(zip(names, found, strict=True)),
+        structure,
+        kind.__name__,
+        _images(images, dict(enumerate(names))),
+        classes,
+    )
+
+
+def class_names(dataset: Any) -> tuple[str, ...] | None:
+    """Returns the names in a dataset's attribute `classes`, as torchvision's have it, or None."""
+    names = getattr(dataset, "classes", None)
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(names)
+
+
+def is_bare_arrays(source: Any) -> bool:
+    """Returns whether a source is an array, a tensor, or a tuple or dict that `array_set` takes."""
+    return (_is_array(source) or type(source) in (tuple, dict)) and array_set(source) is not None
+
+
+def _images(images: Iterable[str | int] | None, names: Mapping[str | int, str]) -> list[str]:
+    """Returns the names of the fields that hold images.
+
+    Args:
+        images: Keys of `names`, or None.
+        names: The names of all fields, by what the user calls them.
+
+    Raises:
+        SchemaError: One does not exist.
+    """
+    wanted = list(images or ())
+    for key in wanted:
+        if key not in names:
+            raise SchemaError(f"images has {key!r}; there are {', '.join(map(str, names))}")
+    return [names[key] for key in wanted]
+
+
+def _is_array(value: Any) -> bool:
+    """Returns whether a value is an array, or a tensor of torch, with rows."""
+    return (isinstance(value, np.ndarray) or is_tensor(value)) and value.ndim > 0
+
+
+def is_tensor(value: Any) -> bool:
+    """Returns whether a value is a torch.Tensor. torch is not imported."""
+    kind = type(value)
+    return kind.__module__ == "torch" and kind.__qualname__ == "Tensor"
+
+
+def as_array(value: Any) -> AnyArray:
+    """Returns an array or a tensor as an array that shares its memory.
+
+    Raises:
+        SchemaError: A tensor has no array of the same values: it is on a device, sparse, part of a
+            graph of gradients, or of a type that NumPy lacks.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        found: AnyArray = value.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise SchemaError(
+            f"a tensor {tuple(value.shape)} of {value.dtype} on {value.device} cannot be read as "
+            f"an array: {error}"
+        ) from error
+    return found
+
+
+class ArrayDataset(Rows):
+    """The rows of arrays in memory, as samples. Thread-safe, as long as nobody writes to them.
+
+    Args:
+        arrays: The arrays and what they mean.
+
+    Attributes:
+        schema: A field for each array: Scalar for (n,), Array for (n, ...), Image for images, Text
+            for strings.
+
+    Raises:
+        SchemaError: An array cannot be a field.
+    """
+
+    def __init__(self, arrays: ArraySet) -> None:
+        self.schema = arrays.schema()
+        self.path = arrays.name
+        self.arrays = arrays
+        self._fingerprint = _fingerprint(arrays)
+        self._memory = {name: _bytes_of(arrays.columns[name]) for name in arrays.pixels}
+
+    def __reduce__(self) -> Any:
+        return ArrayDataset, (self.arrays,)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __repr__(self) -> str:
+        return f"ArrayDataset({self.path}, rows={len(self)}, fields={list(self.schema.fields)})"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the types, the shapes and some of the rows."""
+        return self._fingerprint
+
+    def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
+        """See `Rows`."""
+        kinds, rows = self._not_images(fields), self._in_range(rows)
+        return {
+            name: self.arrays.columns[name][rows].tolist()
+            if isinstance(kind, Text)
+            else self.arrays.columns[name][rows]
+            for name, kind in kinds.items()
+        }
+
+    def image(
+        self,
+        field: str,
+        row: int,
+        *,
+        at_least: int | None = None,
+        data: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """See `Rows`."""
+        if not isinstance(self._field(field), Image):
+            raise SchemaError(f"field {field!r} is not an image field: use gather")
+        self._in_range(np.array([row], np.int64))
+        pixels = self.arrays.columns[field][row]
+        if pixels.ndim == 2:
+            pixels = pixels[:, :, None]
+        elif pixels.shape[2] not in (1, 3):
+            pixels = pixels.transpose(1, 2, 0)
+        return np.array(pixels, order="C")
+
+    def image_size(self, field: str, row: int) -> tuple[int, int]:
+        """See `Rows`."""
+        pixels = self.arrays.pixels[field]
+        size = pixels.height, pixels.width
+        return size[::-1] if pixels.transposed else size
+
+    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
+        """See `Rows`."""
+        if not isinstance(self._field(field), Image):
+            return super().image_reads(field, rows)
+        array, pixels = self.arrays.columns[field], self.arrays.pixels[field]
+        n, nbytes = len(rows), array[0].size
+        return ImageReads(
+            str,
+            np.zeros(n, np.int32),
+            rows * array.strides[0],
+            np.full(n, nbytes, np.int64),
+            np.full(n, CODEC_RAW, np.uint8),
+            np.full(n, _TRANSPOSED if pixels.transposed else AS_STORED, np.uint8),
+            np.full(n, pixels.height, np.int32),
+            np.full(n, pixels.width, np.int32),
+            memory=self._memory[field],
+            planar=pixels.planar,
+        )
+
+    def array_columns(self, fields: Sequence[str]) -> Mapping[str, AnyArray]:
+        """See `Rows`. Rows whose items do not lie side by side are left to `gather_all`."""
+        columns = self.arrays.columns
+        return {
+            name: columns[name]
+            for name in fields
+            if isinstance(self.schema.fields[name], (Scalar, Array)) and _is_whole(columns[name])
+        }
+
+    def sample_name(self, row: int) -> str:
+        """Returns how messages name a row."""
+        return f"row {row}"
+
+    def close(self) -> None:
+        """Does nothing: the arrays belong to the caller."""
+
+
+def _is_whole(column: AnyArray) -> bool:
+    """Returns whether native threads can read the rows of an array."""
+    return len(column) > 0 and column.strides[0] >= 0 and bool(column[0].flags.c_contiguous)
+
+
+def _bytes_of(images: AnyArray) -> NDArray[np.uint8]:
+    """Returns the memory of images from the first byte to the last, uint8 (n,)."""
+    extent = (len(images) - 1) * images.strides[0] + images[0].size
+    return as_strided(images, (extent,), (1,), writeable=False)
+
+
+def _fingerprint(arrays: ArraySet) -> str:
+    digest = xxhash.xxh3_64()
+    for name, column in arrays.columns.items():
+        digest.update(repr((name, column.dtype.str, column.shape)).encode())
+        some = np.unique(np.linspace(0, max(0, len(column) - 1), _SAMPLED_ROWS).astype(np.int64))
+        if len(column):
+            digest.update(np.ascontiguousarray(column[some]).tobytes())
+    return digest.hexdigest()

@@ -50,6 +50,7 @@ from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.packed import Dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
 from fastio.sources import (
+    ArrayDataset,
     AudioFolder,
     FolderDataset,
     TarDataset,
@@ -109,6 +110,7 @@ __version__ = _version("fastio")
 
 __all__ = [
     "Array",
+    "ArrayDataset",
     "AudioDecode",
     "AudioError",
     "AudioFolder",

@@ -45,9 +45,10 @@ _Batch = TypeVar("_Batch", covariant=True, default=Any)
 class Loader(LikeDataLoader[_Batch]):
     """Loads batches of a dataset; takes the arguments of torch's DataLoader and is faster.
 
-    A path, a fastio dataset, or a torchvision ImageFolder uses the native path: threads of this
-    process read and decode the samples. Any other torch dataset uses the torch path: torch's
-    DataLoader loads it, with worker processes if there are any. A `PerformanceWarning` then says
+    A path, a fastio dataset, arrays in memory, a TensorDataset, or an ImageFolder or in-memory
+    dataset of torchvision (CIFAR10, MNIST, ...) use the native path: threads of this process read
+    and decode the samples. Any other torch dataset uses the torch path: torch's DataLoader loads
+    it, with worker processes if there are any. A `PerformanceWarning` then says
     why and what to do, once per process and reason; `stats()` has the reason too. Iterate over the
     loader once per epoch; several iterators may be open at once.
 
@@ -60,8 +61,8 @@ class Loader(LikeDataLoader[_Batch]):
     ImageFolder, which torchvision does not rotate either.
 
     Args:
-        dataset: anything that `fastio.open` accepts: a path, a URL, a pattern or a list of them, or
-            a `datasets.Dataset`, which is opened with the default options. Also a dataset that
+        dataset: anything that `fastio.open` accepts: a path, a URL, a pattern or a list of them, a
+            `datasets.Dataset`, or arrays, which are opened with the default options. Also one that
             `fastio.open` returned, several datasets mixed by `fastio.mix`, or a torch dataset.
         batch_size: number of samples per batch on each rank; None delivers single samples, whose
             numbers are Python's where DataLoader's are (int64, float64 and bool without transforms,

@@ -27,8 +27,10 @@ from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
+from fastio.sources.arrays import ArrayDataset
 from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
+from fastio.sources.memory import ARRAYS
 from fastio.sources.registry import kind_of
 from fastio.sources.table.opening import Opened
 from fastio.store import is_remote
@@ -84,6 +86,8 @@ def _open_kind(
         return list_source(os.fspath(src), schema, data.roots)
     kind = kind_of(src)
     found = find(src, data) if kind is None else Found(kind, src, data, src)
+    if found is not None and found.kind is ARRAYS and type(src) not in (tuple, dict, ArrayDataset):
+        found = None  # its samples say which are images: PIL images, and tensors (C, H, W)
     takes = found.kind.options if found is not None and kind is None else frozenset()
     _check_wanted(src, of_columns, takes, data)
     if found is None or found.kind in (IMAGE_FOLDER, SOUND_FOLDER):
@@ -98,7 +102,8 @@ def _open_kind(
     if isinstance(packed, Opened):
         return packed
     if packed.row_key(0) is None:
-        return indexed_source(packed, schema or packed.schema)
+        of_images = packed.schema if packed.schema.image_fields else None
+        return indexed_source(packed, schema or of_images)
     return rows_source(packed, _name_of(src, packed.path), schema)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fastio.packed import Dataset
 from fastio.packed.rows import Remote
+from fastio.sources.arrays import ArrayDataset
 from fastio.sources.base import Findings, Found, Images, Kind, Options
 from fastio.sources.folder import (
     AUDIO_EXTENSIONS,
@@ -25,6 +26,7 @@ __all__ = [
     "IMG_EXTENSIONS",
     "KINDS",
     "AnyDataset",
+    "ArrayDataset",
     "AudioFolder",
     "Findings",
     "FolderDataset",

@@ -606,3 +606,46 @@ TEST_CASE("a forked child can let go of its parent's engine") {
   for (const auto& slot : slots) REQUIRE(slot->wait(kLong));
 }
 #endif
+
+TEST_CASE("raw images in memory come out whole, in planes or interleaved") {
+  constexpr std::size_t kRows = 40, kImage = 5 * 7 * 3;
+  Bytes interleaved(kRows * kImage), planar(kRows * kImage);
+  for (std::size_t i = 0; i < interleaved.size(); ++i) {
+    interleaved[i] = static_cast<std::uint8_t>(i * 37 >> 3);
+    const std::size_t row = i / kImage, pixel = i % kImage / 3, channel = i % 3;
+    planar[row * kImage + channel * 35 + pixel] = interleaved[i];
+  }
+  ImageReads reads;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    reads.file.push_back(0);
+    reads.offset.push_back(static_cast<std::int64_t>(row * kImage));
+    reads.length.push_back(kImage);
+    reads.codec.push_back(static_cast<std::uint8_t>(Codec::raw));
+    reads.orientation.push_back(1);
+    reads.height.push_back(5);
+    reads.width.push_back(7);
+    reads.row.push_back(static_cast<std::int64_t>(row));
+  }
+  reads.offset[3] = -1;
+  reads.offset[4] = static_cast<std::int64_t>((kRows - 1) * kImage + 1);
+  reads.length[5] = INT64_MAX;
+  const auto chain = std::make_shared<Chain>();
+  for (const bool planes : {false, true}) {
+    const Bytes& memory = planes ? planar : interleaved;
+    Bytes out(interleaved.size());
+    Engine engine(3);
+    const auto slot = std::make_shared<ImageSlot>(ImageBytes(memory.data(), memory.size(), planes),
+                                                  std::vector{SlotView{chain, out.data(), 5, 7}},
+                                                  nullptr, ImageTask{}, reads);
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    for (std::size_t row = 0; row < kRows; ++row) {
+      const bool outside = row >= 3 && row <= 5;
+      CHECK(slot->status(row).ok() != outside);
+      if (outside) continue;
+      CHECK(std::equal(out.begin() + static_cast<std::ptrdiff_t>(row * kImage),
+                       out.begin() + static_cast<std::ptrdiff_t>((row + 1) * kImage),
+                       interleaved.begin() + static_cast<std::ptrdiff_t>(row * kImage)));
+    }
+  }
+}

@@ -360,3 +360,49 @@ TEST_CASE("fields of every width are copied whole") {
     CHECK_MESSAGE(same, width);
   }
 }
+
+TEST_CASE("columns in memory are gathered where they lie, by threads and in the calling one") {
+  constexpr std::int64_t kRows = 50;
+  std::vector<std::uint32_t> wide(3 * kRows);  // every third number is a row's
+  std::vector<std::uint16_t> narrow(kRows);
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    wide[static_cast<std::size_t>(3 * row)] = static_cast<std::uint32_t>(row);
+    narrow[static_cast<std::size_t>(row)] = static_cast<std::uint16_t>(2 * row);
+  }
+  const auto table = std::make_shared<Table>(std::vector<std::int64_t>{0, kRows},
+                                             std::vector<std::uint64_t>{12, 2},
+                                             std::vector<TableField>{{0, 0, 4}, {1, 0, 2}});
+  const auto* const first = reinterpret_cast<const std::uint8_t*>(wide.data());
+  const auto* const second = reinterpret_cast<const std::uint8_t*>(narrow.data());
+  const std::uint64_t bytes = 12 * (kRows - 1) + 4;  // the last row's ends with its number
+  CHECK_FALSE(table->set_memory(0, {{first, bytes - 1}, {second, 2 * kRows}}).ok());
+  CHECK_FALSE(table->set_memory(0, {{first, bytes}, {second, 2 * kRows - 1}}).ok());
+  CHECK_FALSE(table->set_memory(0, {{first, bytes}}).ok());
+  CHECK_FALSE(table->set_memory(1, {{first, bytes}, {second, 2 * kRows}}).ok());
+  CHECK_FALSE(table->complete());
+  REQUIRE(table->set_memory(0, {{first, bytes}, {second, 2 * kRows}}).ok());
+  CHECK(table->complete());
+
+  const std::vector<std::int64_t> rows = {49, 0, 7, 7, 23};
+  for (const bool here : {false, true}) {
+    std::vector<std::uint32_t> one(rows.size());
+    std::vector<std::uint16_t> two(rows.size());
+    Engine engine(2);
+    const auto slot = std::make_shared<GatherSlot>(
+        table, rows,
+        std::vector<std::uint8_t*>{reinterpret_cast<std::uint8_t*>(one.data()),
+                                   reinterpret_cast<std::uint8_t*>(two.data())});
+    CHECK(slot->bytes() == 6 * rows.size());
+    if (here) {
+      slot->fill_here();
+    } else {
+      engine.submit(slot);
+    }
+    REQUIRE(slot->wait(kLong));
+    CHECK(slot->failures().empty());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      CHECK(one[i] == rows[i]);
+      CHECK(two[i] == 2 * rows[i]);
+    }
+  }
+}

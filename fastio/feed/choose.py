@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from fastio.cache import Cache
 from fastio.device import Device, has_pinned_memory
@@ -102,25 +101,6 @@ class Request:
     cache: Cache | str | os.PathLike[str] | None = None
     auto_threads: bool = False
     by_rows: bool = False
-
-
-def dataset_settings(dataset: Any) -> Any:
-    """Returns the settings of a dataset that may change after a loader is made and affect reading.
-
-    Returns:
-        Transforms, samples, formats and so on, which compare equal if nothing has changed.
-    """
-    parts, picked = parts_of(dataset)
-    if len(parts) > 1 or parts[0] is not dataset:  # the user may change indices in place
-        indices = 0 if picked is None else xxhash.xxh3_64_intdigest(picked.tobytes())
-        return indices, [dataset_settings(part) for part in parts]
-    if is_hugging_face(dataset):
-        return getattr(dataset, "format", None)
-    rows = torch_rows(dataset)
-    if isinstance(rows, Slow):
-        return rows
-    pipeline = rows.transform is None or from_pipeline(rows.transform)
-    return rows.settings, pipeline, rows.target_transform
 
 
 def make_feed(request: Request) -> Feed:

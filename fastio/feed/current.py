@@ -6,13 +6,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import xxhash
+
 from fastio.feed.arguments import check_shuffled
 from fastio.feed.base import Feed
-from fastio.feed.choose import Request, dataset_settings, make_feed
+from fastio.feed.choose import Request, make_feed
 from fastio.feed.tuning import ThreadTuner, make_tuner
 from fastio.sources.hugging_face.sources import is_hugging_face
-from fastio.sources.torch_dataset import WorkerSettings
+from fastio.sources.torch_dataset import Slow, WorkerSettings, torch_rows
 from fastio.stats import Stats
+from fastio.transforms import from_pipeline
+from fastio.views.subsets import parts_of
 
 
 class CurrentFeed:
@@ -43,7 +47,7 @@ class CurrentFeed:
 
     def begin(self, workers: WorkerSettings) -> None:
         """Records the settings that the feed was made for, and starts tuning if that is asked."""
-        self._made_for = workers, dataset_settings(self._request.dataset)
+        self._made_for = workers, _dataset_settings(self._request.dataset)
         self.tuner = make_tuner(self.feed) if self._request.auto_threads else None
 
     def follow(self, workers: WorkerSettings, in_use: bool) -> Stats | None:
@@ -56,7 +60,7 @@ class CurrentFeed:
         Returns:
             The counters of the feed before; None if nothing has changed.
         """
-        wanted = workers, dataset_settings(self._request.dataset)
+        wanted = workers, _dataset_settings(self._request.dataset)
         if wanted == self._made_for:
             return None
         request = replace(self._request, workers=workers)
@@ -88,5 +92,24 @@ class CurrentFeed:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Some settings of a dataset differ between processes.
-        self._made_for = state["_made_for"], dataset_settings(self._request.dataset)
+        self._made_for = state["_made_for"], _dataset_settings(self._request.dataset)
         self.tuner = make_tuner(self.feed) if state["tuner"] else None
+
+
+def _dataset_settings(dataset: Any) -> Any:
+    """Returns the settings of a dataset that may change after a loader is made and affect reading.
+
+    Returns:
+        Transforms, samples, formats and so on, which compare equal if nothing has changed.
+    """
+    parts, picked = parts_of(dataset)
+    if len(parts) > 1 or parts[0] is not dataset:  # the user may change indices in place
+        indices = 0 if picked is None else xxhash.xxh3_64_intdigest(picked.tobytes())
+        return indices, [_dataset_settings(part) for part in parts]
+    if is_hugging_face(dataset):
+        return getattr(dataset, "format", None)
+    rows = torch_rows(dataset)
+    if isinstance(rows, Slow):
+        return rows
+    pipeline = rows.transform is None or from_pipeline(rows.transform)
+    return rows.settings, pipeline, rows.target_transform

@@ -226,3 +226,15 @@ def test_time_of_augmentations_is_counted(packed: Path) -> None:
     with Loader(packed, 5, transforms=[fastio.Resize((9, 9))]) as loader:
         list(loader)
         assert loader.stats().augment_s == 0
+
+
+def test_operations_that_are_not_drawn_cost_nothing(packed: Path) -> None:
+    never = [
+        fastio.RandomApply([fastio.ColorJitter(0.4), fastio.GaussianBlur(5)], 0.0),
+        fastio.RandomGrayscale(0.0), fastio.RandomPerspective(p=0.0), fastio.RandomErasing(0.0),
+    ]  # fmt: skip
+    crop = [fastio.RandomResizedCrop(24)]
+    plain = epoch(packed, crop)
+    with Loader(packed, 5, shuffle=True, seed=3, transforms=[*crop, *never]) as loader:
+        assert equal(plain, [image for images, _ in loader for image in images])
+        assert loader.stats().augment_s == 0

@@ -235,6 +235,15 @@ def test_colours_of_small_images_are_torchvisions(
                     assert found.max() <= (0 if name in EXACT else 1), (name, value, pixels.shape)
 
 
+def test_flips_are_mirror_images(level: None) -> None:
+    rng = np.random.default_rng(15)
+    for width in (1, 2, 31, 64, 127, 128, 129, 224, 301):
+        pixels = rng.integers(0, 256, (5, width, 3), np.uint8)
+        planes = pixels.transpose(2, 0, 1)
+        assert np.array_equal(run_op(pixels, "flip_horizontal"), planes[:, :, ::-1])
+        assert np.array_equal(run_op(pixels, "flip_vertical"), planes[:, ::-1])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_perspective_is_torchvisions(functional: Any, level: None, mode: str) -> None:
     far = total = 0

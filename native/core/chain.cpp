@@ -6,6 +6,9 @@
 namespace fastio {
 namespace {
 
+// Pixels of an image that is turned or sheared: their places are numbers of 32 bits.
+constexpr std::int64_t kMostMoved = std::int64_t{1} << 30;
+
 bool is_flip(const GeometryStep& step) {
   return step.kind == GeometryStep::Kind::horizontal_flip ||
          step.kind == GeometryStep::Kind::vertical_flip;
@@ -28,6 +31,10 @@ Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
       if (!within(v[0], 1, kMaxAxis) || !within(v[1], 1, kMaxAxis) ||
           static_cast<int>(v[0]) / 2 >= width || static_cast<int>(v[1]) / 2 >= height)
         return refused("GaussianBlur's kernel is too large");
+      break;
+    case PixelOp::affine:
+    case PixelOp::perspective:
+      if (std::int64_t{height} * width > kMostMoved) return refused("too many pixels to turn");
       break;
     case PixelOp::posterize:
       if (!within(v[0], 0, 8)) return refused("no number of bits");

@@ -78,6 +78,11 @@ struct PixelKernels {
   // factors, at most 2, are in 1 << 15ths, and their sum is at most 2.
   void (*saturate)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
                    std::uint16_t own, std::uint16_t of_gray, bool subtract);
+  // sum[i] += weight * p[i], and such sums of n bytes, cut off; they are at least 0.
+  void (*mix_in)(float* sum, const std::uint8_t* p, std::size_t n, float weight);
+  void (*mixed)(const float* sum, std::size_t n, std::uint8_t* out);
+  // The last of n bytes first.
+  void (*mirror)(std::uint8_t* p, std::size_t n);
   // Turns hues by turn / 8192 sixths of the circle, less than 6 of them.
   void (*turn_hue)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
                    std::uint16_t turn);

@@ -60,6 +60,12 @@ inline Lanes four_each(const int16_t* from) {
                        0x03020302, 0x03020302, 0x01000100, 0x01000100);
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(words), order);
 }
+inline Lanes mirrored_bytes(Lanes v) {
+  const Lanes in_lanes =
+      _mm512_broadcast_i32x4(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  const Lanes turned = _mm512_shuffle_epi8(v, in_lanes);
+  return _mm512_shuffle_i64x2(turned, turned, 0x1b);
+}
 inline Lanes words_at(const uint8_t* from) {
   return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
@@ -95,6 +101,11 @@ inline Lanes four_each(const int16_t* from) {
   return _mm256_shuffle_epi8(_mm256_broadcastq_epi64(words), order);
 }
 inline Lanes in_order(Lanes v) { return _mm256_permute4x64_epi64(v, 0xd8); }
+inline Lanes mirrored_bytes(Lanes v) {
+  const Lanes in_lanes = _mm256_broadcastsi128_si256(
+      _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, in_lanes), 0x4e);
+}
 inline Lanes words_at(const uint8_t* from) {
   return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
@@ -131,6 +142,12 @@ inline Lanes four_each(const int16_t* from) {
 }
 // After even_dwords or odd_dwords and to_bytes: the dwords as they were.
 inline Lanes in_order(Lanes v) { return v; }
+// The last byte first.
+inline Lanes mirrored_bytes(Lanes v) {
+  v = _mm_or_si128(_mm_slli_epi16(v, 8), _mm_srli_epi16(v, 8));
+  v = _mm_shufflehi_epi16(_mm_shufflelo_epi16(v, 0x1b), 0x1b);
+  return _mm_shuffle_epi32(v, 0x4e);
+}
 // As many bytes as Lanes has words, and back: of words below 1 << 15, to the nearest byte.
 inline Lanes words_at(const uint8_t* from) {
   return _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), zeros());

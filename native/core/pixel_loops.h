@@ -241,5 +241,32 @@ void turn_hue(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict 
   }
 }
 
+void mix_in(float* __restrict sum, const uint8_t* __restrict p, size_t n, float weight) {
+  for (size_t i = 0; i < n; ++i) sum[i] += weight * static_cast<float>(p[i]);
+}
+
+void mixed(const float* __restrict sum, size_t n, uint8_t* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    const float v = sum[i] < 255.0f ? sum[i] : 255.0f;
+    out[i] = static_cast<uint8_t>(static_cast<int32_t>(v));
+  }
+}
+
+void mirror(uint8_t* p, size_t n) {
+  size_t i = 0;
+#ifdef FASTIO_X86
+  for (; 2 * (i + kBytes) <= n; i += kBytes) {
+    const Lanes first = load(p + i), last = load(p + n - kBytes - i);
+    store(p + i, mirrored_bytes(last));
+    store(p + n - kBytes - i, mirrored_bytes(first));
+  }
+#endif
+  for (; i < n / 2; ++i) {
+    const uint8_t first = p[i];
+    p[i] = p[n - 1 - i];
+    p[n - 1 - i] = first;
+  }
+}
+
 }  // namespace
 }  // namespace fastio

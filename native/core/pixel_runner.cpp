@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "pixel_kernels.h"
 #include "rng.h"
 
 namespace fastio {
@@ -58,10 +59,8 @@ void erase_bytes(const Planes& image, const DrawnOp& drawn) {
 void flip_rows(const Planes& image) {
   const auto width = static_cast<std::size_t>(image.width);
   for (int c = 0; c < image.channels; ++c)
-    for (std::int32_t y = 0; y < image.height; ++y) {
-      std::uint8_t* row = image.plane(c) + static_cast<std::size_t>(y) * width;
-      std::reverse(row, row + width);
-    }
+    for (std::int32_t y = 0; y < image.height; ++y)
+      pixel_kernels().mirror(image.plane(c) + static_cast<std::size_t>(y) * width, width);
 }
 
 void flip_columns(const Planes& image) {
@@ -164,15 +163,15 @@ void PixelRunner::mix(const Planes& image, const DrawnOp& drawn) {
   switch (drawn.op) {
     case PixelOp::mix_begin:
       original_.assign(image.data, image.data + n);
-      mixed_.resize(n);
-      for (std::size_t i = 0; i < n; ++i) mixed_[i] = weight * image.data[i];
+      mixed_.assign(n, 0);
+      pixel_kernels().mix_in(mixed_.data(), image.data, n, weight);
       break;
     case PixelOp::mix_add:
-      for (std::size_t i = 0; i < n; ++i) mixed_[i] += weight * image.data[i];
+      pixel_kernels().mix_in(mixed_.data(), image.data, n, weight);
       std::memcpy(image.data, original_.data(), n);
       break;
     default:
-      for (std::size_t i = 0; i < n; ++i) image.data[i] = to_byte(mixed_[i]);
+      pixel_kernels().mixed(mixed_.data(), n, image.data);
   }
 }
 

@@ -7,9 +7,9 @@
 namespace fastio {
 namespace {
 
-constexpr PixelKernels kLoops = {scale,     bits,      look_up,     extremes,   gray,
-                                 saturate,  turn_hue,  sharpen,     weigh,      widen,
-                                 frame_row, split_row, nearest_row, between_row};
+constexpr PixelKernels kLoops = {scale,  bits,      look_up,   extremes,    gray,       saturate,
+                                 mix_in, mixed,     mirror,    turn_hue,    sharpen,    weigh,
+                                 widen,  frame_row, split_row, nearest_row, between_row};
 
 }  // namespace
 }  // namespace fastio

@@ -37,7 +37,7 @@ class GivenDataset(NamedTuple):
 
 
 def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenDataset:
-    """Opens what names a dataset, and bare arrays; other objects stay as they are.
+    """Opens a path, a URL, a list of them or plain arrays; returns other objects unchanged.
 
     Raises:
         ValueError: `cache` is given with an object, which is already open.
@@ -136,10 +136,12 @@ def check_arguments(
     generator: object,
     fields: object,
 ) -> int:
-    """Checks arguments of a loader, and returns its number of workers; "auto" starts with some.
+    """Checks arguments of a loader, and returns its number of workers.
+
+    For num_workers="auto" it is the number that the loader starts with.
 
     Raises:
-        TypeError, ValueError: as DataLoader, for values that are out of range or of another type.
+        TypeError, ValueError: a value has a wrong type or is out of range, as in DataLoader.
     """
     if num_workers == "auto":
         num_workers = first_threads()

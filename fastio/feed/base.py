@@ -71,11 +71,11 @@ class BatchInfo(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Rows of which is asked what is drawn for them; see `Loader.augmentation`.
+    """The arguments of `Loader.augmentation`: rows whose random draws are wanted.
 
     Attributes:
-        rows, occurrences: int64 (n,) both.
-        field: name of the image field; None for the only one.
+        rows, occurrences: int64 (n,): the rows, and how often each occurred earlier in the epoch.
+        field: name of the image field; None if there is only one.
         view: number of the view of the field.
     """
 
@@ -88,7 +88,7 @@ class Asked(NamedTuple):
     def of(
         cls, rows: npt.ArrayLike, occurrences: npt.ArrayLike, field: str | None, view: int
     ) -> Asked:
-        """Returns the arguments of `Loader.augmentation`; one number of occurrences is for all."""
+        """Returns the arguments as arrays; a single number of occurrences applies to all rows."""
         numbers = np.asarray(rows, np.int64).reshape(-1)
         often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
         return cls(numbers, often, field, view)

@@ -301,8 +301,12 @@ def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> Tab
 def _native_source(
     request: Request,
 ) -> tuple[Rows, Mapping[str, list[Any]], SampleForm | None] | Slow:
-    """Returns a dataset of the native path, the transforms that it came with by field, and the form
-    of its samples if it is torch's; or why there is none."""
+    """Returns a request's dataset as rows of the native path, or why that is not possible.
+
+    Returns:
+        The rows, the transforms that the dataset already has, by field, and the form of its samples
+        if it is a torch dataset; or a `Slow`.
+    """
     rows = as_rows(request.dataset)
     if rows is not None:
         return rows, {}, None

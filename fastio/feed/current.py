@@ -99,8 +99,8 @@ class CurrentFeed:
 def _dataset_settings(dataset: Any) -> Any:
     """Returns the settings of a dataset that may change after a loader is made and affect reading.
 
-    Returns:
-        Transforms, samples, formats and so on, which compare equal if nothing has changed.
+    The results of two calls (transforms, places of arrays, formats, ...) compare equal if nothing
+    changed in between.
     """
     parts, picked = parts_of(dataset)
     if len(parts) > 1 or parts[0] is not dataset:  # the user may change indices in place

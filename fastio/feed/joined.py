@@ -65,7 +65,7 @@ class JoinedRun:
         most: maximum number of batches that are planned and not yet delivered.
 
     Attributes:
-        leaves: as given.
+        leaves: the sources.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class JoinedRun:
             _Source(number, leaf, self._deal, ranks) for number, leaf in enumerate(leaves)
         ]
         self._taken: list[Batch | None] = []  # parts of the batch that is delivered next
-        self._failed = False  # whether reading one of them failed
+        self._failed = False  # whether reading a part of that batch failed
 
     def __iter__(self) -> JoinedRun:
         return self
@@ -149,7 +149,7 @@ class Joiner:
         self._epoch = epoch
         self._first_step = first_step
         self._leaves = leaves
-        feed = leaves[0].feed  # as which all others are, but for the dataset
+        feed = leaves[0].feed  # all other feeds are equal except for the dataset
         kinds = feed.dataset.schema.fields
         self._kinds = {name: kinds[name] for name in feed.fields}
         ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
@@ -312,9 +312,8 @@ class _Source:
         self._deal = deal
         self._ranks = ranks
         self._streams: dict[int, BatchStream] = {}
-        self._held: dict[
-            tuple[int, int], Batch
-        ] = {}  # came before their turn: earlier rows were skipped
+        # Batches that came before their turn because earlier rows were skipped.
+        self._held: dict[tuple[int, int], Batch] = {}
         self._epochs = _Epochs()
 
     def batch(self, mixed: MixedBatch, part: Part) -> Batch | None:
@@ -339,7 +338,7 @@ class _Source:
 
     def begin(self, part: Part) -> None:
         """Starts the work on the next part of one of its epochs."""
-        with suppress(FastioError):  # it is raised again when its batch is delivered
+        with suppress(FastioError):  # the error is raised again when its batch is delivered
             self._stream(part.epoch).ready()
 
     def ready(self, step: int, part: Part) -> bool:
@@ -380,10 +379,10 @@ class _Source:
 
 
 def _joined(mixed: MixedBatch, found: Sequence[tuple[Part, Batch]]) -> Joined:
-    """Returns the parts of a batch with the places that their rows have where some are skipped."""
+    """Returns the parts of a batch, with the places of their rows without the skipped ones."""
     places = [_places(part, batch) for part, batch in found]
     left = np.sort(np.concatenate(places))
-    rank_of = np.full(mixed.size, -1, np.int64)  # of each place among those that are left
+    rank_of = np.full(mixed.size, -1, np.int64)  # place in the planned batch -> place in the result
     rank_of[left] = np.arange(len(left))
     parts = zip(found, places, strict=True)
     return Joined(mixed, [(part, batch, rank_of[at]) for (part, batch), at in parts], left)

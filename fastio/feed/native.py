@@ -179,7 +179,7 @@ class NativeFeed(Feed):
             return None
         rows, sampling = self.epoch_rows(), self.sampling
         following = orders = None
-        # Other processes compute the next use of a block from the order alone, so rows that a list,
+        # Other processes compute the next use of a block from the order only, so rows that a list,
         # a generator or a repetition puts elsewhere cannot be forecast.
         known_order = known_order and sampling.ours and sampling.draw is None
         known_order = known_order and sampling.picked is None and sampling.repeat == 1

@@ -1,4 +1,4 @@
-"""What libraries find on a loader that they take for a DataLoader: its class, samplers, attributes.
+"""Makes a loader an instance of DataLoader, with the samplers and attributes that libraries expect.
 
 Samplers that the user did not give are instances of torch's classes, because frameworks test for
 these, and yield the rows of the loader's next epoch. Iterating over them does not change the loader
@@ -105,19 +105,20 @@ def shown_samplers(
 
 
 def own_arguments(init: Callable[..., None]) -> frozenset[str]:
-    """Returns the arguments of a loader that DataLoader lacks, whose attributes cannot be assigned.
+    """Returns the names of a loader's arguments that DataLoader lacks, except `distributed`.
 
-    Except `distributed`, which libraries that run the training loop set.
+    The attributes of these names cannot be assigned. `distributed` may be set by libraries that run
+    the training loop.
     """
     own = signature(init).parameters.keys() - signature(DataLoader).parameters.keys()
     return frozenset(own - {"self", "distributed"})
 
 
 class LikeDataLoader(DataLoader[_Batch]):
-    """A DataLoader by its class and attributes, whose batches come from elsewhere.
+    """A subclass of DataLoader with its attributes, but without its way of loading batches.
 
-    DataLoader's own `__init__` is not called. A subclass sets the attributes that are named like
-    its arguments and `_epochs`, and calls `_imitate` last.
+    DataLoader's own `__init__` is not called. A subclass sets `_epochs` and the attributes that are
+    named like its arguments, and calls `_imitate` last.
     """
 
     _fixed: ClassVar[frozenset[str]] = frozenset()  # attributes that cannot be assigned
@@ -126,7 +127,7 @@ class LikeDataLoader(DataLoader[_Batch]):
     def _imitate(self, dataset: Any, batch_size: int | None, drop_last: bool) -> None:
         """Sets the attributes that DataLoader's `__init__` would set last.
 
-        From here on DataLoader's `__setattr__` protects attributes.
+        After this call, DataLoader's `__setattr__` protects attributes.
         """
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -134,7 +135,7 @@ class LikeDataLoader(DataLoader[_Batch]):
             self.dataset, self._epochs, batch_size
         )
         if self.num_workers:
-            # Its setter checks the context, and refuses one without workers.
+            # The setter of DataLoader would refuse a context without workers.
             self.multiprocessing_context = self.__dict__["_DataLoader__multiprocessing_context"]
             if self.prefetch_factor is None:
                 self.prefetch_factor = 2
@@ -178,7 +179,7 @@ class LikeDataLoader(DataLoader[_Batch]):
 
     # Not __getitem__: NumPy would then take a loader for a sequence.
     def __getitems__(self, indices: object) -> NoReturn:
-        """Raises a TypeError where a DataLoader, such as the Trainer's, has a loader as dataset."""
+        """Raises a TypeError: a DataLoader, such as the Trainer's, has a loader as its dataset."""
         raise TypeError(
             "a fastio.Loader has batches to iterate over, and no items: where a dataset is wanted, "
             "pass loader.dataset. For the Trainer of transformers, use "

@@ -20,7 +20,7 @@ from fastio.stats import Stats
 _GAIN = math.log(1.02)  # a difference that is worth a change
 _LOSS = math.log(0.95)  # one that ends a comparison at once
 _PAIRS = 4
-_WAITS = 0.02  # a consumer that waits for less of its time needs no more threads
+_WAITS = 0.02  # share of its time; a consumer that waits less needs no more threads
 _LEAST_S = 0.5  # of a measurement
 _PAUSE_S = 20.0  # between two searches; doubled where one changed nothing
 _LONGEST_PAUSE_S = 320.0

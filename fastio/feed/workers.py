@@ -150,8 +150,8 @@ class TorchFeed(Feed):
             _warn(_UNORDERED, UserWarning)
         elif is_stateful(self.dataset):
             if not self.reader().keeps_state:
-                _warn(f"{_STATELESS}: {type(self.dataset).__name__}", UserWarning)
-            elif cursor.states is None:  # before the first epoch: as new workers get it
+                _warn(f"{type(self.dataset).__name__}: {_STATELESS}", UserWarning)
+            elif cursor.states is None:  # no epoch has begun: new workers get the dataset as it is
                 return {"dataset": deepcopy(self.dataset.state_dict())}
         return super().states(cursor)
 
@@ -201,8 +201,9 @@ class TorchFeed(Feed):
         else:
             batches = partial(_sampled, self.sampling, cursor, ranks)
         ours = self.sampling.ours and self._settings.generator is None
-        # DataLoader draws a base seed, which an epoch that goes on in the middle did before. If the
-        # dataset is restored, which may set the generator, the reader draws no seed from it.
+        # DataLoader draws a base seed from torch's generator. An epoch that is resumed has drawn it
+        # before, so the generator is left unchanged. If the dataset is restored, which may set the
+        # generator, the reader itself draws no seed from it.
         with unchanged(None) if ours and cursor.begun and not restored else nullcontext():
             read = self.reader().read(partial(_tracked, batches, drawn, batched))
         info = partial(_drawn_info, drawn, self._settings.in_order)
@@ -216,14 +217,15 @@ class TorchFeed(Feed):
 
 _INSTALL = "install torchdata, pip install 'fastio[stateful]'"
 _STATELESS = (
-    "the loader state has no state of the dataset. After loading it, an iterable dataset is read "
-    "again from its beginning up to the position, and any other starts with the state that it has "
-    f"then. To save the state of a dataset with state_dict and load_state_dict, {_INSTALL}"
+    "the loader state does not include the state of the dataset. After loading it, an iterable "
+    "dataset is read again from its beginning up to the position, and any other dataset keeps the "
+    "state that it then has. To save the state of a dataset with state_dict and load_state_dict, "
+    f"{_INSTALL}"
 )
 _UNORDERED = (
-    "the loader state counts batches in order, but with in_order=False others may have been "
-    "delivered: after loading it, some batches may be repeated and others left out, and the state "
-    "of the dataset is not saved. Leave in_order out to resume exactly"
+    "with in_order=False, the loader state is not exact: it counts batches in order, but others "
+    "may have been delivered. After loading it, some batches may be repeated and others left out, "
+    "and the state of the dataset is not saved. Leave in_order out to resume exactly"
 )
 
 
@@ -351,7 +353,7 @@ def _tracked(
     drawn: deque[BatchInfo],
     batched: bool,
 ) -> Iterator[Any]:
-    drawn.clear()  # of an iterator that was replaced
+    drawn.clear()  # an iterator that was replaced may have left some
     for keys, info in batches():
         drawn.append(info)
         yield keys if batched else keys[0]
@@ -372,7 +374,7 @@ def _counted_info(steps: Iterator[int], epoch: int, batched: bool, data: Any) ->
 
 
 def _noted(states: States, num_workers: int, position: float, state: Any) -> None:
-    """Notes a state of the dataset, if it is kept."""
+    """Records the state of the dataset at a position; does nothing if there is none."""
     if state is not None:
         states.note("workers", position, {"num_workers": num_workers, "state": state})
 
@@ -385,7 +387,7 @@ class _WorkerBatches:
         info: returns the information about a batch, given what collate_fn returned.
         drawn: information about batches whose keys were drawn. A batch that has an error is removed
             from it; after a timeout, the same batch is expected. Empty for iterable datasets.
-        noted: is called with each position that is reached, and the state of the dataset there.
+        noted: called with each position that is reached, and the state of the dataset there.
         position: where the run begins.
     """
 
@@ -430,4 +432,4 @@ class _WorkerBatches:
         return True  # DataLoader does not tell
 
     def close(self) -> None:
-        self._batches = None  # its workers end with it
+        self._batches = None  # the workers end when the iterator is garbage

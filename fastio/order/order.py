@@ -18,7 +18,7 @@ from fastio import _native
 Mode = Literal["sequential", "shuffle", "window"]
 MAX_ROWS = _native.MAX_ROWS
 Indices = npt.NDArray[np.int64]
-WORD = 0xFFFFFFFFFFFFFFFF  # keys of random draws are the low 64 bits of integers
+WORD = 0xFFFFFFFFFFFFFFFF  # a mask: keys of random draws are the low 64 bits of integers
 
 
 def mixed_seed(seed: int, number: int) -> int:

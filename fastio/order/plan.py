@@ -237,7 +237,7 @@ class BucketPlan:
         rows = order.span(first, last - first)
         rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
         full = len(rows) // size
-        # Drawn: cutting the sorted rows would always leave the longest in the last, small batch.
+        # The rows of the last, smaller batch are drawn; else it would always have the longest rows.
         skipped = len(rows) % size
         places = Order(len(rows), order.seed, order.epoch + first).span(0, skipped)
         left = np.zeros(len(rows), np.bool_)

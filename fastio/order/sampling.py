@@ -380,16 +380,16 @@ class Sampling:
     def keys(self, cursor: Cursor, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
         """Yields the sampler's batches of keys from the cursor to the end of its epoch.
 
-        A sampler, or an iterator over it, that has a state of its own continues from the state that
-        was saved, and the state after each batch is noted in `cursor.states`. Of any other sampler
-        the samples before the cursor are left out.
+        If the sampler, or the iterator over it, has a state of its own, it continues from the state
+        that was saved, and its state after each batch is recorded in `cursor.states`. Any other
+        sampler is iterated over from its beginning, and the samples before the cursor are skipped.
 
         Args:
             cursor: where to start.
-            skip: function that is called with the keys of samples that are left out.
+            skip: function that is called with the keys of samples that are skipped.
 
         Raises:
-            StateMismatch: a state was saved, and the sampler cannot load it.
+            StateMismatch: the sampler cannot load the state that was saved.
         """
         given = self.sampler if self.batch_sampler is None else self.batch_sampler
         followed = _Followed(cast("Iterable[Any]", given), cursor.states or States())
@@ -415,13 +415,13 @@ class Sampling:
 
 
 class _Followed:
-    """A sampler of the user's that is iterated over, with its own state if it has one.
+    """Iterates over a user's sampler, and saves and loads the sampler's own state if it has one.
 
-    The state of torch's BatchSampler, which draws no key ahead, is that of the sampler in it.
+    For torch's BatchSampler, the state of its inner sampler is saved: it draws no keys ahead.
 
     Args:
         sampler: sampler or batch sampler.
-        states: has the state to continue from, and gets those after each batch.
+        states: contains the state to continue from; the state after each batch is recorded in it.
 
     Attributes:
         keys: what iterating over the sampler yields.
@@ -443,7 +443,7 @@ class _Followed:
         self.resumed = saved is not None
 
     def note(self, position: float) -> None:
-        """Notes the state now, which holds at a position; at the end, without the iterator's."""
+        """Records the present state as that of a position; at the end, without the iterator's."""
         if self._sampler is None and self._iterator is None:
             return
         iterator = None if position == END else self._iterator

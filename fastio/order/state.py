@@ -11,17 +11,17 @@ from typing import Any
 from fastio.errors import StateMismatch
 
 STATE_VERSION = 5
-END = math.inf  # the position after the last batch of an epoch, which is not known before
+END = math.inf  # the position after the last batch of an epoch; its number may be unknown
 OrderState = Mapping[str, int | str | None]  # what positions count in, see `Feed.order`
 
 
 class States:
     """The states of the user's dataset and sampler after each batch of one run.
 
-    They are noted when a batch is drawn or loaded, which is ahead of what is delivered.
+    States are recorded when a batch is drawn or loaded, which may be long before its delivery.
 
     Args:
-        saved: the states by name with which the run begins; None if no state was loaded.
+        saved: the states with which the run begins, by name; None if no state was loaded.
     """
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
@@ -29,17 +29,17 @@ class States:
         self._noted: dict[str, deque[tuple[float, Any]]] = {}
 
     def note(self, name: str, position: float, state: Any) -> None:
-        """Records a state that holds at a position, and at those after it until the next note."""
+        """Records a state, which holds from a position up to the position of the next one."""
         self._noted.setdefault(name, deque()).append((position, state))
 
     def reach(self, position: float) -> None:
-        """Forgets what only positions before this one need."""
+        """Drops the states that are needed only for positions before this one."""
         for noted in self._noted.values():
             while len(noted) > 1 and noted[1][0] <= position:
                 noted.popleft()
 
     def at(self, position: float) -> dict[str, Any]:
-        """Returns the states by name at a position, not before the last one that was reached."""
+        """Returns the states by name at a position that is not before the last `reach`."""
         self.reach(position)
         noted = {name: each[0] for name, each in self._noted.items()}
         found = {name: state for name, (since, state) in noted.items() if since <= position}

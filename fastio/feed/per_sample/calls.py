@@ -73,7 +73,8 @@ class ChunkOutcome:
     Attributes:
         results: of each field, what `ResultWriter.put` returned for the samples.
         failures: errors, by place of the sample in the chunk.
-        sizes: of each field, the smallest and the largest size in bytes of each array of a result.
+        sizes: for each field, by number of the array in a result, its smallest and largest size in
+            bytes.
         seconds: time that the functions took.
     """
 

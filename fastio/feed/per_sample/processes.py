@@ -32,7 +32,7 @@ from fastio.runtime.lifecycle import Owner
 
 _IN_HAND = 2  # tasks of a worker: the one that it works on, and the next
 _END_S = 1.0  # for workers to end by themselves, and after SIGTERM
-_JOIN_S = 4 * _END_S  # for the thread to end them all
+_JOIN_S = 4 * _END_S  # time for the thread to end all workers
 
 
 @dataclass(eq=False)
@@ -193,8 +193,8 @@ class _Exchange:
     def join(self) -> None:
         """Waits until the thread and the workers have ended.
 
-        The thread cannot go on while a worker that was stopped has sent half of an answer, or does
-        not read: workers are killed after the time that it takes to end them.
+        A worker that was stopped while it sent or received a message blocks the thread. Workers are
+        therefore killed if the thread has not ended them after `_JOIN_S` seconds.
         """
         if self._thread is threading.current_thread():
             return

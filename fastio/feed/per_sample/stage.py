@@ -39,7 +39,8 @@ _KEPT = 8  # free slots of results, and of samples that are copied
 _PER_WORKER = 4  # chunks of a batch for each worker, so that they end at about the same time
 _MOST_ROWS = 32  # of a chunk
 _SHORT = 16 << 10  # bytes of pickled values that go through the socket
-# Results of unlike sizes: of one array of all rows, beyond several times the smallest ones.
+# A row has room for results of up to _UNLIKE times the smallest size, or for larger ones as long as
+# all rows together take at most _FREELY bytes.
 _FREELY = 256 << 20
 _UNLIKE = 4
 
@@ -203,11 +204,11 @@ class PerSampleStage:
         return found
 
     def slot(self, name: str, rows: int) -> tuple[Any, Layout]:
-        """Returns memory for the results of a field, uint8 (n,); None before any are known.
+        """Returns memory for the results of a field, uint8 (n,), and its layout.
 
-        Each row has room for the largest array seen so far. Arrays that are many times larger than
-        others have none and stay outside, or one large image among small ones would take the room
-        of a whole batch of large ones.
+        The memory is None until the size of a result is known. Each row has room for the largest
+        array seen so far, but not for arrays that are many times larger than others: these are
+        pickled. Otherwise one large image among small ones would make every row as large.
         """
         with self._lock:
             known = self._sizes[name]
@@ -230,7 +231,7 @@ class PerSampleStage:
         return self._memory.place(array)
 
     def learn(self, outcome: ChunkOutcome) -> None:
-        """Takes note of the sizes of the results of a chunk."""
+        """Records the time that a chunk took, and the sizes of its results."""
         with self._lock:
             self.seconds += outcome.seconds
             for name, sizes in outcome.sizes.items():

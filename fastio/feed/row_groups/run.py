@@ -119,7 +119,7 @@ class TableRun:
         self._work = threading.Condition(self._lock)  # threads wait for work
         self._news = threading.Condition(self._lock)  # the consumer waits for a chunk
         self._next_window: GroupWindow | None = None
-        self._coming: deque[GroupSpan] = deque()  # those not fetched ahead yet, in order
+        self._coming: deque[GroupSpan] = deque()  # not fetched ahead yet, in order
         self._look_at_next_window()
         self._open: deque[OpenWindow] = deque()
         self._decoding = 0

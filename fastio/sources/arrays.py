@@ -2,9 +2,9 @@
 
     arrays, tensors, a tuple or dict of them, a TensorDataset -> ArraySet -> ArrayDataset
 
-Nothing is copied: native threads read the rows where they lie, so that changes of the arrays show
-in later batches, as they do with a DataLoader. torch is not imported: a tensor's `numpy()` shares
-its memory.
+The arrays are not copied: native threads read the rows directly from them, so that changes of the
+arrays show in later batches, as they do with a DataLoader. torch is not imported: a tensor's
+`numpy()` shares its memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fastio.schema import (
 )
 
 _MOST_COLUMNS = 64  # a longer tuple is a dataset of samples
-_TRANSPOSED = 5  # an EXIF orientation
-_SAMPLED_ROWS = 64  # that a fingerprint looks at
+_TRANSPOSED = 5  # the EXIF orientation of images whose height and width are swapped
+_SAMPLED_ROWS = 64  # number of rows that a fingerprint is computed from
 _COPY = "pass a contiguous copy of it (numpy.ascontiguousarray)"
 
 AnyArray = NDArray[Any]
@@ -46,9 +46,9 @@ class Pixels(NamedTuple):
 
     Attributes:
         kind: The type of the field: RGB or gray.
-        height, width: The size of the images in memory: swapped if they are transposed.
-        planar: Whether the channels lie one after the other, not side by side.
-        transposed: Whether the columns of an image are consecutive, not its rows.
+        height, width: The size of the images as they lie in memory: swapped if `transposed`.
+        planar: Whether each channel lies in memory as a whole, and not the channels of each pixel.
+        transposed: Whether the pixels of a column, not those of a row, are neighbours in memory.
     """
 
     kind: Image
@@ -91,7 +91,7 @@ class Pixels(NamedTuple):
 def _memory_order(array: AnyArray, axes: Mapping[str, int]) -> str:
     """Returns the axes of a row in their order in memory, such as "CHW"; "" if there are gaps.
 
-    An axis of length 1 has no place of its own: it comes where "HWC" has it.
+    The position of an axis of length 1 is arbitrary; it is put where "HWC" has it.
     """
     size = {name: array.shape[axis] for name, axis in axes.items()}
     stride = {name: array.strides[axis] for name, axis in axes.items()}
@@ -116,7 +116,7 @@ class ArraySet:
     Attributes:
         columns: The array of each field, (n, ...), all with n rows.
         structure: The structure of a sample.
-        name: What messages call it.
+        name: The name of the source's type, for messages.
         images: The names of the fields that hold images.
         classes: The names of the classes of `label`, or None.
     """
@@ -141,7 +141,7 @@ class ArraySet:
 
     @property
     def places(self) -> tuple[Any, ...]:
-        """Compares equal as long as the arrays lie at the same places, with the same types."""
+        """Addresses, shapes, strides and dtypes, which change if another array is assigned."""
         return tuple(
             (name, found["data"], found["shape"], found["strides"], found["typestr"])
             for name, found in (
@@ -180,7 +180,7 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
     Args:
         source: An array or tensor, a tuple of up to 64 of them with equal numbers of rows, a dict
             of them, or a TensorDataset.
-        images: Which of them hold images: keys of a dict, else positions. None: none.
+        images: Which of them hold images: keys of a dict, else positions. None: none of them.
 
     Raises:
         SchemaError: A dict has arrays of different lengths, a tensor is not in the CPU's memory,
@@ -222,7 +222,7 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
 
 
 def class_names(dataset: Any) -> tuple[str, ...] | None:
-    """Returns the names in a dataset's attribute `classes`, as torchvision's have it, or None."""
+    """Returns a dataset's `classes` if they are a list of names, as torchvision's are, or None."""
     names = getattr(dataset, "classes", None)
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         return None
@@ -239,10 +239,10 @@ def _images(images: Iterable[str | int] | None, names: Mapping[str | int, str]) 
 
     Args:
         images: Keys of `names`, or None.
-        names: The names of all fields, by what the user calls them.
+        names: The names of all fields, by the key or position that the user gives.
 
     Raises:
-        SchemaError: One does not exist.
+        SchemaError: A field does not exist.
     """
     wanted = list(images or ())
     for key in wanted:
@@ -252,7 +252,7 @@ def _images(images: Iterable[str | int] | None, names: Mapping[str | int, str]) 
 
 
 def _is_array(value: Any) -> bool:
-    """Returns whether a value is an array, or a tensor of torch, with rows."""
+    """Returns whether a value is an array or a torch.Tensor that has rows."""
     return (isinstance(value, np.ndarray) or is_tensor(value)) and value.ndim > 0
 
 
@@ -266,8 +266,8 @@ def as_array(value: Any) -> AnyArray:
     """Returns an array or a tensor as an array that shares its memory.
 
     Raises:
-        SchemaError: A tensor has no array of the same values: it is on a device, sparse, part of a
-            graph of gradients, or of a type that NumPy lacks.
+        SchemaError: The tensor cannot be an array: it is on a device, is sparse, requires
+            gradients, or has a dtype that NumPy lacks.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -282,7 +282,7 @@ def as_array(value: Any) -> AnyArray:
 
 
 class ArrayDataset(Rows):
-    """The rows of arrays in memory, as samples. Thread-safe, as long as nobody writes to them.
+    """The rows of arrays in memory as samples. Thread-safe while the arrays are not written to.
 
     Args:
         arrays: The arrays and what they mean.
@@ -313,7 +313,7 @@ class ArrayDataset(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that stand for the types, the shapes and some of the rows."""
+        """16 hexadecimal digits, computed from the dtypes, the shapes and some of the rows."""
         return self._fingerprint
 
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
@@ -371,7 +371,7 @@ class ArrayDataset(Rows):
         )
 
     def array_columns(self, fields: Sequence[str]) -> Mapping[str, AnyArray]:
-        """See `Rows`. Rows whose items do not lie side by side are left to `gather_all`."""
+        """See `Rows`. Arrays whose rows are not contiguous are left to `gather_all`."""
         columns = self.arrays.columns
         return {
             name: columns[name]
@@ -380,7 +380,7 @@ class ArrayDataset(Rows):
         }
 
     def sample_name(self, row: int) -> str:
-        """Returns how messages name a row."""
+        """Returns the name of a row for messages."""
         return f"row {row}"
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrays in memory as a kind of data: how they are recognised, opened, described and packed."""
+"""Arrays in memory as a kind of data: recognises, opens, describes and packs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastio.sources.torchvision_sets import held_set
 
 
 def _sniff(source: Any, options: Options) -> ArraySet | None:
-    """Returns arrays, or those of a torchvision dataset whose samples are no more than these."""
+    """Returns arrays, or the arrays of a torchvision dataset without transforms; None otherwise."""
     held = held_set(source)
     if held is None:
         return array_set(source, options.images)

@@ -176,8 +176,8 @@ def open(
             error: data of others could name any of your files.
         max_pixels: of an image, as its file or record says. A larger image is an error of its
             sample, before memory is allocated for it. None: 178,956,970.
-        max_unzipped_bytes: of a compressed file in a tar, and of a sound that is decoded. A larger
-            one is an error of its sample.
+        max_unzipped_bytes: limit of the size of a compressed file in a tar once it is unzipped, and
+            of a sound once it is decoded. A larger one is an error of its sample.
         images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
             or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
             them as (N, C, H, W) and can transform them. Other arrays are delivered as they are.

@@ -158,15 +158,15 @@ def _files_of_timm(dataset: Any) -> ImageFiles | Slow:
 
 @dataclass(frozen=True)
 class TorchRows:
-    """A torch dataset whose samples fastio reads without calling it.
+    """A torch dataset whose samples fastio reads without calling its `__getitem__`.
 
     Attributes:
         count: the number of samples.
-        open: returns them as a dataset.
-        settings: compares equal as long as the same samples are there, before their transforms.
-        transform: its transform of images, or None.
-        target_transform: its function of labels, or None.
-        tensors: whether a sample is a tuple of tensors; else of an image and a number.
+        open: returns the samples as a fastio dataset.
+        settings: compares equal while the samples, before their transforms, are the same.
+        transform: the dataset's transform of images, or None.
+        target_transform: the dataset's function of labels, or None.
+        tensors: whether a sample is a tuple of tensors; otherwise it is an image and a number.
     """
 
     count: int
@@ -337,7 +337,7 @@ class TorchReader:
         in_order = settings.in_order or not settings.num_workers
         kind = stateful_loader() if in_order and may_have_state(dataset) else None
         self.keeps_state = kind is not None
-        with warnings.catch_warnings():  # torchdata 0.11 calls what torch 2.13 deprecates
+        with warnings.catch_warnings():  # torchdata 0.11 calls what torch 2.13 deprecated
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")
             self._loader: Any = (kind or DataLoader)(dataset, **batching, **arguments)
 
@@ -351,16 +351,16 @@ class TorchReader:
         Args:
             state: what `Read.state` returned; None for the dataset as it is in this process, with
                 new workers.
-            drawn: whether the base seed, which DataLoader draws for workers, was drawn before.
+            drawn: whether the base seed, which DataLoader draws for workers, was already drawn.
         """
         loader, ended = self._loader, bool(state) and state["_iterator_finished"]
         if ended and loader.num_workers and not loader.persistent_workers:
-            state = None  # each epoch has new workers, which get the dataset of this process
+            state = None  # the next epoch has new workers, with copies of this process's dataset
         loader.load_state_dict({} if state is None else state)
         ended = ended and state is not None
         self._resumes = ended or (drawn and state is not None)
         if ended:
-            # What restores the end of an epoch gets no keys; the next one goes on from there.
+            # The iterator that restores the end of an epoch gets no keys; the next epoch follows.
             loader._iterator = self._batches(lambda: iter(()), loader._get_iterator)
 
     def read(self, keys: Keys | None = None, skip: int = 0) -> Read:
@@ -377,7 +377,7 @@ class TorchReader:
         """
         batches = self._batches(keys, partial(iter, self._loader))
         if not self._loader.persistent_workers:
-            self._loader._iterator = None  # its workers end when it is not used any more
+            self._loader._iterator = None  # else it would keep its workers alive
         _end_together(batches)
         self._latest = weakref.ref(batches)
         for _ in range(skip):
@@ -386,7 +386,7 @@ class TorchReader:
         return _StatefulRead(batches) if self.keeps_state else Read(batches)
 
     def _batches(self, keys: Keys | None, make: Callable[[], Any]) -> Any:
-        """Returns DataLoader's iterator, which draws its base seed unless it did before."""
+        """Returns a new iterator of DataLoader, which draws a base seed unless one was drawn."""
         loader, generator = self._loader, self._loader.generator
         if self._keys is not None and keys is not None:
             self._keys.source = keys
@@ -427,7 +427,7 @@ class Read:
     def taken(self) -> int | None:
         """Returns how many batches came from workers, errors included; None without workers.
 
-        An error between two equal numbers, such as a timeout, is not that of a batch.
+        If the number is the same before and after an error, the error is no batch's: a timeout.
         """
         batches = self._batches
         return batches._send_idx - len(batches._task_info) if batches._num_workers else None
@@ -446,14 +446,14 @@ class Read:
 
 
 class _StatefulRead(Read):
-    """Iterates over the batches of a StatefulDataLoader's iterator, and tells its state."""
+    """Iterates over the batches of a StatefulDataLoader's iterator, and returns its state."""
 
     def __next__(self) -> Any:
         return next(self._batches)
 
     def state(self) -> Any:
         state = self._batches.state_dict()
-        # Worker processes send copies; in this process the dataset goes on changing its own.
+        # Worker processes send copies. Without them, the dataset may change the object it returned.
         return state if self._batches._num_workers else deepcopy(state)
 
 
@@ -478,7 +478,7 @@ def _end_together(batches: Any) -> None:
 class _Sampler:
     """The sampler that DataLoader sees, which takes the keys of each epoch from `source`.
 
-    StatefulDataLoader leaves out keys of a sampler without a state, and `source` has done that.
+    StatefulDataLoader would skip keys of a sampler without a state; `source` has skipped them.
     """
 
     def __init__(self) -> None:

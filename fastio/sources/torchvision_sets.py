@@ -1,4 +1,4 @@
-"""torchvision's datasets that hold all images in memory, as arrays. torchvision is not imported."""
+"""Arrays of torchvision's datasets that hold all images in memory. Does not import torchvision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError
 from fastio.sources.arrays import ArraySet, as_array, class_names, is_tensor
 
-# Module below torchvision.datasets, class -> attribute of the labels. Images are in `data`.
+# (module below torchvision.datasets, class) -> attribute with the labels. Images are in `data`.
 _SETS = {
     ("cifar", "CIFAR10"): "targets",
     ("cifar", "CIFAR100"): "targets",
@@ -46,8 +46,7 @@ def held_set(dataset: Any) -> HeldSet | None:
     """Returns a torchvision dataset that holds its images in memory; None for other objects.
 
     Raises:
-        SchemaError: Its images or labels have been replaced by something else than what torchvision
-            puts there.
+        SchemaError: Its images or labels were replaced by objects of another type or shape.
     """
     kind = type(dataset)
     package, _, module = kind.__module__.rpartition(".")

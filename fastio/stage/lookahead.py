@@ -179,8 +179,8 @@ class Lookahead:
                 self._ahead = self._forecast.orders.rows + planned.next_position
         if not self._began:
             self._began = True
-            # Only now, when this run has requested its own blocks: those that the epoch before
-            # requested for it would else be released, and fetched again.
+            # Not before this run has requested its own blocks: otherwise the blocks that the epoch
+            # before requested for it would be released and fetched again.
             self._stager.carry([])
             self._stager.tell(self._forecast, self._done, self._ahead)
 

@@ -271,7 +271,7 @@ class Stager:
             look = bool(self._elsewhere) and not self._looking  # one thread at a time looks
             if not self._queue:
                 self._looking = self._looking or look
-                # Not for ever: between two waits `_work` sees whether the stager is garbage.
+                # Not without limit: between waits `_work` checks whether the stager is garbage.
                 self._wanted.wait(_POLL_S if look else 0.2)
                 self._looking = self._looking and not look
             while self._queue:

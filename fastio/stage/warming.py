@@ -5,9 +5,10 @@ checked. They are stored as the pieces that a Loader looks for. One request fetc
 neighbouring blocks. Blocks that are in the cache are not fetched again, so that an interrupted call
 is continued by the next one. Blocks that other processes are fetching are left to them.
 
-This is not a use of `Stager`, whose blocks are read at once: it claims and publishes each block
-alone, and writes through the page cache, with which this had less than half of its rate, at twice
-the core-seconds (benchmarks/LOG.md, 2026-11-21). What both do with the cache is in `cached`.
+`Stager` is not used here. Its blocks are read soon after they arrive, so that it claims and
+publishes each block alone and writes through the page cache. In this way, warming was less than half
+as fast and took twice the CPU time (benchmarks/LOG.md, 2026-11-21). `cached` has the code that both
+share.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def bench(
 
     Args:
         ladder: Train on DATA, an image folder, once for each optimisation, adding one at a time:
-            from DataLoader without workers to several processes, and at last a full recipe of
+            from DataLoader without workers to several processes, and finally with a full recipe of
             augmentation. Uses --model (convnet), --epochs (1) and, for the full recipe, --pipeline.
         as_json: Write all measurements as JSON to this file, or to stdout (-).
         html: Write an HTML page with plots.

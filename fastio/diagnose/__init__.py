@@ -4,7 +4,7 @@
 
 - `facts`, `use`: what the probes find out; how the user loads and trains
 - `measured`, `values`: what the runs of a bench measure; JSON to values
-- `imagesteps`: the transforms of each image, the user's own or the usual ones
+- `imagesteps`: the transforms of each image: the user's own, or a random crop and a flip
 - `loop`, `device`: the loop of all runs, and what takes its batches
 - `probes/`: quick measurements of machine, storage, store and data: `fastio doctor` asks them
 - `bench/`: runs of loader and model, alone and together: `fastio bench` asks them

@@ -33,7 +33,7 @@ class Costs:
 
     Attributes:
         prep_s: the loader's threads, with the data in memory, without Python transforms.
-        augment_s: the part of `prep_s` that is operations on pixels, such as ColorJitter.
+        augment_s: the part of `prep_s` that operations on pixels, such as ColorJitter, take.
         fetch_s: the loader alone, cold: waiting for storage, and decoding. 0.0 if not measured.
         transform_s: Python transforms, on the thread of the training loop.
         copy_s: copies to the device.

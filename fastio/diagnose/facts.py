@@ -12,7 +12,7 @@ StepKind = Literal[
     "crop",  # crops, resizes and flips
     "augment",  # operations on pixels that fastio has natively, such as ColorJitter
     "convert",  # to tensors and floats, Normalize
-    "python",  # functions that fastio does not know, and runs in Python as well
+    "python",  # functions that fastio does not know and therefore runs in Python, too
 ]
 
 
@@ -217,12 +217,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What a step takes of a worker of torch's DataLoader.
+    """How long a worker of torch's DataLoader takes for one step of a sample.
 
     Attributes:
-        name: "decode", or the transform in a few words.
+        name: "decode", or a short name of the transform.
         kind: what the step does.
-        seconds: seconds of a sample, in one process.
+        seconds: seconds per sample, in one process.
     """
 
     name: str
@@ -231,7 +231,7 @@ class StepFacts:
 
 
 def spent(steps: Iterable[StepFacts], *kinds: StepKind) -> float:
-    """Returns the seconds of a sample in steps of some kinds; of all kinds if none is given."""
+    """Returns the seconds per sample in the steps of the given kinds; in all steps without any."""
     return sum(step.seconds for step in steps if not kinds or step.kind in kinds)
 
 
@@ -250,9 +250,9 @@ class ImageFacts:
         rate, one_thread_rate: images a second of fastio.Loader, cropped and resized, with
             `threads` and with one.
         used: (threads, rate) of a loader with the user's number of threads.
-        pillow_rate: images per second of one process that decodes with Pillow, and transforms in
+        pillow_rate: images per second of one process that decodes with Pillow and transforms in
             Python.
-        steps: what these take, in order.
+        steps: the time of each step in this process, in order.
         augment_share: share of the busy time of fastio's threads that operations on pixels take.
         trials: parts of the data packed as trials.
     """

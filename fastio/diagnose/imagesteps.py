@@ -1,7 +1,8 @@
 """The transforms of each image: those of the user's own script, or a random crop and a flip.
 
-`ImageSteps` has them in two forms. In Python they run one after the other on a PIL image, as in the
-workers of torch's DataLoader. The other form is the list that a Loader takes.
+`ImageSteps` has the transforms in two forms. One is a sequence of Python functions, which run one
+after the other on a PIL image as in the workers of torch's DataLoader. The other is the list that a
+Loader takes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class PythonStep:
     """A transform as a function of an image.
 
     Attributes:
-        name: the transform in a few words.
+        name: a short name of the transform.
         kind: what it does.
         function: takes and returns an image: a PIL image, or what the step before it returned.
     """
@@ -67,7 +68,7 @@ class ImageSteps:
 
         Args:
             size: height and width of the crops, in pixels.
-            normalized: whether a Loader delivers float32, normalised, and not uint8.
+            normalized: whether a Loader delivers normalised float32 images instead of uint8.
         """
         python = (
             PythonStep("RandomResizedCrop", "crop", partial(random_crop, size=size)),
@@ -83,11 +84,11 @@ class ImageSteps:
         Args:
             name: "module:name" of a torchvision transform, a list of transforms, an ImageFolder or
                 DataLoader that has one, or a function without arguments that returns any of these.
-            normalized: whether they are to end with a normalisation: ImageNet's is added if they
-                have none.
+            normalized: whether to add ImageNet's normalisation at the end if the transforms have
+                none.
 
         Raises:
-            BenchError: it cannot be imported, or is none of these.
+            BenchError: the name cannot be imported, or names something else.
         """
         found = _transform_of(load_named(name), name)
         listed = isinstance(found, (list, tuple))
@@ -101,13 +102,13 @@ class ImageSteps:
 
 
 def _has_values(step: Any) -> bool:
-    """Returns whether a step makes floats of pixels, or may do so in Python."""
+    """Returns whether a step converts pixels to floats, or, being Python, may do so."""
     known = from_torchvision(step) or [step]
     return any(isinstance(each, (*POINTWISE, PerSample)) for each in known)
 
 
 def _transform_of(found: Any, name: str) -> Any:
-    """Returns the transforms of what a script calls by a name; see `ImageSteps.named`."""
+    """Returns the transforms of an object that was imported by its name; see `ImageSteps.named`."""
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
         found = found()
     while not callable(found) and hasattr(found, "dataset"):
@@ -123,7 +124,7 @@ def _transform_of(found: Any, name: str) -> Any:
 
 
 def spelled(step: Any) -> str:
-    """Returns a transform in a few words: "RandAugment", "RandomApply(ColorJitter)"."""
+    """Returns a short name of a transform: "RandAugment", "RandomApply(ColorJitter)"."""
     name: str = getattr(step, "__name__", type(step).__name__)
     inner: Any = getattr(step, "transforms", None)
     return f"{name}({', '.join(map(spelled, inner))})" if hasattr(inner, "__iter__") else name
@@ -139,10 +140,10 @@ def _kind(step: Any) -> StepKind:
 
 
 def load_named(name: str) -> Any:
-    """Returns what "module:name" names, also in the working directory.
+    """Returns the object that "module:name" names. The module may be in the working directory.
 
     Raises:
-        BenchError: there is no such thing.
+        BenchError: it cannot be imported.
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -289,9 +289,10 @@ def _is_over(run: Run, limit: Limit) -> bool:
 
 
 def there_and_back(names: Iterable[T], turns: int = 2) -> Iterator[T]:
-    """Yields what is compared so many times in turns: a, b, b, a, ...
+    """Yields each name `turns` times, alternately in forward and backward order: a, b, b, a, ...
 
-    A machine that becomes slower, or lends its cores to others for a while, is so for all of them.
+    A machine that becomes slower, or is busy with other programs for a while, then affects all
+    measurements alike.
     """
     there = list(names)
     for turn in range(turns):
@@ -372,8 +373,9 @@ def stage_layers(run: Run, waiting: Stage) -> Layers:
 def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
     """Returns the seconds of a run by stage; each moment counts for the first stage that was busy.
 
-    What no stage was busy in (the loop itself) counts as computing. The waiting for decoding is
-    divided into decoding and augmentation as the work of the threads is. The sum is the run's time.
+    Time in which no stage was busy (the loop itself) counts as computing. The time of waiting for
+    decoding is divided into decoding and augmentation in the ratio of the threads' work on each.
+    The sum of all stages is the time of the run.
     """
     found: dict[Stage, float] = {}
     free = [(run.begin_s, run.stop_s)]

@@ -94,7 +94,7 @@ class Busy:
 
     @property
     def augment_share(self) -> float:
-        """The share of the time of the loader's threads in which they changed pixels."""
+        """The share of the busy time of the loader's threads that operations on pixels took."""
         busy_s = self.read_s + self.decode_s + self.resample_s + self.augment_s
         return self.augment_s / busy_s if busy_s else 0.0
 
@@ -157,10 +157,11 @@ class Epoch:
         epoch_s: seconds of the epoch.
         stages: seconds of each stage, which add up to the epoch. "fetch": waiting for storage or
             network, which is what the cold run takes longer than the warm one. "decode": waiting
-            for the loader's threads, which read from memory, decode and resize. "augment": waiting
-            for the same threads, as much of it as operations on pixels are of their work.
-            "transform": Python transforms. "copy": waiting for copies to the device. "compute":
-            the model. The waiting for DataLoader is divided as the work of one process is.
+            for the loader's threads, which read from memory, decode and resize. "augment": the
+            part of waiting for these threads that corresponds to the share of operations on pixels
+            in their work. "transform": Python transforms. "copy": waiting for copies to the
+            device. "compute": the model. The time of waiting for DataLoader is divided in the
+            ratio of the steps of one worker process.
     """
 
     name: Literal["warm", "cold", "DataLoader"]
@@ -317,7 +318,8 @@ class Measured:
         baseline: path of the folder that DataLoader reads; "" without a baseline.
         packed_samples_per_s: rate of the loader alone on a part of the data that was packed with
             the block codec as a trial, with the same threads; None if not tried.
-        worker_steps: what a sample takes of a worker of DataLoader; () without a baseline.
+        worker_steps: how long a worker of DataLoader takes for each step of a sample; () without a
+            baseline.
     """
 
     machine: MachineFacts
@@ -357,7 +359,7 @@ class Measured:
         return found
 
     def _worker_stages(self, wait_s: float) -> dict[Stage, float]:
-        """Returns seconds of waiting for DataLoader, divided as the steps of its workers are."""
+        """Returns the seconds of waiting for DataLoader by stage, in the ratio of a worker's steps."""
         kinds: dict[Stage, tuple[StepKind, ...]] = {
             "decode": ("decode", "crop", "convert"),
             "augment": ("augment",),

@@ -107,8 +107,9 @@ def times(value: float | None) -> str:
 
 
 def steps_line(steps: Iterable[StepFacts]) -> str:
-    """Returns what a sample takes in each kind of step, by name where several matter: "decode 5.2
-    ms, crop 1.1 ms, augment 7.4 ms (RandAugment 5.0, ColorJitter 2.4)".
+    """Returns the time of a sample in each kind of step, with the names if there are several.
+
+    An example: "decode 5.2 ms, crop 1.1 ms, augment 7.4 ms (RandAugment 5.0, ColorJitter 2.4)".
     """
     found = list(steps)
     kinds = dict.fromkeys(step.kind for step in found)

@@ -24,7 +24,7 @@ class Threads:
 
     Attributes:
         count: number of threads that work, or will work once they are started.
-        closed: whether `close` was called, or is about to be.
+        closed: whether `close` was called, or will be called next.
     """
 
     def __init__(self, count: int) -> None:
@@ -85,7 +85,7 @@ class Threads:
         return (0, 0, 0, 0, 0, 0) if self._native is None else self._native.counters()
 
     def close(self) -> None:
-        """Ends the threads and waits for them, unless they hang. May be called again."""
+        """Ends the threads and waits for them, but not for threads that hang. Idempotent."""
         self.closed = True
         if self._native is not None:
             self._native.close()

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import DaemonPool
 
-_NAME = "fastio-ahead"  # of threads
-_AT_ONCE = 8  # jobs of an `Ahead`
+_NAME = "fastio-ahead"  # prefix of the threads' names
+_AT_ONCE = 8  # most jobs of an `Ahead` that run at the same time
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Ahead(Generic[T]):
         if job is None:
             return work()
         nbytes, result = job
-        result.exception()  # waits; an interrupt here leaves the job to the next call
+        result.exception()  # waits; if this is interrupted, the next call can still take the job
         with self._lock:
             if self._begun.get(key) is job:
                 del self._begun[key]
@@ -126,4 +126,4 @@ class Ahead(Generic[T]):
         with self._lock:
             self._begun.clear()
             self._left = self._nbytes
-            self._pool = DaemonPool(_AT_ONCE, _NAME)  # a thread of the other one may hang
+            self._pool = DaemonPool(_AT_ONCE, _NAME)  # threads of the old one may hang

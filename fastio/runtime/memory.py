@@ -1,4 +1,4 @@
-"""How much memory may be taken, and memory in huge pages."""
+"""Measures and limits the use of memory, and allocates memory in huge pages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def huge_pages(nbytes: int) -> mmap.mmap:
     """Returns zeroed memory of at least `nbytes` bytes, in huge pages if the system has them.
 
     Raises:
-        OSError, OverflowError: there is no such memory, or no such address space.
+        OSError, OverflowError: so much memory, or address space, is not available.
     """
     size = -(-max(nbytes, 1) // _HUGE_PAGE) * _HUGE_PAGE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -73,13 +73,13 @@ def huge_pages(nbytes: int) -> mmap.mmap:
 
 
 class Room:
-    """Half of the available memory of this process, of which threads take what their work needs.
+    """Limits the memory that threads take at the same time to half of what is available.
 
-    A thread that needs more than is left waits for the others, and if there are none it goes on. A
-    forked child has its own.
+    A thread that needs more than is left waits until others give memory back. If no other thread
+    has taken any, it does not wait. A forked child has a limit of its own.
 
     Args:
-        freely: work that needs up to so many bytes never waits.
+        freely: number of bytes up to which work never waits, and is not counted.
     """
 
     def __init__(self, freely: int) -> None:

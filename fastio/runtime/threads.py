@@ -38,13 +38,14 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float | None) -> bo
 class DaemonPool(Executor):
     """What `concurrent.futures.ThreadPoolExecutor` is, with daemon threads. Thread-safe.
 
-    The interpreter's exit does not wait for its threads, and they end after their tasks when the
-    pool is garbage. The end of a `with` block drops the tasks that have not begun, and waits for
-    the others; `PATIENCE_S` seconds at most if the block ends by an exception, which may be Ctrl-C.
+    The interpreter does not wait for the threads when it exits. If the pool becomes garbage, the
+    threads end after the tasks that were submitted. The end of a `with` block drops the tasks that
+    have not begun and waits for the others; if the block ends by an exception, which may be Ctrl-C,
+    it waits for at most `PATIENCE_S` seconds.
 
     Args:
-        threads: at most; one is started for each task until there are so many.
-        name: of the threads.
+        threads: maximum number of threads; each task starts one until there are so many.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -54,7 +55,7 @@ class DaemonPool(Executor):
         # Tasks; _LEAVE ends the thread that takes it, and _END all threads.
         self._tasks: queue.SimpleQueue[_Task | _Signal] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._count = 0  # of threads, without those that were told to leave
+        self._count = 0  # number of threads, without those that were told to leave
         self._closed = False
         self._owner = Owner()
 
@@ -68,13 +69,13 @@ class DaemonPool(Executor):
                 name = f"{self._name}-{self._count}"
                 thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
                 thread.start()
-                self._threads.append(thread)  # not before it runs: an interrupt may come in between
+                self._threads.append(thread)  # only when it runs: an interrupt may come before
                 self._count += 1
             self._tasks.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def resize(self, threads: int) -> None:
-        """Sets the number of threads, at least 1, that work on tasks which are submitted later."""
+        """Sets the maximum number of threads, at least 1, for tasks that are submitted later."""
         with self._lock:
             self._most = threads
             for _ in range(self._count - threads):
@@ -107,7 +108,7 @@ class DaemonPool(Executor):
         self.shutdown(cancel_futures=True, timeout_s=None if kind is None else PATIENCE_S)
 
     def __del__(self) -> None:
-        if self._owner.is_here:  # else the threads are the parent's
+        if self._owner.is_here:  # in a forked child, the threads belong to the parent
             self._tasks.put(_END)
 
     def _drop_one(self) -> None:
@@ -117,11 +118,11 @@ class DaemonPool(Executor):
             return
         if isinstance(task, tuple):
             task[0].cancel()
-            task[0].set_running_or_notify_cancel()  # else nobody who waits for it wakes up
+            task[0].set_running_or_notify_cancel()  # wakes up those who wait for it
 
 
 class _Signal(Enum):
-    """What a thread of a pool is told in the place of a task."""
+    """A message to a thread of a pool, in the queue of its tasks."""
 
     LEAVE = auto()
     END = auto()
@@ -132,7 +133,7 @@ _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 def _work(tasks: queue.SimpleQueue[_Task | _Signal]) -> None:
-    # Not a method: a thread that knows its pool would keep it from becoming garbage.
+    # Not a method: a thread with a reference to its pool would keep it from becoming garbage.
     while isinstance(task := tasks.get(), tuple):
         _do(task)
         del task
@@ -147,7 +148,7 @@ def _do(task: _Task) -> None:
             result = call()
         except BaseException as error:
             future.set_exception(error)
-            del task, future, call  # else the error, whose traceback has this frame, keeps itself
+            del task, future, call  # breaks the cycle: error, traceback, this frame
         else:
             future.set_result(result)
 

@@ -6,9 +6,9 @@ neighbouring blocks. Blocks that are in the cache are not fetched again, so that
 is continued by the next one. Blocks that other processes are fetching are left to them.
 
 `Stager` is not used here. Its blocks are read soon after they arrive, so that it claims and
-publishes each block alone and writes through the page cache. In this way, warming was less than half
-as fast and took twice the CPU time (benchmarks/LOG.md, 2026-11-21). `cached` has the code that both
-share.
+publishes each block alone and writes through the page cache. In this way, warming was less than
+half as fast and took twice the CPU time (benchmarks/LOG.md, 2026-11-21). `cached` has the code that
+both share.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
         size: height and width of the images, in pixels.
         normalized: float32, normalised by ImageNet's mean and deviation; else uint8.
         augment: crop at random and flip half of them; else resize and take the middle.
-        steps: transforms to run instead; what they return is left as it is, unless it is a PIL
-            image or uint8.
+        steps: transforms to run instead of these. A PIL image that they return becomes a tensor,
+            and uint8 is normalised if `normalized`; any other result is delivered unchanged.
 
     Raises:
         BenchError: it is no folder, or there are no images in class folders.

@@ -47,9 +47,9 @@ class Recipe:
         pin_memory: batches are put in pinned memory, and copied without waiting.
         prefetch: the Loader brings batches to the device ahead of the step.
         processes: of DistributedDataParallel; 1: none.
-        full: with augmentation as in full recipes: `pipeline`, or else TrivialAugmentWide and
-            RandomErasing.
-        pipeline: the transforms of the full recipe, "module:name"; None: the usual ones.
+        full: whether to augment as full recipes do: with `pipeline`, or without one with
+            TrivialAugmentWide and RandomErasing.
+        pipeline: the transforms of the full recipe as "module:name", or None.
     """
 
     name: str

@@ -41,7 +41,7 @@ _MOST_COLD = 5
 _LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
 _LEAST_BATCHES = 3  # of DataLoader, behind those that its workers began with
 _RESIDENT = 2  # batches
-_STEPPED, _STEPPED_SHARE = 128, 0.02  # images for the steps of a worker, and part of the time
+_STEPPED, _STEPPED_SHARE = 128, 0.02  # images, and share of the time, to time a worker's steps
 
 
 class Runs:
@@ -187,8 +187,8 @@ class Runs:
                 runs[count] += self._passes(loader, seconds * 3 / 4)
         if not all(any(map(_is_long, found)) for found in runs.values()):
             self.notes.append(
-                "The rates over threads come from few steps, and are rough: use more --seconds or "
-                "a smaller --batch-size"
+                "The rates over threads were measured on few steps and are rough: use more "
+                "--seconds or a smaller --batch-size"
             )
         return tuple(
             ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
@@ -230,7 +230,7 @@ class Runs:
         return found
 
     def worker_steps(self) -> tuple[StepFacts, ...]:
-        """Measures in this process what a sample takes of a worker of DataLoader, by steps."""
+        """Measures in this process what each step of a sample takes in a worker of DataLoader."""
         assert self.subject.options.baseline is not None
         paths = image_folder(self.subject.options.baseline).paths
         steps = self.subject.steps

@@ -46,9 +46,9 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
 
     Raises:
         SourceNotFound: there is nothing at the path that a loader takes.
-        BenchError: the transforms cannot be imported.
-        FastioError: it is damaged, or its store says why it does not give it.
-        TimeoutError: its store does not answer.
+        BenchError: the transforms of `use.pipeline` cannot be imported.
+        FastioError: the data is damaged, or its store refuses access.
+        TimeoutError: the store does not answer.
     """
     use, began = use or Use(), CoreTimes.now()
     attempts = Attempts(BUDGET_S)

@@ -117,9 +117,9 @@ class Part:
     """The result of one turn of a measurement, or of several.
 
     Attributes:
-        samples, seconds: how many samples were delivered, in which time.
-        spent: seconds of parts of the work: of a loader's threads, those that augmented and all
-            that were busy; in Python, those of each step.
+        samples, seconds: the number of samples that were delivered, and the time it took.
+        spent: seconds of parts of the work. For a loader: those of its threads' augmentation, and
+            all busy seconds of its threads. For Python: those of each step.
     """
 
     samples: float
@@ -133,7 +133,7 @@ class Part:
 
     @classmethod
     def sum(cls, parts: Sequence[Part]) -> Part:
-        """Returns several turns of one measurement as one."""
+        """Returns the sum of several turns of one measurement."""
         spent = zip(*(part.spent for part in parts), strict=True)
         samples, seconds = (sum(map(attrgetter(name), parts)) for name in ("samples", "seconds"))
         return cls(samples, seconds, tuple(map(sum, spent)))
@@ -153,7 +153,7 @@ def in_turns(
         turns: of each, `SECONDS` together.
 
     Returns:
-        The sum of the turns of those that were measured.
+        The sum of the turns of each measurement that succeeded.
     """
     parts: dict[str, list[Part]] = {name: [] for name in measures}
     failed = set[str]()
@@ -169,7 +169,7 @@ def in_turns(
 
 
 def rates_of(parts: Mapping[str, Part]) -> dict[str, float]:
-    """Returns the samples per second of parts."""
+    """Returns the samples per second of each measurement."""
     return {name: part.rate for name, part in parts.items()}
 
 
@@ -253,8 +253,9 @@ class _Again:
 
 @contextmanager
 def temporary(where: str | None = None) -> Iterator[Path]:
-    """A new folder inside another, which is made if necessary. It is deleted again, at the
-    interpreter's exit, too, where a probe that nobody waits for is still in it.
+    """Yields a new folder inside another one, which is made if necessary, and deletes it later.
+
+    If a probe that nobody waits for still uses it, it is deleted at the interpreter's exit.
     """
     if where is not None:
         Path(where).mkdir(parents=True, exist_ok=True)
@@ -264,10 +265,10 @@ def temporary(where: str | None = None) -> Iterator[Path]:
 
 
 def room(scratch: str | None = None) -> AbstractContextManager[Path]:
-    """A temporary folder in memory where there is some, else where the system keeps such files.
+    """Returns a temporary folder in /dev/shm if there is room, else in the system's usual place.
 
     Args:
-        scratch: a folder of the user's to take instead.
+        scratch: a folder of the user's in which to make it instead.
     """
     if scratch is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
         about = os.statvfs(_SHM)

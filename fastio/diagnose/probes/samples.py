@@ -214,8 +214,8 @@ def pillow_part(files: Sequence[bytes], steps: ImageSteps, seconds: float) -> Pa
     """Measures how fast one process decodes with Pillow and runs the steps in Python.
 
     Returns:
-        The samples, with the seconds of decoding and of each step. As in a worker of DataLoader,
-        torch's operators use one thread.
+        The number of samples, with the seconds of decoding and of each step. As in a worker of
+        DataLoader, torch's operators use one thread.
     """
     functions = [decoded, *(step.function for step in steps.python)]
     spent = [0.0] * len(functions)
@@ -238,7 +238,7 @@ def pillow_part(files: Sequence[bytes], steps: ImageSteps, seconds: float) -> Pa
 
 
 def step_facts(steps: ImageSteps, measured: Part | None) -> tuple[StepFacts, ...]:
-    """Returns what a sample takes in each step, from `pillow_part`; () if it was not measured."""
+    """Returns the time of each step, from the result of `pillow_part`; () if there is none."""
     if measured is None:
         return ()
     each = [PythonStep("decode", "decode", decoded), *steps.python]

@@ -132,7 +132,7 @@ def _all(parts: Iterable[str]) -> str:
 
 
 def _coded(text: str) -> str:
-    """Returns escaped text with what stands between backticks as code."""
+    """Returns text as HTML; parts between backticks become <code> elements."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", _text(text))
 
 

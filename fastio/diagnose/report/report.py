@@ -132,8 +132,8 @@ _RUNS: dict[PhaseName, str] = {
     "baseline_loader": "torch's DataLoader with Pillow and the same transforms, with one worker "
     "process a core, all data in memory, epochs without a pause. Batches for a GPU are copied from "
     "pinned memory as uint8, without blocking, and normalised there.",
-    "baseline_together": "the same with the model. The time without the model is divided as the "
-    "steps of one worker process are, which were timed alone.",
+    "baseline_together": "the same with the model. The time without the model is divided in the "
+    "ratio of the steps of one worker process, which were timed alone.",
 }
 
 
@@ -231,7 +231,7 @@ def remarks(measured: Measured) -> tuple[str, ...]:
         found.append(f"DataLoader reads {words.clean(measured.baseline)}.")
     if measured.worker_steps:
         steps = words.steps_line(measured.worker_steps)
-        found.append(f"A sample takes of a DataLoader worker: {steps}.")
+        found.append(f"A DataLoader worker takes for one sample: {steps}.")
     if measured.memory is not None:
         peak, free = (
             words.size(nbytes)
@@ -389,7 +389,7 @@ def fact_lines(facts: Facts, use: Use) -> list[tuple[str, str]]:
 
 
 def _grouped(notes: Sequence[str]) -> list[str]:
-    """Returns notes "what: why" with the same reason as one."""
+    """Returns notes "what: why", in which those with the same reason are joined to one."""
     found: dict[str, list[str]] = {}
     for note in notes:
         what, _, why = note.partition(": ")

@@ -72,7 +72,7 @@ def _data_loader(case: Case) -> dict[str, Any] | None:
 
 
 def _augmentation(case: Case) -> dict[str, Any] | None:
-    """Returns the values of augmentation in Python, if it is a notable part of an epoch."""
+    """Returns the values of the finding on augmentation in Python, if it takes a notable share."""
     steps, found = case.images.steps, _data_loader(case)
     part_s, whole_s = spent(steps, "augment"), spent(steps)
     if found is None or part_s <= _MANY * whole_s:
@@ -92,7 +92,7 @@ def _augmentation(case: Case) -> dict[str, Any] | None:
 
 
 def _no_augmentation(case: Case) -> dict[str, Any] | None:
-    """Returns the values of `_data_loader` where augmentation is not what it waits for."""
+    """Returns the values of `_data_loader`, or None if `_augmentation` has a finding instead."""
     return None if _augmentation(case) else _data_loader(case)
 
 
@@ -146,7 +146,7 @@ IMAGE_RULES = (
         (
             "an epoch takes {before_s:seconds} with {count:workers} of a DataLoader, at best; "
             "{after_s:seconds} predicted with fastio's native augmentation",
-            "a sample takes {whole:,.1f} ms of a worker: {each}",
+            "a worker takes {whole:,.1f} ms for a sample: {each}",
             "{augment_share:.0%} of the work of fastio's threads is augmentation",
             "not known to fastio, so it stays in Python, in worker processes: {unknown}",
         ),

@@ -140,7 +140,7 @@ class ArrayColumns:
     """Rows of arrays in memory, gathered by the engine's threads.
 
     Args:
-        arrays: the arrays, as `Rows.array_columns` returns them, with one row or more.
+        arrays: the arrays that `Rows.array_columns` returns, by field; each has at least one row.
 
     Attributes:
         fields: a field for each array.

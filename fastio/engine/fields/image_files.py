@@ -42,9 +42,10 @@ class ImageSource:
         self._files = OpenFiles()
 
     def reads(self, rows: Int64s) -> tuple[Place, ImageReads]:
-        """Returns the reads of rows, int64 (n,), and the files that their numbers stand for.
+        """Returns where the images of rows, int64 (n,), lie, and what the reads refer to.
 
-        Of images in memory it returns the memory, and whether their channels are planes.
+        The reads refer to files, or for images in memory to (the memory, whether its images are
+        planar).
         """
         reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:

@@ -211,7 +211,7 @@ def test_functions_per_sample_that_workers_spend_their_time_in_are_named() -> No
     first, *_ = diagnose_stats(stats, cores=4)
     assert first.culprit == "augment"
     assert "once per sample in Python" in first.waits_for
-    assert first.evidence[0].endswith("workers: 40.0 s in Python per sample")
+    assert first.evidence[0].endswith("workers: 40.0 s in per-sample functions")
     assert first.gain == pytest.approx(10 / 1)
 
 

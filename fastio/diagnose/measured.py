@@ -359,7 +359,7 @@ class Measured:
         return found
 
     def _worker_stages(self, wait_s: float) -> dict[Stage, float]:
-        """Returns the seconds of waiting for DataLoader by stage, in the ratio of a worker's steps."""
+        """Returns the time of waiting for DataLoader by stage, in the ratio of a worker's steps."""
         kinds: dict[Stage, tuple[StepKind, ...]] = {
             "decode": ("decode", "crop", "convert"),
             "augment": ("augment",),

@@ -307,7 +307,7 @@ def _loader_waits(stats: Stats, cores: int, model_s: float | None) -> Iterator[F
     busy = (
         f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
         f"{stats.resample_s:.1f} s resizing, {stats.augment_s:.1f} s augmenting"
-        + (f"; workers: {stats.sample_s:.1f} s in per-sample Python functions" if stats.sample_s else "")
+        + (f"; workers: {stats.sample_s:.1f} s in per-sample functions" if stats.sample_s else "")
         if stats.path == "native"
         else f"{stats.wait_share:.0%} of the time is waiting in next()"
     )

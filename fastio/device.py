@@ -36,7 +36,7 @@ Device = torch.device
 
 
 def resolve_device(device: Device | str | int | None) -> Device | None:
-    """Returns the device that is meant; "cuda" alone is the current one, with its index.
+    """Returns a device as a torch.device; "cuda" becomes the current CUDA device, with its index.
 
     Raises:
         RuntimeError: torch finds no such device.

@@ -45,12 +45,12 @@ _Batch = TypeVar("_Batch", covariant=True, default=Any)
 class Loader(LikeDataLoader[_Batch]):
     """Loads batches of a dataset; takes the arguments of torch's DataLoader and is faster.
 
-    A path, a fastio dataset, arrays in memory, a TensorDataset, or an ImageFolder or in-memory
-    dataset of torchvision (CIFAR10, MNIST, ...) use the native path: threads of this process read
-    and decode the samples. Any other torch dataset uses the torch path: torch's DataLoader loads
-    it, with worker processes if there are any. A `PerformanceWarning` then says
-    why and what to do, once per process and reason; `stats()` has the reason too. Iterate over the
-    loader once per epoch; several iterators may be open at once.
+    Paths, fastio datasets, arrays in memory, a TensorDataset, and torchvision's ImageFolder and
+    in-memory datasets (CIFAR10, MNIST, ...) use the native path: threads of this process read and
+    decode the samples. Any other torch dataset uses the torch path: torch's DataLoader loads it,
+    with worker processes if there are any. A `PerformanceWarning` then says why and what to do,
+    once per process and reason; `stats()` has the reason too. Iterate over the loader once per
+    epoch; several iterators may be open at once.
 
     A batch has the structure of the samples: tuples give a tuple, dicts a dict (on the torch path
     it is what collate_fn returns: a list for tuples). Images are contiguous tensors (N, C, H, W),
@@ -381,8 +381,9 @@ class Loader(LikeDataLoader[_Batch]):
         threads and samples per batch. With a sampler of yours it counts samples, and is exact if
         the sampler yields the same rows again. It includes the state of a generator. For an
         iterable dataset it counts batches, which are read and dropped after the state is loaded.
-        A sampler or a torch dataset with a state of its own continues from that instead, which the
-        state includes, whatever its types and size (docs/order.md).
+        If a sampler or a torch dataset has a state of its own, the loader's state includes it, with
+        whatever types and size it has, and the sampler or dataset continues from it
+        (docs/order.md).
 
         The state includes seeds that were given or drawn. If torch's default generator draws the
         seed of each epoch (see `seed`), the state has the seed of the current epoch only; to repeat
@@ -401,9 +402,9 @@ class Loader(LikeDataLoader[_Batch]):
         state, and a sampler with a `set_epoch` method is told the epoch.
 
         Raises:
-            StateMismatch: the state belongs to another dataset, version or order, or to another
-                number of workers of a dataset with a state of its own, or torchdata is missing for
-                it, or only one of the state and this loader has a generator.
+            StateMismatch: the state belongs to another dataset, version or order; or only one of
+                the state and this loader has a generator; or the state includes that of a dataset,
+                and torchdata is not installed or the number of workers differs.
         """
         self._epochs.ranks = self._ranks()
         self._epochs.load(state)

@@ -350,7 +350,7 @@ def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
 def usual_names(fields: Sequence[Field]) -> list[str]:
     """Returns names for fields that have none: image, label (an integer), value (another number).
 
-    Fields of other types are named after them; the second of a name gets the ending _1, and so on.
+    A field of another type has the name of the type. If a name occurs again, _1, _2, ... is added.
     """
     names: list[str] = []
     counts: dict[str, int] = {}

@@ -95,7 +95,7 @@ class Stats:
 
     @property
     def busy_s(self) -> float:
-        """The time that native threads worked or waited for bytes, summed over threads."""
+        """The time that native threads worked or waited for reads, summed over threads."""
         return self.read_s + self.decode_s + self.resample_s + self.augment_s
 
     def snapshot(self) -> Stats:

@@ -166,7 +166,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             one_size = loader.batch_size is not None or loader.batch_sampler is None
             if state["stateful"] is None and one_size:
                 state["position"] = step * loader.batch.next_position
-            else:  # only reading tells the position, or the state of a dataset or sampler there
+            else:  # the position, or the state there, is known only after reading
                 for _ in zip(range(step - 1), batches, strict=False):
                     pass
                 state = loader.state_dict()

@@ -87,7 +87,7 @@ def _open_kind(
     kind = kind_of(src)
     found = find(src, data) if kind is None else Found(kind, src, data, src)
     if found is not None and found.kind is ARRAYS and type(src) not in (tuple, dict, ArrayDataset):
-        found = None  # its samples say which are images: PIL images, and tensors (C, H, W)
+        found = None  # its samples show which fields are images: PIL images and tensors (C, H, W)
     takes = found.kind.options if found is not None and kind is None else frozenset()
     _check_wanted(src, of_columns, takes, data)
     if found is None or found.kind in (IMAGE_FOLDER, SOUND_FOLDER):

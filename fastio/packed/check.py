@@ -62,10 +62,10 @@ def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
 
 
 def row_spans(bounds: Sequence[int]) -> Iterator[tuple[int, range]]:
-    """Yields rows whose images are decoded together, with the number of the part that has them.
+    """Yields (number of a part, rows of the part whose images are decoded together).
 
     Args:
-        bounds: The first row of each part (shard, tar, ...), and the number of rows.
+        bounds: The first row of each part (shard, tar, ...), followed by the number of all rows.
     """
     for part, (first, end) in enumerate(pairwise(bounds)):
         for begin in range(first, end, _ROWS_AT_ONCE):

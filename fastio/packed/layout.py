@@ -287,9 +287,9 @@ class ImageReads:
         codebook: codebook of the images of the block codec; None if there are none.
         same_files: whether a number stands for the same file in the reads of every batch, so that
             the file may stay open.
-        memory: uint8 (n,), the memory in which the images lie, instead of files; `offset` counts
-            from its beginning. None: they lie in files.
-        planar: whether images in memory that are not encoded are (C, H, W), not (H, W, C).
+        memory: uint8 (n,), the memory in which the images lie if they do not lie in files; `offset`
+            counts from its beginning. None: the images lie in files.
+        planar: whether raw images in memory are (C, H, W), and not (H, W, C).
     """
 
     path: Callable[[int], str]

@@ -10,7 +10,7 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 | bytes of images | `image_reads`, `read`, `image`, `image_size` | there are no images |
 | what identifies a row when a pack is resumed | `row_key` | None: nothing |
 | columns of fixed width | `fixed_columns` | None: they are read in Python |
-| the same in memory | `array_columns` | there are none |
+| columns that are arrays in memory | `array_columns` | there are none |
 | rows of different sizes | `ragged_rows` | None: they are read in Python |
 | row groups that are decoded as wholes | `row_grouping`, `row_groups` | "no": there are none |
 | a file of sound | `sound_file` | the bytes that `gather_all` returns |
@@ -143,8 +143,8 @@ class Rows(ABC):
         path: Where they come from, for messages.
         schema: The fields of a sample.
         max_pixels: Images with more pixels, as stored, are errors of their samples.
-        max_unzipped_bytes: Zipped files that hold more, and sounds that take more when they are
-            decoded, are errors of their samples.
+        max_unzipped_bytes: Compressed files that are larger when they are unzipped, and sounds that
+            are larger when they are decoded, are errors of their samples.
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
         upright: Whether images in files are turned as their EXIF orientation says.
@@ -340,9 +340,9 @@ class Rows(ABC):
         return None
 
     def array_columns(self, fields: Sequence[str]) -> Mapping[str, NDArray[Any]]:
-        """Returns those of the fields that are arrays in memory, (rows, ...), by name.
+        """Returns the arrays, (rows, ...), of those fields that are arrays in memory, by name.
 
-        The items of a row lie side by side, and the rows in ascending order.
+        Each row is contiguous, and the rows lie in ascending order.
         """
         return {}
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _RANDOM = random.SystemRandom()  # not the `random` module, whose state and seed are the user's
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-FETCHES = 6  # of data that arrives damaged; what is damaged each time is damaged at the source
+FETCHES = 6  # most fetches of damaged data; if each one is damaged, so is the source
 _BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
 
 
@@ -38,9 +38,9 @@ class Transfers:
             self.retries += 1
 
     def fetches(self) -> Iterator[bool]:
-        """Yields for each attempt at fetching data that arrives damaged; True for the last one.
+        """Yields whether it is the last one, for each attempt to fetch data that arrives damaged.
 
-        Every attempt but the first is counted.
+        All attempts after the first are counted.
         """
         for number in range(1, FETCHES + 1):
             if number > 1:

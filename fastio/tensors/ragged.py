@@ -20,7 +20,7 @@ from fastio.engine.ragged import (
 )
 from fastio.schema import Field
 
-# Without lengths, torch before 2.5 reads them from the offsets, which waits for the device.
+# Without lengths, torch before 2.5 computes them from the offsets, which waits for the device.
 _TAKES_LENGTHS = (
     "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 )

@@ -106,7 +106,7 @@ class ResultWriter:
             put = self._array(value, "image")
         else:
             put = self._tree(value)
-        # Equal ones are one object, which is pickled once.
+        # Equal sizes share one object, which is pickled once.
         if type(put) is type(self._last) is Lying and put == self._last:
             return self._last
         self._last = put

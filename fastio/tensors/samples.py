@@ -52,10 +52,10 @@ def seed_torch(seed: int) -> None:
 
 
 def become_worker(number: int, count: int) -> None:
-    """Makes this process a worker of a loader, as torch sees it.
+    """Makes torch regard this process as a worker of a loader.
 
-    torch computes in the calling thread only, as in DataLoader's worker processes, and
-    `torch.utils.data.get_worker_info()` has the numbers of the worker, but no dataset.
+    torch then computes in the calling thread only, as in DataLoader's worker processes, and
+    `torch.utils.data.get_worker_info()` returns these numbers, without a dataset.
 
     Args:
         number: the number of the worker.

@@ -143,13 +143,13 @@ def load(path: Path) -> dict[str, Any]:
 def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> int:
     """Compares the settings of a checkpoint with those of the run that continues from it.
 
-    The run may have more epochs. If its learning rate is constant, it may have fewer, too.
+    The run may have more epochs than the checkpoint, and with a constant learning rate also fewer.
 
     Returns:
         The number of epochs of the run that wrote the checkpoint.
 
     Raises:
-        CheckpointError: Others differ; the error names them.
+        CheckpointError: Other settings differ; the error names them.
     """
     before, constant = saved.get("epochs", 0), own["schedule"] == "constant"
     if constant or own["epochs"] > before:

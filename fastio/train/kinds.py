@@ -120,7 +120,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
         raise fastio.TrainError(f"{options.data} has no images; its fields are {listed(fields)}")
     named = (name for name in ("label", "class", "cls") if name in fields)
     labels = Labels.of(options.data, settings.label or next(named, "label"))
-    parts = (images[0], labels.field) if schema.structure == "dict" else (0, 1)  # of a batch
+    parts = (images[0], labels.field) if schema.structure == "dict" else (0, 1)  # in a batch
 
     def read(data: str, place: Place, train: bool) -> dict[str, Any]:
         crop: list[Any] = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
@@ -140,7 +140,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
 
     def target(batch: Any) -> Tensor:
         found: Tensor = batch[labels.field] if isinstance(batch, dict) else batch[1]
-        return found if found.is_floating_point() else found.long()  # mixed, or class numbers
+        return found if found.is_floating_point() else found.long()  # mixed labels, or numbers
 
     return LearnedTask(
         "image",
@@ -183,7 +183,7 @@ def augmentations(name: str, size: int) -> list[Any]:
 
 
 def mixing(settings: ImageSettings, classes: int, image: int | str, label: int | str) -> list[Any]:
-    """Returns the transform of whole batches that the settings ask for; none without.
+    """Returns a list with the transform of whole batches, or without any if nothing is mixed.
 
     Args:
         settings: The settings.

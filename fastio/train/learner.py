@@ -46,12 +46,12 @@ class Learner:
     Attributes:
         model: The model, whose weights are trained.
         called: The model as it is called in training: inside DDP, compiled, ...
-        averaged: A copy of the model whose weights and buffers are the moving averages of the
-            trained ones, beginning with the initial ones; None without `ema`.
+        averaged: A copy of the model with the moving averages of its weights and buffers, which
+            begin with the initial values; None without `ema`.
         optimizer, scheduler, scaler: Those of torch.
 
     Raises:
-        TrainError: A model with lazy layers is to be averaged.
+        TrainError: `ema` is given, and the model has lazy layers.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Learner:
         return torch.stack(losses).sum()
 
     def reschedule(self, steps: int) -> None:
-        """Sets rates and schedule to those of the options' schedule after some steps.
+        """Replaces the schedule by the one of the options, after a number of steps.
 
         Args:
-            steps: How often the schedule has been stepped.
+            steps: How many steps of the schedule have been made.
         """
         fresh = make_optimizer(self.model, self._options, self._lr)
         scheduler = make_scheduler(fresh, self._options, self._steps_per_epoch, self._lr)
@@ -138,10 +138,10 @@ def _copied(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
-    """Moves averages of weights and floating buffers towards a model's; copies other buffers.
+    """Updates the averages of weights and floating-point buffers; copies other buffers.
 
-    The GPU is not waited for. AveragedModel of torch, which counts its steps in a tensor that it
-    copies to the device, waits for it in each.
+    This does not wait for the GPU. torch's AveragedModel waits in every step, because it counts
+    steps in a tensor that it copies to the device.
 
     Args:
         averaged: A copy of the model; each value becomes decay * value + (1 - decay) * model's.

@@ -48,8 +48,8 @@ class Result:
         steps: The number of steps of the optimizer.
         reason: Why the run ended: "done", "early stopping" or "interrupted".
         signal: The number of the signal that interrupted it, or 0.
-        model: The trained model, with `ema` that of averaged weights; with early stopping, that of
-            the best epoch.
+        model: The trained model; with `ema`, the one with averaged weights. With early stopping, it
+            has the weights of the best epoch.
     """
 
     history: list[Record]

@@ -58,10 +58,10 @@ def classification(smoothing: float = 0.0) -> Objective:
 
 
 def classified(scores: Tensor, labels: Tensor, valid: int, smoothing: float = 0.0) -> Outcome:
-    """Returns the summed cross-entropy of scores (N, classes) and labels, and how many of the first
-    `valid` samples have the highest score at their label.
+    """Returns the summed cross-entropy and the correct answers of the first `valid` samples.
 
-    Labels are int64 (N,), or probabilities, float32 (N, classes), whose highest is the label.
+    The scores are (N, classes). An answer is correct if the label has the highest score. Labels are
+    int64 (N,), or probabilities, float32 (N, classes); the most probable class is then the label.
     """
     scores, labels = scores[:valid].float(), labels[:valid]
     loss = functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing)

@@ -40,8 +40,8 @@ class Options:
         warmup: Length of the learning rate warm-up in epochs, for example 0.5.
         label_smoothing: Label smoothing of the cross-entropy loss, 0.0 to 1.0.
         clip_grad_norm: Maximum total norm of the gradients (default: no clipping).
-        ema: Evaluate an exponential moving average of the weights, with this decay per step, above
-            0.0 and below 1.0 (default: the weights themselves).
+        ema: Keep and evaluate an exponential moving average of the weights, with this decay per
+            step, above 0.0 and below 1.0 (default: no average).
         amp: Mixed precision; fp16 scales gradients (default: float32).
         seed: Seed of weights, order, augmentation and dropout.
         deterministic: Give bit-identical results in every run on the same machine; may be slower.
@@ -60,7 +60,7 @@ class Options:
         checkpoint_dir: Folder for last.pt, best.pt and history.json.
         checkpoint_every: Also save a checkpoint every this many steps.
         resume: Continue exactly from last.pt of the checkpoint folder, if it exists. With more
-            epochs than the run had, the schedule is computed anew for their number.
+            epochs than the run had, the schedule is computed anew for the new number of epochs.
         log_every: Number of steps between two logged points.
         tensorboard: Write TensorBoard event files to this folder; needs fastio[tensorboard].
         visdom: Plot on the visdom server at this URL; needs fastio[visdom].
@@ -132,8 +132,9 @@ class Options:
         """Returns the options that a resumed checkpoint must have in common with the run, as JSON
         values.
 
-        The batch is left out: what counts is the samples of a step, which the loop knows. Data is
-        known by the loader. The run itself compares the number of epochs, which may grow.
+        The batch is left out: what counts is the samples of a step, which the loop knows. The
+        loader's state identifies the data. The number of epochs, which may grow, is compared
+        separately.
         """
         names = [field.name for field in dataclasses.fields(self)]
         decides = names[: names.index("val_batch_size")]
@@ -158,9 +159,9 @@ class ImageSettings:
             the distribution Beta(ALPHA, ALPHA), for example 0.8. 0.0 mixes nothing.
         cutmix: Replace a rectangle of each image by that of another image of the batch; its area
             has the distribution Beta(ALPHA, ALPHA), for example 1.0. 0.0 replaces nothing. With
-            both, half of the batches have each.
-        repeat: How often an image occurs in an epoch, each time with random draws of its own. An
-            epoch has as many samples as with 1.
+            mixup and cutmix, each batch uses one of the two at random.
+        repeat: How often an image occurs in an epoch, each time with random draws of its own. The
+            number of samples per epoch stays the same, so that an epoch has fewer images.
     """
 
     model: str = "resnet18"

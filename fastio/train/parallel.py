@@ -189,9 +189,9 @@ def prepare(model: nn.Module, place: Place, options: Options, trained: bool = Tr
     Args:
         model: The model.
         place: This process.
-        options: Of the run.
-        trained: Whether it is trained. FSDP keeps what it gathers of its root module for the
-            backward pass, and of a model that is only evaluated nothing.
+        options: The options of the run.
+        trained: Whether the model is trained. FSDP then keeps the gathered weights of the root
+            module for the backward pass; for a model that is only evaluated it keeps none.
     """
     if place.parallel == "fsdp":
         _shard(model, place, options, None if trained else True)

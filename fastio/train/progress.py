@@ -89,8 +89,8 @@ class Bar(Monitor):
         if options.ema is not None and 1 / (1 - options.ema) > steps_in_all:
             self._print(
                 f"--ema {options.ema} averages about {1 / (1 - options.ema):,.0f} steps, and the "
-                f"run has {steps_in_all:,}: the average is mostly of the initial weights. Use a "
-                "lower decay"
+                f"run has {steps_in_all:,}: the initial weights dominate the average. Use a lower "
+                "decay"
             )
         if place.parallel == "dp":
             faster = "torchrun --nproc-per-node N -m fastio train ... (ddp) is faster than dp"

@@ -117,9 +117,9 @@ class Run:
     Attributes:
         learner: The model with its optimizer, schedule and scaler.
         model: The model, whose weights are trained.
-        result: The model whose weights the run results in: with `ema` their averages, else `model`.
-        evaluated: `result` as it is called to evaluate.
-        prolonged: What a resumed run with another number of epochs does, in a few lines; else None.
+        result: The model that is the result of the run: with `ema` the averaged one, else `model`.
+        evaluated: `result` as it is called for evaluation.
+        prolonged: A message about a resumed run with another number of epochs; None for others.
         interrupted: The number of the signal that ends the run, or 0.
         units: Those that this process trained on in the epoch under way; see `Task.size`.
     """
@@ -333,7 +333,7 @@ class Run:
             checkpoint.restore_rng_state(content["rng"][self.place.rank], self.place.device)
 
     def _prolong(self, before: int, scheduler: Mapping[str, Any]) -> None:
-        """Goes on with the schedule of another number of epochs than the run had before."""
+        """Continues with the schedule of another number of epochs, and sets `prolonged`."""
         self.learner.reschedule(scheduler["last_epoch"])
         old, (new, *_) = scheduler["_last_lr"][0], self.learner.scheduler.get_last_lr()
         epochs, schedule = self.options.epochs, self.options.schedule
@@ -342,15 +342,15 @@ class Run:
         warmed = round(self.options.warmup * self.steps_per_epoch)
         if schedule == "constant" and warmed < min(before, epochs) * self.steps_per_epoch:
             self.prolonged = (
-                f"{said}The learning rate is constant: {new:.2e} as before, and the result that of "
-                f"{epochs} epochs from the beginning"
+                f"{said}The learning rate is constant: {new:.2e} as before. The result is that of "
+                f"a run with {epochs} epochs from the beginning"
             )
             return
         self.prolonged = (
             f"{said}The schedule {schedule} is computed anew for {epochs} epochs: the learning "
-            f"rate goes on at {new:.2e}, where it had come to {old:.2e}, and the warm-up is not "
-            f"repeated. The steps until here followed the schedule of {had}, so the "
-            f"result is not that of {epochs} epochs from the beginning"
+            f"rate changes from {old:.2e} to {new:.2e}, and the warm-up is not repeated. The steps "
+            f"before followed the schedule of {had}, so the result is not that of {epochs} epochs "
+            "from the beginning"
         )
 
     def restore_best(self) -> None:

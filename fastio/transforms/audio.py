@@ -18,7 +18,7 @@ Crop = Literal["random", "center", "start"]
 _CROPS = ("random", "center", "start")
 _DTYPES = ("float32", "int16")
 _WORD = 1 << 64
-_READ_BYTES = 16 << 20  # at a time, of files whose header may claim anything
+_READ_BYTES = 16 << 20  # per read: the header may claim any number of frames
 # A frame of MP3 needs bits of those before it: behind a seek, libmpg123 gives other samples.
 _INEXACT = ("MP3", "MPEG")
 
@@ -103,7 +103,8 @@ class AudioDecode:
         Args:
             file: a path, or an open binary file that can seek.
             key: uint64 that decides where a random crop begins.
-            max_bytes: largest size of the wanted frames, all channels, before and after resampling.
+            max_bytes: limit of the size of the wanted frames in all channels, before and after
+                resampling.
 
         Returns:
             float32 or int16 (C, frames), frames at most `length`.
@@ -144,7 +145,7 @@ class AudioDecode:
         if wanted is not None and sound.frames > wanted:
             begin = self._begin(sound.frames - wanted, key)
         if sound.format in _INEXACT:
-            sound.seekable = lambda: False  # else soundfile seeks after each read
+            sound.seekable = lambda: False  # otherwise soundfile seeks after each read
         elif begin and sound.seekable():
             sound.seek(begin)
             begin = 0

@@ -1,4 +1,4 @@
-"""Does a network learn the same from fastio's images as from Pillow's? Losses and accuracies.
+"""Compares losses and accuracies of networks that learn from fastio's images and from Pillow's.
 
     .venv/bin/python benchmarks/accuracy.py [--count 3600] [--epochs 3] [--seeds 3] [--json FILE]
     .venv/bin/python benchmarks/accuracy.py --recipes all --count 800 --epochs 24 --size 112
@@ -9,9 +9,10 @@ folder, and with fastio from the photos packed as blocks; with each for several 
 order and crops. Each network is evaluated on other photos, on the pixels that its own loader gives
 and on Pillow's.
 
-With --recipes, it is trained with whole recipes of augmentation: with those of fastio, from blocks,
-and with the same ones of torchvision v2 in a DataLoader, which decodes with Pillow. Mixup and
-CutMix are then torchvision's in the DataLoader's collate_fn, as its documentation has them.
+With --recipes, the network is trained with whole recipes of augmentation: once with fastio's
+transforms on blocks, and once with the same transforms of torchvision v2 in a DataLoader, which
+decodes with Pillow and has torchvision's Mixup and CutMix in its collate_fn, as torchvision's
+documentation describes.
 
 What to look at: the difference of the means (the last epoch's training loss, the accuracy) against
 what chance alone makes of it, half the width of the 95% interval of a difference of two means
@@ -64,12 +65,12 @@ STUDENT_T = {2: 4.303, 4: 2.776, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 14: 2
 
 @dataclass(frozen=True)
 class Recipe:
-    """What follows RandomResizedCrop and RandomHorizontalFlip.
+    """A recipe of augmentation: the steps after RandomResizedCrop and RandomHorizontalFlip.
 
     Attributes:
         pixels: (torchvision.transforms.v2 or fastio, size) -> the steps before Normalize.
-        erasing: probability of RandomErasing after it.
-        mixed: parameters of Mixup and CutMix, one of which each batch has; None for neither.
+        erasing: probability of RandomErasing after Normalize.
+        mixed: parameters of Mixup and CutMix, of which each batch uses one; None for neither.
     """
 
     pixels: Callable[[Any, int], list[Any]]
@@ -104,7 +105,7 @@ class Mixed:
 
 
 def torchvision_loader(settings: Settings, recipe: Recipe) -> DataLoader[Any]:
-    """The photos to train with through torchvision's own transforms."""
+    """Returns a DataLoader of the training photos with a recipe of torchvision's transforms."""
     vision = plain_torchvision.load()
     v2 = vision.transforms.v2
     steps = [v2.ToImage(), v2.RandomResizedCrop(settings.size), v2.RandomHorizontalFlip()]
@@ -130,7 +131,7 @@ def torchvision_loader(settings: Settings, recipe: Recipe) -> DataLoader[Any]:
 
 
 def recipe_loader(settings: Settings, recipe: Recipe, seed: int) -> fastio.Loader:
-    """The same through fastio, from blocks."""
+    """Returns a Loader of the packed training photos with a recipe of fastio's transforms."""
     steps = [fastio.RandomResizedCrop(settings.size), fastio.RandomHorizontalFlip()]
     steps += [*recipe.pixels(fastio, settings.size), fastio.Normalize(MEAN, STD)]
     if recipe.erasing:
@@ -156,7 +157,7 @@ def recipe_loader(settings: Settings, recipe: Recipe, seed: int) -> fastio.Loade
 def loader(
     settings: Settings, kind: str, part: str, seed: int = 0, recipe: Recipe | None = None
 ) -> Iterator[Any]:
-    """One way to load a part, "train" or "val"; a recipe is for training."""
+    """Yields a loader of one kind for a part, "train" or "val"; recipes apply to training only."""
     if recipe is not None and part == "train":
         if kind == TORCHVISION:
             torch.manual_seed(seed)
@@ -256,7 +257,7 @@ def verdicts(found: dict[str, list[Run]]) -> list[str]:
 
 
 def recipe_table(found: dict[str, dict[str, list[Run]]]) -> Table:
-    """Both ways side by side for each recipe; each network evaluated on its own pixels."""
+    """Returns a table of each recipe; each network is evaluated on the pixels of its own loader."""
     out = new_table("recipe", "figure", TORCHVISION, "fastio", "difference", "chance, 95%", "")
     for name, runs in found.items():
         theirs, ours = runs[TORCHVISION], runs[BLOCKS]
@@ -314,7 +315,7 @@ def main() -> None:
         nargs="+",
         choices=[*RECIPES, "all"],
         default=[],
-        help="augmentations to train with; without, crops and flips alone",
+        help="recipes to train with (default: crops and flips only)",
     )
     parser.add_argument("--work", type=Path, help="where to keep the photos, or find them")
     parser.add_argument("--json", type=Path, help="write all figures there")

@@ -132,7 +132,7 @@ def linked(files: Sequence[Path], count: int, target: Path) -> Path:
 
 
 def native_program(name: str, folder: Path, source: Path = ROOT) -> Path:
-    """The program native/bench/NAME.cpp of a checkout, built in `folder` as far as needed."""
+    """Builds the program native/bench/NAME.cpp of a checkout in `folder`, and returns its path."""
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     options = ["-G", "Ninja", "-DFASTIO_MODULE=OFF", "-DFASTIO_BENCH=ON"]
     program = folder / f"fastio_bench_{name}"

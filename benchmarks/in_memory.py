@@ -1,4 +1,4 @@
-"""Samples a second of data that is in memory: fastio.Loader beside DataLoader and plain indexing.
+"""Compares fastio.Loader, DataLoader and plain indexing on data in memory, in samples per second.
 
     .venv/bin/python benchmarks/in_memory.py [--rows 50000] [--rounds 5] [--json FILE]
 
@@ -6,8 +6,8 @@
   ToTensor, Normalize), in batches of 512, shuffled. DataLoader uses two workers, fastio one thread
   or two.
 - table: a TensorDataset of 40 columns, as one tensor (rows, 40) of float32, or as 40 tensors
-  (rows,), beside a DataLoader without workers (which is faster here than with them) and beside an
-  index into the tensors by hand, `x[permutation[i : i + batch]]`.
+  (rows,). It is compared with a DataLoader without workers (which is faster here than one with
+  workers), and with indexing the tensors by hand, `x[permutation[i : i + batch]]`.
 - small: the same table in batches of 16.
 
 A round runs each loader once; the table has medians of rounds. Nothing else should run on the
@@ -43,7 +43,7 @@ Loaders = dict[str, Callable[[], Iterable[Any]]]
 
 
 def cifar(rows: int) -> Any:
-    """A CIFAR10 of random pixels, with the transforms of most recipes."""
+    """Returns a CIFAR10 of random pixels, with the transforms of most recipes."""
     torchvision = plain_torchvision.load()
     transforms = torchvision.transforms
     dataset = torchvision.datasets.CIFAR10.__new__(torchvision.datasets.CIFAR10)
@@ -100,7 +100,7 @@ def table(rows: int, batch: int, several: bool) -> Loaders:
 
 
 def epoch(batches: Iterable[Any], most_s: float) -> float:
-    """Samples a second of one epoch, which ends early after `most_s` seconds."""
+    """Returns the samples per second of one epoch, which ends early after `most_s` seconds."""
     samples, began = 0, time.perf_counter()
     for batch in batches:
         samples += len(batch[0])
@@ -123,7 +123,7 @@ def report(result: dict[str, Any]) -> None:
     out = console()
     out.print(machine_line())
     for title, rates in result["rates"].items():
-        found = new_table(title, "samples/s", "of DataLoader", "of by hand")
+        found = new_table(title, "samples/s", "of DataLoader", "of hand indexing")
         first = next(iter(rates.values()))
         for name, rate in rates.items():
             hand = f"{rate / rates['by hand']:.2f}" if "by hand" in rates else "-"

@@ -1,13 +1,14 @@
-"""Operations on the pixels of an image, on one core: microseconds on each instruction set.
+"""Measures operations on the pixels of an image on one core, in microseconds per instruction set.
 
     .venv/bin/python benchmarks/pixels.py [--against CHECKOUT] [--part NAME] [--instructions]
 
-The native program that native/bench/pixels.cpp is built to runs each operation on a made image of
-three channels, which lies in the cache. Medians of the rounds of all turns; --against runs the
-program of another checkout in turns with this one, so that a clock that drifts does it to both.
+The script builds the native program native/bench/pixels.cpp, which runs each operation on a
+generated image of three channels that fits into the processor's cache. The table has the medians of
+all rounds. With --against, the program of another checkout is run in turns with this one, so that a
+change of the clock frequency affects both.
 
---instructions counts the instructions of an operation with valgrind's callgrind, which knows no
-AVX-512; other programs on the machine do not change these figures.
+--instructions counts the instructions of an operation with valgrind's callgrind, which does not
+support AVX-512. Other programs on the machine do not change these figures.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from common import (
     write_json,
 )
 
-# Of a program: of each part, of each level.
+# The figures of one program: part -> instruction set -> values.
 Figures = dict[str, dict[str, list[float]]]
 
 
 def run(program: Path, rounds: int, size: int, level: str, part: str) -> Figures:
-    """One turn of a program."""
+    """Runs a program once, and returns its figures."""
     command = [str(program), str(rounds), str(size), level, part]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -48,7 +49,7 @@ def run(program: Path, rounds: int, size: int, level: str, part: str) -> Figures
 
 
 def times(programs: list[Path], arguments: argparse.Namespace) -> list[Figures]:
-    """The microseconds that each program found, in turns."""
+    """Returns the microseconds that each program measured; the programs run in turns."""
     found: list[Figures] = [{} for _ in programs]
     for _ in range(arguments.turns):
         for figures, program in zip(found, programs, strict=True):
@@ -60,7 +61,7 @@ def times(programs: list[Path], arguments: argparse.Namespace) -> list[Figures]:
 
 
 def instructions(programs: list[Path], arguments: argparse.Namespace) -> list[Figures]:
-    """Thousands of instructions of an operation: what each round after the first adds."""
+    """Returns thousands of instructions of each operation: what a round after the first adds."""
     found: list[Figures] = [{} for _ in programs]
     parts = run(programs[0], 1, arguments.size, "portable", arguments.part)
     with temporary_folder() as work:

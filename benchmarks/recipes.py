@@ -54,7 +54,7 @@ CROP = [fastio.RandomResizedCrop(SIZE), fastio.RandomHorizontalFlip()]
 
 
 def jitter(v: Any, size: int = SIZE) -> list[Any]:
-    """The colours of SimCLR and BYOL; the blur's kernel is a tenth of the image."""
+    """Returns SimCLR's changes of colour and its blur, with a kernel of a tenth of the image."""
     return [
         v.RandomApply([v.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
         v.RandomGrayscale(0.2),

@@ -270,7 +270,7 @@ class Table:
 
     def set_memory(self, shard: int, arrays: Sequence[Annotated[NDArray, dict(device='cpu', writable=False)]]) -> None:
         """
-        arrays: the rows of each column, of any type. They are kept, and used where they lie.
+        arrays: the rows of each column, of any type. The table keeps the arrays alive and reads from them without a copy.
         """
 
     def unset(self, shard: int) -> None: ...

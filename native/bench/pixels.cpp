@@ -1,10 +1,11 @@
 // Times operations on the pixels of one image and prints JSON. benchmarks/pixels.py builds and runs
-// it, and says what the figures mean.
+// this program, and describes the figures.
 //
 //   pixels ROUNDS SIZE LEVEL PART
 //
 // SIZE is at least 128. LEVEL is portable, avx2, avx512 or all; PART is a name of kParts or all. A
-// round runs every part on every instruction set; printed are the microseconds of each round.
+// round runs every part on every instruction set. The program prints the microseconds of each
+// round.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -30,7 +31,7 @@ struct Part {
   PixelFill fill{};
 };
 
-// Of an image of 224 x 224 pixels.
+// Parameters for an image of 224 x 224 pixels.
 const PixelFill kSmooth{{}, false, true};
 const PixelFill kFilled{{120, 110, 100}, true, true};
 constexpr Numbers kRotation{30, 0, 0, 1};
@@ -73,7 +74,7 @@ const char* name_of(Simd level) {
   return level == Simd::avx512 ? "avx512" : level == Simd::avx2 ? "avx2" : "portable";
 }
 
-// Smooth shapes with noise, as photos have them.
+// Returns smooth shapes with noise, which resemble a photo.
 std::vector<std::uint8_t> picture(int size) {
   std::vector<std::uint8_t> out;
   std::uint32_t state = 1;
@@ -108,12 +109,12 @@ int run(int rounds, int size, const std::string& level_asked, const std::string&
   std::vector<std::uint8_t> pixels(photo.size());
   const Planes image{pixels.data(), 3, size, size};
   PixelRunner runner;
-  // Of each part, of each level.
+  // found[part][level]: the times of the rounds.
   std::vector<std::vector<std::vector<double>>> found(
       kParts.size(), std::vector<std::vector<double>>(levels.size()));
-  for (int round = -1; round < rounds; ++round)  // the first one, which allocates, does not count
+  for (int round = -1; round < rounds; ++round)  // round -1 allocates memory and is not counted
     for (std::size_t p = 0; p < kParts.size(); ++p) {
-      // The parts of a mix need each other.
+      // The parts of a mix run only together.
       const bool mixes = kParts[p].op >= PixelOp::mix_begin && part_asked.rfind("mix", 0) == 0;
       if (part_asked != "all" && part_asked != kParts[p].name && !mixes) continue;
       for (std::size_t i = 0; i < levels.size(); ++i) {

@@ -72,7 +72,7 @@ struct SharedFiles {
 struct SharedMapping {
   std::shared_ptr<const Mapping> value;
 };
-// An array of any type and strides, which is only read.
+// An array of any type and strides, from which native code only reads.
 using Source = nb::ndarray<nb::ro, nb::device::cpu>;
 struct SharedTable {
   explicit SharedTable(std::shared_ptr<Table> table) : value(std::move(table)) {}
@@ -88,7 +88,7 @@ struct SharedTable {
   }
 
   std::shared_ptr<Table> value;
-  std::vector<Source> memory;  // arrays that shards lie in; gathers keep them too
+  std::vector<Source> memory;  // arrays that hold the shards; gathers also keep them
 };
 
 // Raises the exception that stands for a bad status; returns for a good one.

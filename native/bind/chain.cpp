@@ -18,7 +18,7 @@ std::array<std::int32_t, 12> numbers_of(const CropPlan& p) {
           p.window_height, p.window_width, p.flip_horizontal, p.flip_vertical};
 }
 
-// False for those that other steps of a chain add in their places.
+// Whether Python may ask for an operation. The others are added by steps of a chain.
 bool stands_alone(PixelOp op) {
   switch (op) {
     case PixelOp::one_channel:

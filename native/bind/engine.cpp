@@ -237,12 +237,12 @@ HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
 // What becomes of each image, and where it goes to; null: the images keep their own sizes.
 using ViewArguments = std::tuple<const SharedChain*, bool, Normalize, std::optional<Memory>>;
 
-// Images in memory: of which array, and whether they are (channels, height, width).
+// Images in memory: the array, and whether the images are (channels, height, width).
 using MemoryArguments = std::tuple<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>, bool>;
 
 using ImageSource = std::variant<const SharedFiles*, MemoryArguments>;
 
-// Where images lie; an array is added to `sources`, which keep it.
+// Returns where images lie. An array is added to `sources`, which keep it alive.
 ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) {
   if (const auto* files = std::get_if<const SharedFiles*>(&source)) {
     if (!*files) throw nb::type_error("files is None");
@@ -324,7 +324,7 @@ HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::in
   check_rows(*table.value, kept);
   auto slot = std::make_shared<GatherSlot>(table.value, std::move(kept),
                                            check_outs(*table.value, out, rows.size()));
-  // Rows in memory: a thread would take longer to wake up than to copy so few bytes.
+  // Waking up a thread would take longer than to copy so few bytes from memory.
   constexpr std::size_t kFewBytes = 32 << 10;
   const bool here = !table.memory.empty() && slot->bytes() <= kFewBytes && !held.engine.closed();
   std::vector<Memory> memory;

@@ -66,7 +66,7 @@ void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mappin
   raise_for(self.value->set(shard, mapping.value, places, std::move(kept)));
 }
 
-// Each array's rows lie stride(0) apart, and the items of a row side by side.
+// The rows of an array lie stride(0) items apart; the items of a row are contiguous.
 void set_memory(SharedTable& self, std::size_t shard, std::vector<Source> arrays) {
   std::vector<MemoryColumn> columns;
   for (const Source& array : arrays) {
@@ -165,7 +165,8 @@ void bind_table(nb::module_& m) {
            "columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: "
            "(begin of each row's and the end, start, length).")
       .def("set_memory", &set_memory, nb::arg("shard"), nb::arg("arrays"),
-           "arrays: the rows of each column, of any type. They are kept, and used where they lie.")
+           "arrays: the rows of each column, of any type. The table keeps the arrays alive and "
+           "reads from them without a copy.")
       .def(
           "unset", [](SharedTable& self, std::size_t shard) { self.value->unset(shard); },
           nb::arg("shard"))

@@ -13,7 +13,7 @@ inline uint8_t sharpened(uint8_t v, uint16_t around, const PixelSharpen& how) {
   return to_byte(static_cast<uint16_t>(both + how.more));
 }
 
-// here: of a row, sums: of each column's three pixels.
+// here: the pixels of a row. sums: for each column, the sum of its three pixels around the row.
 template <bool Subtract>
 void sharpen_row(const uint8_t* here, const uint16_t* sums, size_t width, const PixelSharpen& how,
                  uint8_t* out) {
@@ -30,7 +30,7 @@ void sharpen_row(const uint8_t* here, const uint16_t* sums, size_t width, const 
   };
   if (width >= kWords + 2) {
     for (; x + kWords < width; x += kWords) some(x);
-    some(width - 1 - kWords);  // some of them for the second time
+    some(width - 1 - kWords);  // a part of them for the second time
     return;
   }
 #endif
@@ -78,7 +78,7 @@ void weigh_each(const PixelTaps& taps, size_t n, uint16_t* words, uint8_t* bytes
 }
 
 #ifdef FASTIO_X86
-// Compilers do not keep the sums in registers by themselves.
+// Written so that the sums stay in registers, which compilers do not achieve by themselves.
 template <size_t Count>
 void weigh_at(const PixelTaps& taps, size_t i, uint16_t* words, uint8_t* bytes) {
   Lanes sum[Count];
@@ -99,7 +99,7 @@ void weigh_at(const PixelTaps& taps, size_t i, uint16_t* words, uint8_t* bytes) 
   }
 }
 
-// The last pixels are computed twice where they do not fill a register.
+// If n is not a multiple of the registers' size, some of the last pixels are computed twice.
 template <size_t Count>
 bool weigh_by(const PixelTaps& taps, size_t n, uint16_t* words, uint8_t* bytes) {
   constexpr size_t kSome = Count * kWords;

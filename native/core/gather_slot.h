@@ -21,10 +21,10 @@ class GatherSlot : public Slot {
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
 
-  // Fills all rows in this thread, of a slot that is not queued.
+  // Fills all rows in the calling thread. Only for a slot that is not queued.
   void fill_here();
 
-  std::size_t bytes() const;  // of all rows in the batch
+  std::size_t bytes() const;  // size of all rows in the batch
 
  protected:
   std::vector<Failure> noted() const override;

@@ -275,7 +275,7 @@ Status ImageDecoder::read_region(const ImageRequest& request, const Reading& rea
   return status.ok() ? convert(reading, upright, out) : status;
 }
 
-// The pixels of a rectangle of a stored image that lies in planes.
+// Reads the pixels of a rectangle of a stored image whose channels are planes.
 Status ImageDecoder::interleave(const ImageRequest& request, const Reading& reading,
                                 const Rect& region, Pixels& out) {
   const std::ptrdiff_t channels = reading.source_channels, width = reading.stored_width;
@@ -337,8 +337,8 @@ Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading,
   const auto width = static_cast<std::size_t>(view.plan.window_width);
   const bool planar = store.layout == Layout::chw || augmented;
   const bool expanded = reading.channels != task.channels;  // gray to RGB
-  // What is cropped again moves to other memory, and must be followed by kReadPad readable bytes,
-  // which the room in the batch is not.
+  // An image that is cropped again is moved to other memory, which has kReadPad readable bytes
+  // after it. The image's memory in the batch has not.
   const bool moves = !view.drawn.crops.empty() || view.drawn.height != view.plan.window_height ||
                      view.drawn.width != view.plan.window_width;
   const bool stored_so =

@@ -10,8 +10,9 @@
 namespace fastio {
 namespace {
 
-// Rows a thread claims at a time: one, so that the last rows of a batch are shared evenly; of small
-// raw images, which take a microsecond each, so many that their claims cost little beside them.
+// The number of rows that a thread claims at a time: one, so that the last rows of a batch are
+// shared evenly. Small raw images take a microsecond each, so that a thread claims several of them,
+// or the claims would take a notable part of the time.
 constexpr std::int64_t kClaimBytes = 64 << 10;
 constexpr std::int64_t kMostClaimed = 32;
 
@@ -130,8 +131,8 @@ Status ImageSlot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) 
   return status;
 }
 
-// The bytes of a row in memory. Only raw pixels are used where they lie: nothing that is checked
-// and then used may change meanwhile.
+// Finds the bytes of a row in memory. Only raw pixels are read without a copy: other bytes are
+// checked before they are used, and must not change in between.
 Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const {
   const std::int64_t offset = reads_.offset[row], length = reads_.length[row];
   const auto size = static_cast<std::int64_t>(bytes_.size);

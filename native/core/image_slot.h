@@ -25,14 +25,14 @@ struct ImageReads {
   std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
 };
 
-// Where the bytes of a batch's images lie: in files, or in the caller's memory, which stays there
-// until the slot is done.
+// Where the bytes of a batch's images lie: in files, or in the caller's memory, which the caller
+// keeps until the slot is done.
 struct ImageBytes {
   ImageBytes(std::shared_ptr<FileSet> in_files) : files(std::move(in_files)) {}
   ImageBytes(const std::uint8_t* begin, std::size_t bytes, bool in_planes)
       : memory(begin), size(bytes), planar(in_planes) {}
 
-  std::shared_ptr<FileSet> files;        // null: in memory
+  std::shared_ptr<FileSet> files;        // null: the images are in memory
   const std::uint8_t* memory = nullptr;  // offsets count from here
   std::size_t size = 0;
   bool planar = false;  // raw images in memory are (channels, height, width)

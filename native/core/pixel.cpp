@@ -17,7 +17,7 @@ using Table = std::array<std::uint8_t, 256>;
 using Histogram = std::array<std::uint32_t, 256>;
 
 constexpr double kOne = 1 << 15;       // a factor of 1 in PixelScale and saturate, of bytes << 8
-constexpr double kMostFactor = 1.999;  // that they take
+constexpr double kMostFactor = 1.999;  // the largest factor that they support
 
 const PixelKernels& kernels() { return pixel_kernels(); }
 
@@ -45,7 +45,7 @@ void scale(const Planes& image, double factor, double offset) {
   kernels().scale(image.data, image.bytes(), how);
 }
 
-// Of factors too large for 16 bits, in torchvision's steps.
+// For factors that are too large for 16 bits; the arithmetic is torchvision's, step by step.
 void saturate_much(const Planes& image, double factor) {
   std::uint8_t *r = image.plane(0), *g = image.plane(1), *b = image.plane(2);
   for (std::size_t i = 0; i < image.pixels(); ++i) {
@@ -55,9 +55,10 @@ void saturate_much(const Planes& image, double factor) {
   }
 }
 
-// How often each byte occurs; n >= 1.
+// Counts how often each byte value occurs; n >= 1.
 Histogram histogram_of(const std::uint8_t* bytes, std::size_t n) {
-  // Eight counts of each: neighbouring pixels are often equal, and would wait for each other.
+  // Eight counters per value: neighbouring pixels are often equal, and increments of one counter
+  // would wait for each other.
   std::array<Histogram, 8> counts{};
   std::size_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -77,16 +78,16 @@ std::int32_t mirrored(std::int32_t at, std::int32_t size) {
   return at >= size ? 2 * size - 2 - at : at;
 }
 
-// Weights of a Gaussian's middle and of each distance, in 65536ths that sum to 1 with both sides;
-// the middle's is half of itself, for it is added to itself. Those far out are left out, which
-// together change no value by more than an eighth.
+// Weights of a Gaussian at each distance from its middle, in 65536ths; with both sides they sum to
+// 1. The middle has half of its weight, because the filter adds it twice. Small weights at the ends
+// are left out, which changes no value by more than an eighth of a level.
 std::vector<std::uint16_t> gaussian(int size, double sigma) {
   constexpr double kLeftOut = 1.0 / 2048;
   std::vector<double> weight(static_cast<std::size_t>(size / 2 + 1));
   double sum = 0;
   for (std::size_t k = 0; k < weight.size(); ++k) {
     const double at = static_cast<double>(k) / sigma;
-    weight[k] = k ? 2 * std::exp(-0.5 * at * at) : 1;  // of both sides
+    weight[k] = k ? 2 * std::exp(-0.5 * at * at) : 1;  // the weight of both sides
     sum += weight[k];
   }
   double left = 0;
@@ -101,7 +102,7 @@ std::vector<std::uint16_t> gaussian(int size, double sigma) {
   return out;
 }
 
-// Words of a line of the cache: registers that are read across two take twice as long.
+// Words per cache line. Loading a register from two cache lines takes twice as long.
 constexpr std::size_t kLine = 32;
 
 std::size_t aligned(std::size_t words) { return (words + kLine - 1) / kLine * kLine; }
@@ -211,8 +212,8 @@ void grayscale(const Planes& image) {
   std::memcpy(image.plane(2), image.plane(0), n);
 }
 
-// image * factor + mean * (1 - factor), where a pixel counts five times in the mean of it and its
-// eight neighbours.
+// image * factor + mean * (1 - factor). The mean is that of a pixel and its eight neighbours, in
+// which the pixel counts five times.
 void PixelScratch::adjust_sharpness(const Planes& image, double factor) {
   if (image.height <= 2 || image.width <= 2) return;
   const auto width = static_cast<std::size_t>(image.width);
@@ -222,13 +223,13 @@ void PixelScratch::adjust_sharpness(const Planes& image, double factor) {
   how.own = fixed(own, kOne);
   how.around = fixed(std::abs(1 - factor) * 8 / 13, kOne);
   how.subtract = factor > 1;
-  // What was cut off; and of whole factors torchvision rounds the mean alone.
+  // Compensates for what was cut off. For whole factors, torchvision rounds only the mean.
   const bool rounded = factor == std::floor(factor);
   how.more = static_cast<std::uint16_t>((rounded ? 1 << (kFractionBits - 1) : 0) + 1);
   bytes_.resize(std::max(bytes_.size(), 2 * width));
   row_.resize(std::max(row_.size(), width));
   for (int c = 0; c < image.channels; ++c) {
-    std::uint8_t *above = bytes_.data(), *here = above + width;  // rows as they were
+    std::uint8_t *above = bytes_.data(), *here = above + width;  // rows before the change
     std::memcpy(above, image.plane(c), width);
     for (std::int32_t y = 1; y + 1 < image.height; ++y) {
       std::uint8_t* const row = image.plane(c) + static_cast<std::size_t>(y) * width;
@@ -239,7 +240,7 @@ void PixelScratch::adjust_sharpness(const Planes& image, double factor) {
   }
 }
 
-// In torchvision's steps: the mean is rounded before it is blended.
+// As adjust_sharpness, step by step as torchvision: the mean is rounded before it is blended.
 void PixelScratch::sharpen_much(const Planes& image, double factor) {
   const auto width = static_cast<std::size_t>(image.width);
   bytes_.resize(std::max(bytes_.size(), image.pixels()));
@@ -266,7 +267,7 @@ void PixelScratch::gaussian_blur(const Planes& image, int columns, int rows, dou
   const auto side = static_cast<std::int32_t>(across.size()) - 1;
   const auto reach = static_cast<std::int32_t>(down.size()) - 1;
   const auto w = static_cast<std::size_t>(width);
-  // Rows of wider numbers around a row of the image, of which the sums of columns are in row_.
+  // samples_ is a ring of rows of wider numbers around a row of the image; row_ has their sums.
   const std::size_t ring = std::bit_ceil(2 * down.size() - 1), stride = aligned(w);
   const std::size_t before = aligned(across.size());
   samples_.resize(std::max(samples_.size(), ring * stride + kLine));
@@ -276,7 +277,7 @@ void PixelScratch::gaussian_blur(const Planes& image, int columns, int rows, dou
   taps_.resize(std::max(taps_.size(), 2 * (across.size() + down.size())));
   const std::uint16_t **low = taps_.data(), **high = low + down.size();
   const std::uint16_t **left = high + down.size(), **right = left + across.size();
-  // Half a unit was cut off for each weight, on average; bytes are rounded.
+  // Compensates for the half unit that each weight cuts off on average, and rounds bytes.
   const auto cut = [](std::int32_t taps) { return static_cast<std::uint16_t>((taps + 1) / 2); };
   const PixelTaps in_columns{low, high, down.data(), reach + 1, cut(reach)};
   const PixelTaps in_row{left, right, across.data(), side + 1,

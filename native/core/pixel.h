@@ -36,7 +36,7 @@ void autocontrast(const Planes& image);
 void equalize(const Planes& image);
 void grayscale(const Planes& image);  // keeps the number of channels
 
-// Gives the memory of a vector back if it takes more than `keep` bytes.
+// Frees the memory of a vector if it takes more than `keep` bytes.
 template <typename T>
 void shrink(std::vector<T>& scratch, std::size_t keep) {
   if (scratch.capacity() * sizeof(T) > keep) std::vector<T>().swap(scratch);
@@ -49,7 +49,7 @@ class PixelScratch {
   // Sizes of the kernel are odd, deviations in pixels. Edges are mirrored, without the edge pixel
   // itself: the image must be wider and higher than half the kernel.
   void gaussian_blur(const Planes& image, int columns, int rows, double sigma_x, double sigma_y);
-  // Gives back what takes more than `keep` bytes, after an unusually large image.
+  // Frees scratch memory of more than `keep` bytes, as after an unusually large image.
   void shrink(std::size_t keep);
 
  private:

@@ -19,30 +19,33 @@ struct PixelScale {
   std::uint16_t unit = 1 << 8, factor = 1 << 15, less = 0, more = 0;
 };
 
-// A pixel's own share and that of its eight neighbours' mean, both at most 2 and in 1 << 15ths; the
-// second is added or taken away. Then `more`, in kFractionBits.
+// pixel * own +- (mean of its eight neighbours) * around + more. Both factors are at most 2, in
+// units of 1 / (1 << 15). `subtract` chooses the sign; `more` has kFractionBits fractional bits.
 struct PixelSharpen {
   std::uint16_t own = 0, around = 0, more = 0;
   bool subtract = false;
 };
 
-// A symmetric filter of words: bias + the sum over k < count of the high half of
-// (low[k][i] + high[k][i]) * weight[k] for each place i. low[0] is high[0].
+// A symmetric filter of words. Its result at i is bias + the sum over k < count of the high half of
+// (low[k][i] + high[k][i]) * weight[k]. low[0] equals high[0].
 struct PixelTaps {
   const std::uint16_t *const *low, *const *high, *weight;
   int count;
   std::uint16_t bias;
 };
 
-// Where pixels of the result of a warp lie in the image, in the steps of torchvision's grid_sample,
-// so that what lies half between pixels goes to the same one: for a pixel at (x, y), which are its
-// numbers plus `begin`, x' = m0 x + m1 y + m2 in halves of the image's width from its middle, and
-// (x' + 1) * half - 1 / 2 is the place; so are columns. Where the map is projective, x' is divided
-// by m6 x + m7 y + 1, less 1.
+// Maps pixels of the result of a warp to points of the image. The arithmetic is that of torch's
+// grid_sample, step by step, so that a point half-way between two pixels goes to the same one.
 //
-// The image lies in a frame: pixels of the bytes r, g, b and 255, with one pixel before and two
-// behind each row and column (a row's last is the first of the next). These are 0 or, for the
-// nearest pixels, what stands outside of the image.
+// For the pixel with the numbers (i, j), x = i + begin_x and y = j + begin_y. Then
+// x' = m0 x + m1 y + m2 is the distance from the middle of the image in halves of its width, and
+// (x' + 1) * half_x - 1 / 2 is the column of the point. y' and its row are computed alike, from m3,
+// m4 and m5. If the map is projective, x' is (m0 x + m1 y + m2) / (m6 x + m7 y + 1) - 1.
+//
+// The image lies in a frame of pixels, each of the bytes r, g, b and 255. The frame has one more
+// pixel before each row and column, and two after it (the last one of a row is the first one of the
+// next row). These pixels are 0; for nearest interpolation they have the value that is used outside
+// of the image.
 struct PixelMap {
   float m[8];
   bool projective;
@@ -50,11 +53,11 @@ struct PixelMap {
   std::int32_t width, height;  // of the image and the result
   const std::uint32_t* frame;
   std::int32_t stride;  // of the frame's rows
-  bool filled;          // between pixels: outside of the image is `fill`
+  bool filled;          // for bilinear interpolation: the outside of the image is `fill`
   std::uint64_t fill;   // four words of kFractionBits, the last one 0
 };
 
-// Memory for a row of a warp; of each as much as n says, which is a multiple of kWarpPixels.
+// Memory for a row of a warp: n items in each array, where n is a multiple of kWarpPixels.
 struct WarpRow {
   std::int32_t* at;
   std::int16_t *right, *down;
@@ -86,8 +89,8 @@ struct PixelKernels {
   // Turns hues by turn / 8192 sixths of the circle, less than 6 of them.
   void (*turn_hue)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
                    std::uint16_t turn);
-  // out, of a row's pixels with their neighbours in three rows of `width` bytes; not its first and
-  // last. `sums` is memory for a row.
+  // Writes the sharpened row `here`, except its first and last pixel, to `out`. `above` and `below`
+  // are the neighbouring rows, all of `width` bytes. `sums` is scratch memory for `width` words.
   void (*sharpen)(const std::uint8_t* above, const std::uint8_t* here, const std::uint8_t* below,
                   std::size_t width, const PixelSharpen& how, std::uint16_t* sums,
                   std::uint8_t* out);
@@ -96,12 +99,14 @@ struct PixelKernels {
   void (*weigh)(const PixelTaps& taps, std::size_t n, std::uint16_t* words, std::uint8_t* bytes);
   // Bytes to numbers of kFractionBits fractional bits.
   void (*widen)(const std::uint8_t* p, std::size_t n, std::uint16_t* out);
-  // Three planes to pixels of a frame, and from pixels to planes: the first alone if g is null.
+  // frame_row combines three planes to pixels of a frame; split_row writes pixels to planes, only
+  // to the first one if g is null.
   void (*frame_row)(const std::uint8_t* r, const std::uint8_t* g, const std::uint8_t* b,
                     std::size_t n, std::uint32_t* out);
   void (*split_row)(const std::uint32_t* pixels, std::size_t n, std::uint8_t* r, std::uint8_t* g,
                     std::uint8_t* b);
-  // The first n pixels of a row: the nearest ones of the image, or what is between four.
+  // Write the first n pixels of a row: from the nearest pixel of the image, or interpolated
+  // bilinearly between four.
   void (*nearest_row)(const PixelMap& map, std::int32_t row, std::int32_t n, const WarpRow& scratch,
                       std::uint32_t* out);
   void (*between_row)(const PixelMap& map, std::int32_t row, std::int32_t n, const WarpRow& scratch,

@@ -1,6 +1,7 @@
-// The registers of each instruction set as bytes and words, for the loops of pixel_loops.h,
-// filter_loops.h and warp_loops.h. Each instruction set's file includes it, so that every level has
-// functions of its own, in an unnamed namespace. Where there is no FASTIO_X86, there are none.
+// Operations on registers of bytes and words, under the same names for all instruction sets. The
+// loops of pixel_loops.h, filter_loops.h and warp_loops.h use them. The file of each instruction
+// set includes this header; the unnamed namespace gives each one functions of its own. Without
+// FASTIO_X86 there are no registers.
 
 #pragma once
 
@@ -24,12 +25,12 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-// The high half of a product: every level has an instruction for it.
+// The high half of a product, for which all instruction sets have an instruction.
 inline uint16_t high_half(uint16_t a, uint16_t b) {
   return static_cast<uint16_t>((static_cast<uint32_t>(a) * static_cast<uint32_t>(b)) >> 16);
 }
 
-inline uint8_t to_byte(uint16_t v) {  // of kFractionBits, cut off
+inline uint8_t to_byte(uint16_t v) {  // v has kFractionBits fractional bits, which are cut off
   v = static_cast<uint16_t>(v >> kFractionBits);
   return static_cast<uint8_t>(v < 255 ? v : 255);
 }
@@ -133,14 +134,14 @@ inline Lanes fraction(Lanes a, Lanes b) {
   const Lanes up = _mm_and_si128(_mm_srli_epi16(low, 14), _mm_set1_epi16(1));
   return _mm_add_epi16(_mm_add_epi16(_mm_slli_epi16(high, 1), _mm_srli_epi16(low, 15)), up);
 }
-// As many words as Lanes has pixels of four words, each four times.
+// Loads one word per pixel (of four words) that fits into Lanes, and repeats each four times.
 inline Lanes four_each(const int16_t* from) {
   int32_t both;
   __builtin_memcpy(&both, from, sizeof(both));
   const Lanes words = _mm_cvtsi32_si128(both), twice = _mm_unpacklo_epi16(words, words);
   return _mm_unpacklo_epi32(twice, twice);
 }
-// After even_dwords or odd_dwords and to_bytes: the dwords as they were.
+// Restores the order of dwords after even_dwords or odd_dwords, and to_bytes.
 inline Lanes in_order(Lanes v) { return v; }
 // The last byte first.
 inline Lanes mirrored_bytes(Lanes v) {
@@ -148,7 +149,8 @@ inline Lanes mirrored_bytes(Lanes v) {
   v = _mm_shufflehi_epi16(_mm_shufflelo_epi16(v, 0x1b), 0x1b);
   return _mm_shuffle_epi32(v, 0x4e);
 }
-// As many bytes as Lanes has words, and back: of words below 1 << 15, to the nearest byte.
+// words_at loads one byte per word of Lanes. store_bytes stores words below 1 << 15 as bytes;
+// values above 255 become 255.
 inline Lanes words_at(const uint8_t* from) {
   return _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), zeros());
 }
@@ -161,7 +163,7 @@ inline Lanes all_words(uint16_t v) { return FASTIO_LANES(set1_epi16)(static_cast
 inline Lanes all_bytes(uint8_t v) { return FASTIO_LANES(set1_epi8)(static_cast<char>(v)); }
 inline Lanes add(Lanes a, Lanes b) { return FASTIO_LANES(add_epi16)(a, b); }
 inline Lanes minus(Lanes a, Lanes b) { return FASTIO_LANES(sub_epi16)(a, b); }
-// No less than 0, of unsigned words and bytes.
+// Differences of unsigned words and bytes, which are at least 0.
 inline Lanes less(Lanes a, Lanes b) { return FASTIO_LANES(subs_epu16)(a, b); }
 inline Lanes less_bytes(Lanes a, Lanes b) { return FASTIO_LANES(subs_epu8)(a, b); }
 inline Lanes product(Lanes a, Lanes b) { return FASTIO_LANES(mullo_epi16)(a, b); }
@@ -174,19 +176,19 @@ template <int Bits>
 Lanes right_by(Lanes v) {
   return FASTIO_LANES(srli_epi16)(v, Bits);
 }
-// Bytes << 8, of the first and the last half of each 128 bits.
+// The bytes of the first and the last half of each 128 bits, each << 8 as a word.
 inline Lanes first_words(Lanes v) { return FASTIO_LANES(unpacklo_epi8)(zeros(), v); }
 inline Lanes last_words(Lanes v) { return FASTIO_LANES(unpackhi_epi8)(zeros(), v); }
-// Words of so many fractional bits, cut off, to bytes.
+// Converts words with `Bits` fractional bits, which are cut off, to bytes.
 template <int Bits = kFractionBits>
 Lanes to_bytes(Lanes a, Lanes b) {
   return FASTIO_LANES(packus_epi16)(right_by<Bits>(a), right_by<Bits>(b));
 }
-// The last word of each four, four times.
+// The last word of each group of four, repeated four times.
 inline Lanes fourth_words(Lanes v) {
   return FASTIO_LANES(shufflehi_epi16)(FASTIO_LANES(shufflelo_epi16)(v, 0xff), 0xff);
 }
-// Sums of eight bytes each, as quads, and such sums added.
+// Sums of eight bytes each as quads, and the addition of such sums.
 inline Lanes byte_sums(Lanes v) { return FASTIO_LANES(sad_epu8)(v, zeros()); }
 inline Lanes add_quads(Lanes a, Lanes b) { return FASTIO_LANES(add_epi64)(a, b); }
 constexpr size_t kBytes = sizeof(Lanes), kWords = kBytes / 2;

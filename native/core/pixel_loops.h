@@ -1,6 +1,6 @@
-// The operations of pixel_kernels.h on colours. Each instruction set's file includes them, which is
-// compiled for it: where nothing else is faster, plain loops that compilers turn into vectors. In
-// an unnamed namespace, so that every level keeps a copy of its own.
+// The operations of pixel_kernels.h on colours. The file of each instruction set includes this
+// header and is compiled for that set. Unless something else is faster, the operations are plain
+// loops, which compilers vectorise. The unnamed namespace gives each instruction set its own copy.
 
 #include "pixel_lanes.h"
 
@@ -23,9 +23,10 @@ void look_up(uint8_t* p, size_t n, const uint8_t* table) {
   look_up_each(p + i, n - i, table);
 }
 #elif defined(__AVX2__)
-// A shuffle looks up 16 places, and gives 0 for negative ones. So the places of each half of the
-// table, from -128 or 0 on, go down by 16 from shuffle to shuffle, and each shuffle turns the value
-// that the one before it gave to that of its own part of the table.
+// A shuffle looks up indices in 16 entries and returns 0 for negative indices. The indices into
+// each half of the table, which begin at -128 or 0, are therefore reduced by 16 from shuffle to
+// shuffle; each shuffle turns the result of the one before it into that of its own part of the
+// table.
 template <size_t Count>
 void look_up_some(uint8_t* p, const uint8_t* steps) {
   Lanes at[Count], found[Count];
@@ -81,7 +82,7 @@ void scale_each(uint8_t* p, size_t n, const PixelScale& how) {
 void scale(uint8_t* p, size_t n, const PixelScale& how) {
   size_t i = 0;
 #if defined(__AVX512BW__)
-  // Looking up all is faster than computing it.
+  // Looking up every byte in a table is faster than computing it.
   uint8_t table[256];
   for (size_t v = 0; v < 256; ++v) table[v] = static_cast<uint8_t>(v);
   scale_each(table, 256, how);
@@ -127,7 +128,7 @@ inline uint8_t luma(uint8_t r, uint8_t g, uint8_t b) {
 }
 
 #ifdef FASTIO_X86
-// Of bytes << 8: luma with a fraction of 8 bits.
+// Luma, with 8 fractional bits, of channels that are bytes << 8.
 inline Lanes lumas(Lanes r, Lanes g, Lanes b) {
   const Lanes both = add(high_halves(r, all_words(kRed)), high_halves(g, all_words(kGreen)));
   return add(both, add(high_halves(b, all_words(kBlue)), all_words(1)));
@@ -159,7 +160,7 @@ uint64_t gray(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, ui
   return total;
 }
 
-// The last summands stand for what was cut off, and for the rounding of a and b.
+// The last summands compensate for what was cut off, and for the rounding of a and b.
 inline uint8_t blended(uint8_t v, uint8_t gray, uint16_t a, uint16_t b, bool subtract) {
   const uint16_t x = high_half(static_cast<uint16_t>(v << 8), a);
   const uint16_t y = high_half(static_cast<uint16_t>(gray << 8), b);

@@ -16,7 +16,7 @@ class PixelRunner {
  public:
   // Any operation but crop, pad and one_channel, which change the image's size.
   void run(const Planes& image, const DrawnOp& drawn);
-  // Gives back what takes more than `keep` bytes, after an unusually large image.
+  // Frees scratch memory of more than `keep` bytes, as after an unusually large image.
   void shrink(std::size_t keep);
 
  private:

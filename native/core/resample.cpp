@@ -192,7 +192,7 @@ void measure_taps(AxisTaps* taps) {
   }
 }
 
-// Every filter's weights where the size stays: 1 for the sample itself.
+// The weights of any filter if the size does not change: 1 for the sample itself.
 void unit_taps(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
   const std::int32_t n = g.window_size;
   const auto first = static_cast<std::int32_t>(spec.box_begin) + spec.window_begin;

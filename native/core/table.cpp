@@ -147,7 +147,7 @@ Status Table::set_memory(std::size_t shard, const std::vector<MemoryColumn>& giv
   return Status::okay();
 }
 
-// Whether the rows of a shard end within so many bytes of a column.
+// Whether all rows of a shard fit into this number of bytes of a column.
 Status Table::check_column(std::size_t column, std::size_t shard, std::uint64_t bytes) const {
   const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
   const std::uint64_t reach = reach_[column], stride = strides_[column];

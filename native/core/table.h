@@ -62,7 +62,7 @@ struct Segments {
 struct ShardColumns {
   std::vector<const std::uint8_t*> begin;  // of each column
   std::shared_ptr<const Segments> segments;
-  std::shared_ptr<const Mapping> mapping;  // that they lie in; null: in `memory`, or the caller's
+  std::shared_ptr<const Mapping> mapping;  // null: columns in `memory`, or the caller's
   std::vector<std::shared_ptr<const std::uint8_t>> memory;
 
   // Whether what was read from it so far is what the file had.
@@ -119,8 +119,8 @@ class Table : public std::enable_shared_from_this<Table> {
   Status set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
              const std::vector<ColumnPlace>& places,
              std::shared_ptr<const Segments> segments = nullptr);
-  // Likewise for columns in the caller's memory, which stays there until the last gather that was
-  // begun while they were known is done. They are never copied.
+  // Likewise for columns in the caller's memory, which are never copied. The caller keeps the
+  // memory until all gathers that were begun while the shard was known are done.
   Status set_memory(std::size_t shard, const std::vector<MemoryColumn>& columns);
   void unset(std::size_t shard);
 

@@ -13,7 +13,7 @@ constexpr double kDegree = 3.14159265358979323846 / 180;
 
 bool is_whole(double value) { return value == std::nearbyint(value); }
 
-// Whether rows of the result are parts of the image's rows.
+// Whether each row of the result is a part of one row of the image.
 bool shifts_rows(const WarpMap& map, bool bilinear) {
   const auto& m = map.m;
   return m[0] == 1 && m[3] == 0 && m[4] == 1 && is_whole(m[5]) && !map.projective &&
@@ -55,7 +55,7 @@ WarpMap affine_map(double degrees, double move_x, double move_y, double scale, d
 
 WarpMap perspective_map(std::int32_t height, std::int32_t width,
                         const std::array<std::array<double, 2>, 4>& corners) {
-  // Eight equations by Gauss' elimination.
+  // Solves eight equations by Gaussian elimination.
   const double right = width - 1, bottom = height - 1;
   const double to[4][2] = {{0, 0}, {right, 0}, {right, bottom}, {0, bottom}};
   double rows[8][9];
@@ -84,17 +84,17 @@ WarpMap perspective_map(std::int32_t height, std::int32_t width,
   return map;
 }
 
-// Each row of the result is a part of one row of the image, and fill beside it.
+// Makes each row of the result from a part of one row of the image, and fill beside it.
 void Warp::shift_rows(const Planes& image, const WarpMap& map, const PixelMap& places,
                       const std::array<std::uint8_t, 3>& fill) {
   const std::int32_t width = image.width, height = image.height;
   const auto w = static_cast<std::size_t>(width);
   const double most = std::max(width, height);
   const auto down = static_cast<std::int32_t>(std::clamp(map.m[5], -most, most));
-  const double unsure = width * 0x1p-20;  // single floats decide about halves
+  const double unsure = width * 0x1p-20;  // so near to a half, the rounding of floats decides
   row_.resize(std::max(row_.size(), w));
   for (std::int32_t i = 0; i < height; ++i) {
-    // Rows that are still to be read are not overwritten.
+    // The order of rows is such that none is overwritten before it is read.
     const std::int32_t row = down < 0 ? height - 1 - i : i, line = row + down;
     const bool inside = line >= 0 && line < height;
     const float y = static_cast<float>(row) + places.begin_y;
@@ -128,7 +128,7 @@ void Warp::shift_rows(const Planes& image, const WarpMap& map, const PixelMap& p
   }
 }
 
-// The image in a frame of one value; see pixel_kernels.h.
+// Copies the image to a frame with one value around it; see pixel_kernels.h.
 void Warp::frame(const Planes& image, std::uint32_t outside, PixelMap& places) {
   const PixelKernels& kernels = pixel_kernels();
   const auto w = static_cast<std::size_t>(image.width), h = static_cast<std::size_t>(image.height);

@@ -11,9 +11,9 @@
 
 namespace fastio {
 
-// From the middle of a pixel of the result to a point of the image: x' = (m0 x + m1 y + m2) / w and
-// y' = (m3 x + m4 y + m5) / w, where w = m6 x + m7 y + 1. Both in pixels, of projective maps from
-// the top left corner of the image, of others, whose w is 1, from its middle.
+// Maps the middle of a pixel of the result to a point of the image: x' = (m0 x + m1 y + m2) / w and
+// y' = (m3 x + m4 y + m5) / w, where w = m6 x + m7 y + 1. Both points are in pixels: from the top
+// left corner of the image if the map is projective, otherwise (w is then 1) from its middle.
 struct WarpMap {
   std::array<double, 8> m{1, 0, 0, 0, 1, 0, 0, 0};
   bool projective = false;
@@ -37,7 +37,7 @@ class Warp {
   // sum counts with its share of the fill once more (unless no fill was `given`).
   void run(const Planes& image, const WarpMap& map, bool bilinear,
            const std::array<std::uint8_t, 3>& fill, bool given);
-  // Gives back what takes more than `keep` bytes, after an unusually large image.
+  // Frees scratch memory of more than `keep` bytes, as after an unusually large image.
   void shrink(std::size_t keep) { fastio::shrink(frame_, keep); }
 
  private:

@@ -1,5 +1,5 @@
-// The maps of pixel_kernels.h: rows of images that are turned, sheared or seen in perspective. See
-// pixel_loops.h.
+// The maps of pixel_kernels.h: they make rows of images that are rotated, sheared or transformed in
+// perspective. See pixel_loops.h for how they are compiled.
 
 #include "pixel_lanes.h"
 
@@ -21,9 +21,9 @@ void split_row(const uint32_t* __restrict pixels, size_t n, uint8_t* __restrict 
   for (size_t i = 0; i < n; ++i) b[i] = static_cast<uint8_t>(pixels[i] >> 16);
 }
 
-// Calls `place` with (i, x, y) of the first n pixels of a row: where they come from, in
-// 1 / `scale` pixels from the pixel (-begin, -begin) of the image. What is outside of the frame
-// becomes a point of its edge; what is not a number, the first one.
+// Calls `place` with (i, x, y) for the first n pixels of a row. (x, y) is the point of the image
+// from which pixel i comes, in units of 1 / `scale` pixels from the pixel (-begin, -begin). Points
+// outside of the frame are moved to its edge, and those that are NaN to its first row or column.
 template <typename Place>
 inline void for_points(const PixelMap& map, int32_t row, int32_t n, float begin, float scale,
                        Place&& place) {
@@ -54,7 +54,7 @@ inline void for_points(const PixelMap& map, int32_t row, int32_t n, float begin,
   }
 }
 
-// Keeps a loop from becoming vectors, which would take more time to collect single numbers.
+// Prevents the vectorisation of a loop that collects single numbers, which would make it slower.
 template <typename T>
 inline void one_by_one(T& value) {
   asm("" : "+r"(value));
@@ -62,7 +62,8 @@ inline void one_by_one(T& value) {
 
 void nearest_row(const PixelMap& map, int32_t row, int32_t n, const WarpRow& scratch,
                  uint32_t* __restrict out) {
-  // Added to it, a number is rounded, halves to even ones, and what its last bits then say.
+  // If a float is added to kWhole, it is rounded (halves to even), and the last bits of the sum are
+  // the integer. kWholeBits are the bits of kWhole.
   constexpr float kWhole = 3 << 22;
   constexpr uint32_t kWholeBits = 0x4b400000;
   int32_t* __restrict const at = scratch.at;
@@ -81,8 +82,8 @@ void nearest_row(const PixelMap& map, int32_t row, int32_t n, const WarpRow& scr
   }
 }
 
-// Of points the first of the four pixels around them, and how far they lie to the right and below
-// of it.
+// For each point, computes the first of the four pixels around it, and the distances of the point
+// from this pixel to the right and down.
 void places_between(const PixelMap& map, int32_t row, int32_t n, const WarpRow& scratch) {
   constexpr int kBits = 14;  // two places less than 31: the largest images have 1 << 16 columns
   const int32_t stride = map.stride;
@@ -98,12 +99,12 @@ void places_between(const PixelMap& map, int32_t row, int32_t n, const WarpRow& 
 }
 
 #ifdef FASTIO_X86
-// Of words of kFractionBits: a's and b's mean, `share` of it b's, in 1 << 15ths.
+// a + (b - a) * share of words with kFractionBits fractional bits; share is in 1 / (1 << 15).
 inline Lanes between(Lanes a, Lanes b, Lanes share) { return add(a, fraction(minus(b, a), share)); }
 
 template <bool Filled>
 void blend_lanes(const PixelMap& map, size_t n, const WarpRow& scratch, uint32_t* __restrict out) {
-  constexpr size_t kPixels = kBytes / 8;  // as words
+  constexpr size_t kPixels = kBytes / 8;  // pixels of four words in a register
   const Lanes fill = all_quads(map.fill), half = all_words(1 << (kFractionBits - 1));
   const auto words = [&](Lanes tl, Lanes tr, Lanes bl, Lanes br, size_t at) {
     constexpr int kBits = 8 - kFractionBits;

@@ -149,7 +149,7 @@ AugmentNode operation(const std::string& name, const std::vector<Spread>& number
       if (!each.range) throw nb::value_error("erase_area takes two ranges");
   if (node.kind == AugmentNode::Kind::perspective &&
       !(numbers[0].values[0] >= 0 && numbers[0].values[0] <= 1))
-    throw nb::value_error("corners move by a part in [0, 1]");
+    throw nb::value_error("the distortion of corners must be in [0, 1]");
   node.numbers = numbers;
   node.fill = fill;
   return node;
@@ -233,7 +233,7 @@ void bind_nodes(nb::module_& m) {
           "mix",
           [](int width, int depth, double alpha, const AugmentNode& child) {
             if (width < 1 || width > 16 || depth > 16 || !(alpha > 0))
-              throw nb::value_error("a mix has 1 to 16 chains of at most 16 operations");
+              throw nb::value_error("a mix needs 1 to 16 chains of at most 16 operations and alpha > 0");
             AugmentNode node = parent(AugmentNode::Kind::mix, {child});
             node.width = width;
             node.count = depth;

@@ -37,24 +37,24 @@ Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
       if (std::int64_t{height} * width > kMostMoved) return refused("too many pixels to turn");
       break;
     case PixelOp::posterize:
-      if (!within(v[0], 0, 8)) return refused("no number of bits");
+      if (!within(v[0], 0, 8)) return refused("Posterize got a number of bits not in [0, 8]");
       break;
     case PixelOp::erase:
       if (!within(v[0], 0, height) || !within(v[1], 0, width) || !within(v[2], 0, height - v[0]) ||
           !within(v[3], 0, width - v[1]))
-        return refused("a box outside of the image");
+        return refused("a box to erase lies outside of the image");
       break;
     case PixelOp::pad: {
       for (std::size_t side = 0; side < 4; ++side)
-        if (!within(v[side], 0, kMaxAxis)) return refused("Pad by an impossible size");
-      if (!within(v[4], 0, 3)) return refused("no way of padding");
+        if (!within(v[side], 0, kMaxAxis)) return refused("Pad got a negative or too large size");
+      if (!within(v[4], 0, 3)) return refused("Pad got an unknown mode");
       const auto mode = static_cast<PadMode>(v[4]);
       const bool mirrors = mode == PadMode::reflect || mode == PadMode::symmetric;
       const int edge = mode == PadMode::reflect ? 1 : 0;
       if (mirrors && (std::max(v[0], v[2]) > width - edge || std::max(v[1], v[3]) > height - edge))
-        return refused("Pad mirrors too much");
+        return refused("Pad mirrors more pixels than there are");
       if (width + v[0] + v[2] > kMaxAxis || height + v[1] + v[3] > kMaxAxis)
-        return refused("Pad gives an impossible size");
+        return refused("Pad makes the image too large");
       width += static_cast<std::int32_t>(v[0] + v[2]);
       height += static_cast<std::int32_t>(v[1] + v[3]);
       break;
@@ -132,7 +132,7 @@ Status Chain::draw(std::int32_t height, std::int32_t width, std::uint64_t seed, 
   for (std::size_t i = 0; i < out.erased.size() && status.ok(); ++i) {
     status = check(out.erased[i], out.height, out.width);
     if (out.erased[i].op != PixelOp::erase)
-      status = Status::error(Code::unsupported, "only boxes are erased at the end");
+      status = Status::error(Code::unsupported, "the last steps of a chain can only erase boxes");
   }
   return status;
 }

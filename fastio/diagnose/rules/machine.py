@@ -80,7 +80,7 @@ MACHINE_RULES = (
         "other processes used {machine.others_cores:.1f} of the {allowed} cores during the "
         "measurement",
         "rates are lower than on an idle machine: find these processes with `top`, and measure "
-        "again without them. Gains compare measurements that took turns, and change less",
+        "again without them. Gains compare measurements made in turns, and change less",
         ("{images.threads} threads are {images.scaling:.1f} x as fast as one",),
     ),
     Rule(

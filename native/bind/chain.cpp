@@ -233,7 +233,8 @@ void bind_nodes(nb::module_& m) {
           "mix",
           [](int width, int depth, double alpha, const AugmentNode& child) {
             if (width < 1 || width > 16 || depth > 16 || !(alpha > 0))
-              throw nb::value_error("a mix needs 1 to 16 chains of at most 16 operations and alpha > 0");
+              throw nb::value_error(
+                  "a mix needs 1 to 16 chains of at most 16 operations and alpha > 0");
             AugmentNode node = parent(AugmentNode::Kind::mix, {child});
             node.width = width;
             node.count = depth;

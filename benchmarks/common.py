@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from make_images import make_images  # noqa: E402
 
 CODEBOOK = ROOT / "fastio" / "pack" / "codebook.bin"
+
+_PAUSE_S = 1.0
 
 # How much smaller a crop becomes, along the axis that shrinks less.
 SHRINKS = {"below 1": 0, "1 to 2": 1, "2 to 4": 2, "4 to 8": 4, "8 and more": 8}
@@ -166,6 +169,14 @@ def machine_line() -> str:
     """The same, to print."""
     m = machine()
     return f"{m['cpu']}, {m['cores']} cores, {m['simd']}"
+
+
+def let_others_end() -> None:
+    """Waits until what loaders prefetch after their last batch is done, so that it disturbs none.
+
+    DataLoader's workers and DALI's threads go on for some batches after an epoch was left.
+    """
+    time.sleep(_PAUSE_S)
 
 
 def simd_levels() -> list[_native.Simd]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import console, machine, machine_line, new_table, write_json
+from common import console, let_others_end, machine, machine_line, new_table, write_json
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastio
@@ -101,6 +101,7 @@ def table(rows: int, batch: int, several: bool) -> Loaders:
 
 def epoch(batches: Iterable[Any], most_s: float) -> float:
     """Returns the samples per second of one epoch, which ends early after `most_s` seconds."""
+    let_others_end()
     samples, began = 0, time.perf_counter()
     for batch in batches:
         samples += len(batch[0])

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from common import (
     console,
+    let_others_end,
     linked,
     machine,
     machine_line,
@@ -230,6 +231,7 @@ class Variant:
 
     def epoch(self) -> float:
         """Images a second of one epoch."""
+        let_others_end()
         start, images = time.perf_counter(), 0
         for batch in self.batches:
             images += len(batch[0]) if isinstance(batch, list) else len(batch)

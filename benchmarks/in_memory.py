@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import console, let_others_end, machine, machine_line, new_table, write_json
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import fastio
 
@@ -91,6 +91,9 @@ def table(rows: int, batch: int, several: bool) -> Loaders:
     dataset = TensorDataset(*columns, labels)
     found: Loaders = {
         "DataLoader": lambda: DataLoader(dataset, batch, shuffle=True),
+        "DataLoader, BatchSampler": lambda: DataLoader(
+            dataset, None, sampler=BatchSampler(RandomSampler(dataset), batch, False)
+        ),
         "by hand": lambda: by_hand(dataset.tensors, batch),
     }
     for threads in (1, 2):

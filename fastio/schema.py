@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeGuard, cast
@@ -345,23 +345,6 @@ def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
     assert is_fixed_width(kind)
     assert shape is not None
     return shape, kind.dtype
-
-
-def usual_names(fields: Sequence[Field]) -> list[str]:
-    """Returns names for fields that have none: image, label (an integer), value (another number).
-
-    A field of another type has the name of the type. If a name occurs again, _1, _2, ... is added.
-    """
-    names: list[str] = []
-    counts: dict[str, int] = {}
-    for kind in fields:
-        name = type(kind).__name__.lower()
-        if isinstance(kind, Scalar):
-            name = "label" if "int" in kind.dtype else "value"
-        seen = counts.get(name, 0)
-        counts[name] = seen + 1
-        names.append(f"{name}_{seen}" if seen else name)
-    return names
 
 
 def tokens_hint(fields: Mapping[str, Field]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -181,6 +184,60 @@ def test_collate_fn_gets_tensors() -> None:
     assert_same(pairs(), 4, collate_fn=collate, shuffle=True)
 
 
+def test_tensors_that_torch_moves_are_read_where_they_are() -> None:
+    values = torch.arange(12_000_000.0)  # so many that their memory is unmapped when they move
+    pixels = torch.randint(0, 256, (4_000, 3, 64, 64), dtype=torch.uint8)
+    expected = pixels[:200].clone()
+    images = fastio.open(TensorDataset(pixels), images=[0])
+    with Loader(TensorDataset(values), 4) as loader, Loader(images, 50) as pictures:
+        batches, others = iter(loader), iter(pictures)
+        found, seen = [next(batches)], [next(others)]
+        values.share_memory_()
+        pixels.share_memory_()
+        found += [next(batches) for _ in range(20)]
+        seen += [next(others) for _ in range(3)]
+    assert torch.cat([batch for (batch,) in found]).tolist() == list(range(84))
+    assert torch.equal(torch.cat([batch for (batch,) in seen]), expected)
+
+
+def test_a_copy_of_a_loader_reads_the_copy_of_its_data() -> None:
+    values = torch.zeros(1_000)
+    with Loader(TensorDataset(values), 1_000) as loader:
+        assert len(pickle.dumps(loader)) < 2 * values.nbytes
+        with copy.deepcopy(loader) as other:
+            other.dataset.tensors[0].fill_(7)
+            assert next(iter(other))[0].sum() == 7_000
+        assert next(iter(loader))[0].sum() == 0
+
+
+def test_tensor_datasets_of_many_tensors_and_of_lists() -> None:
+    assert_same(TensorDataset(*(torch.arange(6) + n for n in range(70))), 4)
+    dataset = pairs()
+    dataset.tensors = list(dataset.tensors)  # type: ignore[assignment]
+    with Loader(dataset, 4) as loader:
+        assert loader.path == "native"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_take_the_torch_path() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    with Loader(TensorDataset(nested), None) as loader:
+        assert loader.path == "torch"
+        assert [len(sample) for (sample,) in loader] == [2, 3]
+
+
+def test_a_field_of_a_structured_array() -> None:
+    table = np.zeros(10, [("a", "u1"), ("x", "<f4")])
+    table["x"] = np.arange(10)
+    with Loader(table["x"], 4) as loader:
+        assert torch.cat(list(loader)).tolist() == list(range(10))
+
+
+def test_rows_in_descending_order() -> None:
+    with Loader(np.arange(10)[::-1], 4) as loader:
+        assert torch.cat(list(loader)).tolist() == list(range(9, -1, -1))
+
+
 # --- Parts of datasets, and samplers --------------------------------------------------------------
 
 
@@ -218,6 +275,14 @@ def test_subset_sampler_and_batch_sampler() -> None:
         assert equal(list(loader), expected)
 
 
+def test_a_sampler_of_whole_batches() -> None:
+    def options() -> dict[str, Any]:
+        return {"sampler": BatchSampler(SequentialSampler(DATA), 4, False)}
+
+    with Loader(DATA, None, **options()) as loader:
+        assert equal(list(loader), list(DataLoader(DATA, None, **options())))
+
+
 def test_distributed_sampler() -> None:
     for rank in range(2):
         sampler: Any = torch.utils.data.DistributedSampler(DATA, 2, rank, seed=5)
@@ -245,6 +310,19 @@ def test_a_state_of_other_arrays_is_refused() -> None:
     changed = TensorDataset(DATA.tensors[0] + 1, DATA.tensors[1])
     with Loader(changed, 4, seed=2) as other, pytest.raises(fastio.StateMismatch):
         other.load_state_dict(state)
+
+
+def test_a_state_outlives_changes_in_place() -> None:
+    dataset = pairs()
+    with Loader(dataset, 4, seed=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        dataset.tensors[0].add_(1)
+        state = loader.state_dict()
+        rest = [numbers for _, numbers in batches]
+    with Loader(dataset, 4, seed=2) as other:
+        other.load_state_dict(state)
+        assert equal([numbers for _, numbers in other], rest)
 
 
 def test_ranks_share_an_epoch() -> None:
@@ -282,13 +360,41 @@ def test_strings() -> None:
         assert [batch["name"] for batch in loader] == [["a", "b"], ["ü"]]
 
 
-def test_tuples_of_samples_stay_datasets() -> None:
-    samples = tuple(torch.full((2,), n) for n in range(100))  # more than 64
-    with Loader(samples, 50) as loader:
-        assert next(iter(loader)).shape == (50, 2)
-    lengths = (torch.zeros(3), torch.zeros(4))
-    with Loader(lengths, None) as loader:
-        assert [len(sample) for sample in loader] == [3, 4]
+@pytest.mark.parametrize("count", [3, 64, 100])
+def test_tuples_of_samples_are_datasets_as_for_dataloader(count: int) -> None:
+    samples = tuple(torch.full((2,), n) for n in range(count))
+    with Loader(samples, 2) as loader:
+        assert equal(list(loader), list(DataLoader(samples, 2)))  # type: ignore[arg-type]
+    with fastio.open(samples[:3]) as columns:
+        assert len(columns) == 2
+
+
+def test_what_cannot_be_columns_takes_the_torch_path() -> None:
+    others: list[Any] = [
+        torch.zeros(8, dtype=torch.bfloat16),
+        torch.zeros(8, requires_grad=True),
+        torch.zeros(8, 0),
+        {0: torch.zeros(3), 1: torch.ones(3)},
+        (torch.zeros(3), torch.zeros(4)),
+    ]
+    for source in others:
+        size = None if type(source) is tuple else 2
+        with Loader(source, size) as loader:
+            assert loader.path == "torch"
+            assert equal(list(loader), list(DataLoader(source, size)))
+
+
+def test_samples_of_tensors_are_tensors() -> None:
+    values = torch.randn(8, 3)
+    assert_same(values, 4, collate_fn=torch.stack)
+    assert_same(torch.arange(4), None)
+    numbers = TensorDataset(torch.arange(6), torch.rand(6))
+    for dataset in (numbers, fastio.open(numbers)):
+        with Loader(dataset, 2, collate_fn=list) as loader:
+            assert equal(list(loader), list(DataLoader(numbers, 2, collate_fn=list)))
+        for device in (None, "cpu"):
+            with Loader(dataset, None, device=device) as loader:
+                assert equal(list(loader), list(DataLoader(numbers, None)))
 
 
 def test_dicts_need_equal_lengths() -> None:
@@ -301,7 +407,7 @@ def test_dicts_need_equal_lengths() -> None:
     [
         (np.zeros(3, ">f4"), "byte order"),
         (np.zeros(3, "datetime64[s]"), "datetime64"),
-        (np.ma.masked_array([1, 2], [True, False]), "masked"),
+        (np.ma.masked_array([1, 2], [True, False]), "MaskedArray is not a plain array"),
         (np.array([1, "a"], object), "object"),
         (np.zeros(3, [("a", "i4")]), "void"),
     ],
@@ -354,7 +460,7 @@ def rows_of(array: Any) -> Any:
     """Images of an array as (rows, C, H, W)."""
     if array.ndim == 3:
         return array[:, None]
-    return array if array.shape[1] in (1, 3) else array.transpose(0, 3, 1, 2)
+    return array.transpose(0, 3, 1, 2) if array.shape[3] in (1, 3) else array
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -366,6 +472,8 @@ def test_layouts_of_images(order: str, channels_last: bool) -> None:
     with Loader(dataset, 5, channels_last=channels_last) as loader:
         found = torch.cat(list(loader)).numpy()
     assert np.array_equal(found, rows_of(array))
+    with Loader(pickle.loads(pickle.dumps(dataset)), 5) as again:
+        assert np.array_equal(torch.cat(list(again)).numpy(), found)
     assert np.array_equal(dataset[2], rows_of(array)[2].transpose(1, 2, 0))
 
 
@@ -399,19 +507,17 @@ def test_any_shape_and_order(
     axes = [axis for axis in order if axis < len(sizes)]
     memory = RANDOM.integers(0, 256, (3, *(sizes[axis] for axis in axes)), np.uint8)
     array = memory.transpose(0, *(1 + axes.index(axis) for axis in range(len(sizes))))
-    ambiguous = channels is not None and first and width in (1, 3)
+    ambiguous = channels is not None and (width if first else height) in (1, 3)
     try:
         dataset = fastio.open(array, images=[0])
-    except SchemaError as error:  # channels between the other axes
-        if "not contiguous" not in str(error):
-            raise
+    except SchemaError as error:  # of channels between the other axes, and of unclear axes
+        assert ("could be its channels" in str(error)) == ambiguous  # noqa: PT017
+        assert ambiguous or "not contiguous" in str(error)  # noqa: PT017
         return
+    assert not ambiguous
     with Loader(dataset, 3) as loader:
         (found,) = list(loader)
-    if not ambiguous:
-        expected = rows_of(array) if not first or channels is None else array
-        expected = array.transpose(0, 3, 1, 2) if channels and not first else expected
-        assert np.array_equal(found.numpy(), expected)
+    assert np.array_equal(found.numpy(), rows_of(array))
 
 
 def test_gray_images() -> None:
@@ -432,6 +538,8 @@ def test_gray_images() -> None:
         (PIXELS[:, :, :, 1], "not contiguous"),
         (PIXELS[:, :, 1:5], "not contiguous"),
         (PIXELS[:, :, ::-1], "not contiguous"),
+        (PIXELS[::-1], "descending"),
+        (np.zeros((4, 1, 28, 3), np.uint8), "could be its channels"),
     ],
 )
 def test_arrays_that_hold_no_images(array: Any, message: str) -> None:
@@ -569,6 +677,29 @@ def test_changes_of_a_torchvision_set() -> None:
         ((images, labels),) = list(loader)
     assert images.shape[0] == 5
     assert labels[0] == 77
+
+
+def test_labels_of_cifar_keep_their_type() -> None:
+    transforms = import_torchvision().transforms
+    dataset = held("CIFAR10", transforms.ToTensor())
+    for dtype in (torch.int32, torch.uint8):
+        dataset.targets = torch.arange(ROWS).to(dtype)
+        assert_close(dataset)
+
+
+def test_labels_that_are_tensors_show_changes() -> None:
+    dataset = held("MNIST")
+    with fastio.open(dataset) as opened, Loader(opened, ROWS) as loader:
+        dataset.targets.fill_(9)
+        assert next(iter(loader))[1].tolist() == [9] * ROWS
+
+
+def test_reversed_data_takes_the_torch_path() -> None:
+    dataset = held("CIFAR10", import_torchvision().transforms.ToTensor())
+    dataset.data = dataset.data[::-1]
+    with Loader(dataset, 4) as loader:
+        assert loader.path == "torch"
+        assert equal(list(loader), list(DataLoader(dataset, 4)))
 
 
 def test_sets_with_other_data_take_the_torch_path() -> None:

@@ -82,6 +82,7 @@ OWNERS = {
         "train",
         "diagnose",
         "sources.torch_dataset",
+        "sources.torch_rows",
         "views.subsets",
     },
     "lightning": {"integrations.lightning"},

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
+from contextlib import suppress
 from dataclasses import replace
 from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
 
+from fastio.errors import DatasetNotFound, SchemaError
 from fastio.feed.seeds import process_ranks
 from fastio.feed.tuning import first_threads
 from fastio.order.sampling import Ranks
 from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
-from fastio.sources.arrays import is_bare_arrays
+from fastio.sources.arrays import is_columns
 from fastio.sources.registry import is_named, kind_of
 from fastio.sources.torch_dataset import is_iterable_dataset
 from fastio.views.mixing import mix_of
@@ -44,8 +46,9 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
         As `fastio.open`.
     """
     wanted = None if fields is None else tuple(fields)
-    if is_bare_arrays(dataset):
-        dataset = open_data(dataset)
+    if is_columns(dataset):
+        with suppress(DatasetNotFound, SchemaError):  # torch's DataLoader may know more
+            dataset = open_data(dataset)
     if not is_named(dataset):
         if cache is not None and mix_of(dataset) is None:
             raise ValueError(

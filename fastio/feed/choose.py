@@ -44,8 +44,8 @@ from fastio.sources.torch_dataset import (
     image_files,
     is_iterable_dataset,
     single_sample,
-    torch_rows,
 )
+from fastio.sources.torch_rows import torch_rows
 from fastio.stage import staged
 from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
 from fastio.store import is_remote
@@ -69,6 +69,10 @@ _OF_TENSORS = Slow(
     "transforms of a TensorDataset are called with whole batches",
     "For transforms of each image, name the tensors that hold images: "
     "fastio.Loader(fastio.open(dataset, images=[0]), transforms=...).",
+)
+_BY_BATCHES = Slow(
+    "with batch_size=None, a sampler may give several rows of a TensorDataset at once",
+    "Pass batch_size, and leave out the sampler or pass one that gives single rows.",
 )
 _EMPTY = Slow("it has no samples", remedy="")
 _FOR_COLLATE = (
@@ -173,9 +177,11 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
     request = _of_view(opened, request)
     transforms = FieldTransforms.parse(request.transforms, opened.schema, known)
     settings = _native_settings(request)
-    if form is not None and not _given_for("image", request.transforms):
-        samples = form
-        if not request.sampling.batched and settings.collate_fn is None and request.device is None:
+    if form is not None:
+        own = bool(_given_for("image", request.transforms))
+        samples = replace(form, images=None) if own else form
+        alone = not request.sampling.batched and settings.collate_fn is None
+        if alone and (form.tensors or not (own or request.device)):
             settings = replace(settings, collate_fn=single_sample)
     settings = replace(settings, samples=samples)
     settings.engine.ragged.check(opened.schema, request.fields, transforms.audio)
@@ -305,11 +311,12 @@ def _native_source(
 
     Returns:
         The rows, the transforms that the dataset already has, by field, and the form of its samples
-        if it is a torch dataset; or a `Slow`.
+        if it is a torch dataset or has tensors; or a `Slow`.
     """
     rows = as_rows(request.dataset)
     if rows is not None:
-        return rows, {}, None
+        tensors = rows.tensor_fields
+        return rows, {}, SampleForm(tensors=tensors) if tensors else None
     found = torch_rows(request.dataset)
     if isinstance(found, Slow):
         return found
@@ -317,8 +324,12 @@ def _native_source(
         return _EMPTY
     if found.tensors:
         given = request.transforms
-        fields = set(given) - {None} if isinstance(given, Mapping) else as_list(given)
-        return _OF_TENSORS if fields else (found.open(), {}, SampleForm(tensors=True))
+        if set(given) - {None} if isinstance(given, Mapping) else as_list(given):
+            return _OF_TENSORS
+        if not request.sampling.batched and request.sampling.sampler is not None:
+            return _BY_BATCHES
+        opened = found.open()
+        return opened, {}, SampleForm(tensors=opened.tensor_fields)
     known = {} if found.transform is None else {"image": from_pipeline(found.transform)}
     if found.target_transform is not None:
         known["label"] = [PerSample(Pipeline((found.target_transform,)))]

@@ -13,7 +13,8 @@ from fastio.feed.base import Feed
 from fastio.feed.choose import Request, make_feed
 from fastio.feed.tuning import ThreadTuner, make_tuner
 from fastio.sources.hugging_face.sources import is_hugging_face
-from fastio.sources.torch_dataset import Slow, WorkerSettings, torch_rows
+from fastio.sources.torch_dataset import Slow, WorkerSettings
+from fastio.sources.torch_rows import torch_rows
 from fastio.stats import Stats
 from fastio.transforms import from_pipeline
 from fastio.views.subsets import parts_of

@@ -41,12 +41,12 @@ class SampleForm:
         python: whether numbers are Python's and arrays are lists, as in rows of the datasets
             package. Otherwise arrays, and numbers of types that Python lacks (int32, float32, ...),
             are NumPy's.
-        tensors: whether all values are tensors, as in samples of a TensorDataset.
+        tensors: the names of the fields whose values are tensors, as in a TensorDataset.
     """
 
     images: ImageForm | None = None
     python: bool = False
-    tensors: bool = False
+    tensors: frozenset[str] = frozenset()
 
 
 def field_samples(
@@ -75,7 +75,7 @@ def field_samples(
             return [_tv_image(image) for image in part] if images == "tv_tensor" else list(part)
         rows = list(raw) if channels_last else [row.transpose(1, 2, 0) for row in raw]
         return [pillow_image(r) if images == "pillow" else np.ascontiguousarray(r) for r in rows]
-    if transformed or form.tensors:
+    if transformed:
         return list(part)
     if isinstance(raw, RaggedBatch):
         raw = raw.rows()
@@ -256,7 +256,7 @@ class Delivery:
             part,
             self._schema.fields[name],
             form,
-            transformed=name in self._transformed,
+            transformed=name in self._transformed or name in form.tensors,
             channels_last=self._settings.engine.channels_last,
         )
 

@@ -46,8 +46,8 @@ from fastio.schema import (
     is_open_array,
     row_shape,
     stored_dtype,
-    usual_names,
 )
+from fastio.sources.arrays import usual_names
 from fastio.sources.table.values import Ragged
 
 

@@ -27,7 +27,7 @@ from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
-from fastio.sources.arrays import ArrayDataset
+from fastio.sources.arrays import is_columns
 from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
@@ -86,7 +86,8 @@ def _open_kind(
         return list_source(os.fspath(src), schema, data.roots)
     kind = kind_of(src)
     found = find(src, data) if kind is None else Found(kind, src, data, src)
-    if found is not None and found.kind is ARRAYS and type(src) not in (tuple, dict, ArrayDataset):
+    columns = type(src) is dict or (type(src) is tuple and is_columns(src)) or kind is ARRAYS
+    if found is not None and found.kind is ARRAYS and not columns:
         found = None  # its samples show which fields are images: PIL images and tensors (C, H, W)
     takes = found.kind.options if found is not None and kind is None else frozenset()
     _check_wanted(src, of_columns, takes, data)

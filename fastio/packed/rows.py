@@ -148,6 +148,7 @@ class Rows(ABC):
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
         upright: Whether images in files are turned as their EXIF orientation says.
+        tensor_fields: The names of the fields whose values are tensors in samples, not arrays.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
             rows can be read too) or "always" (reading a row decodes its row group).
     """
@@ -159,6 +160,7 @@ class Rows(ABC):
     memory: int | str | None = None
     resident: bool | None = None
     upright: bool = True
+    tensor_fields: frozenset[str] = frozenset()
     row_grouping: Literal["no", "possible", "always"] = "no"
 
     def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
@@ -342,7 +344,8 @@ class Rows(ABC):
     def array_columns(self, fields: Sequence[str]) -> Mapping[str, NDArray[Any]]:
         """Returns the arrays, (rows, ...), of those fields that are arrays in memory, by name.
 
-        Each row is contiguous, and the rows lie in ascending order.
+        Each row is contiguous, and the rows lie in ascending order. The same fields give the same
+        object as long as the arrays are at the same addresses.
         """
         return {}
 

@@ -10,7 +10,7 @@ arrays show in later batches, as they do with a DataLoader. torch is not importe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,6 @@ from fastio.schema import (
     Schema,
     Structure,
     Text,
-    usual_names,
 )
 
 _MOST_COLUMNS = 64  # a longer tuple is a dataset of samples
@@ -73,10 +72,17 @@ class Pixels(NamedTuple):
                 raise SchemaError(
                     f"{name!r} has the shape {array.shape}: images have 1 or 3 channels"
                 )
+            if last and array.shape[1] in (1, 3):
+                raise SchemaError(
+                    f"{name!r} has the shape {array.shape}: the first axis of an image, or the "
+                    "last, could be its channels"
+                )
             axes = {"H": 1, "W": 2, "C": 3} if last else {"C": 1, "H": 2, "W": 3}
             channels = array.shape[axes["C"]]
-        if not array.size:
+        if 0 in array.shape[1:]:
             raise SchemaError(f"{name!r} has the shape {array.shape}: it has no pixels")
+        if array.strides[0] < 0:
+            raise SchemaError(f"{name!r}: the rows lie in descending order: {_COPY}")
         order = _memory_order(array, axes)
         if order not in ("HWC", "WHC", "CHW", "CWH"):
             raise SchemaError(f"{name!r}: the pixels of an image are not contiguous: {_COPY}")
@@ -111,30 +117,55 @@ def _memory_order(array: AnyArray, axes: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class ArraySet:
-    """Arrays whose rows are the fields of samples.
+    """Arrays and tensors whose rows are the fields of samples.
 
     Attributes:
-        columns: The array of each field, (n, ...), all with n rows.
+        sources: The array or tensor of each field, (n, ...), all with n rows.
         structure: The structure of a sample.
         name: The name of the source's type, for messages.
         images: The names of the fields that hold images.
         classes: The names of the classes of `label`, or None.
+        as_tensors: Whether the values of tensors are tensors in samples, too.
+        columns: The sources as arrays that share their memory.
+        pixels: How the images lie in memory.
     """
 
-    columns: Mapping[str, AnyArray]
+    sources: Mapping[str, Any]
     structure: Structure
     name: str
     images: Sequence[str] = ()
     classes: tuple[str, ...] | None = None
+    as_tensors: bool = True
+    columns: Mapping[str, AnyArray] = field(init=False)
     pixels: Mapping[str, Pixels] = field(init=False)
 
     def __post_init__(self) -> None:
-        pixels = {name: Pixels.of(name, self.columns[name]) for name in self.images}
+        columns = {name: as_array(source) for name, source in self.sources.items()}
+        object.__setattr__(self, "columns", columns)
+        pixels = {name: Pixels.of(name, columns[name]) for name in self.images}
         object.__setattr__(self, "pixels", pixels)
-        rows = {name: len(column) for name, column in self.columns.items()}
+        rows = {name: len(column) for name, column in columns.items()}
         if len(set(rows.values())) > 1:
             of_each = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
             raise SchemaError(f"the arrays differ in their number of rows: {of_each}")
+
+    def __reduce__(self) -> Any:
+        # NumPy may unpickle an array with other strides, so that what depends on them is made anew.
+        given = self.sources, self.structure, self.name, self.images, self.classes, self.as_tensors
+        return ArraySet, given
+
+    @property
+    def moved(self) -> bool:
+        """Whether the memory of a tensor is elsewhere now.
+
+        torch moves a tensor to shared memory, and frees its memory, when the tensor is sent to
+        another process or shared by `share_memory_`.
+        """
+        return any(
+            source.data_ptr() != self.columns[name].__array_interface__["data"][0]
+            for name, source in self.sources.items()
+            if is_tensor(source)
+        )
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -164,8 +195,6 @@ def _kind(name: str, column: AnyArray) -> Field:
         return Text()
     if not column.dtype.isnative:
         raise SchemaError(f"{name!r} has the dtype {column.dtype.str!r}, of another byte order")
-    if isinstance(column, np.ma.MaskedArray):
-        raise SchemaError(f"{name!r} is a masked array: fill its gaps first (array.filled(value))")
     try:
         if column.ndim == 1:
             return Scalar(column.dtype.name)
@@ -188,37 +217,57 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
     """
     kind = type(source)
     classes = None
-    if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
-        classes, source = class_names(source), source.tensors
     if type(source) is dict:
-        if not source or not all(map(_is_array, source.values())):
+        if not all(type(name) is str and _is_array(array) for name, array in source.items()):
             return None
-        columns = {name: as_array(array) for name, array in source.items()}
-        return ArraySet(
-            columns, "dict", kind.__name__, _images(images, {name: name for name in columns})
-        )
-    single = _is_array(source)
-    arrays = (source,) if single else source
-    if type(arrays) is not tuple or not 1 <= len(arrays) <= _MOST_COLUMNS:
+        names = {name: name for name in source}
+        return ArraySet(source, "dict", kind.__name__, _images(images, names)) if source else None
+    arrays: tuple[Any, ...] | None = None
+    if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
+        classes, arrays = class_names(source), tuple(source.tensors)
+    elif _is_array(source):
+        arrays = (source,)
+    elif _is_tuple_of_columns(source):
+        arrays = source
+    if arrays is None:
         return None
-    if not all(map(_is_array, arrays)) or len({len(array) for array in arrays}) > 1:
-        return None
-    found = [as_array(array) for array in arrays]
     pictures = set(images or ())
-    names = usual_names(
-        [
-            Image() if place in pictures else _kind(f"array {place}", array)
-            for place, array in enumerate(found)
-        ]
-    )
-    structure: Structure = "single" if single else "tuple"
+    kinds = [
+        Image() if place in pictures else _kind(f"array {place}", as_array(array))
+        for place, array in enumerate(arrays)
+    ]
+    fields = usual_names(kinds)
     return ArraySet(
-        dict(zip(names, found, strict=True)),
-        structure,
+        dict(zip(fields, arrays, strict=True)),
+        "single" if _is_array(source) else "tuple",
         kind.__name__,
-        _images(images, dict(enumerate(names))),
+        _images(images, dict(enumerate(fields))),
         classes,
     )
+
+
+def _is_tuple_of_columns(source: Any) -> bool:
+    """Returns whether a source is a tuple of arrays with equal numbers of rows."""
+    if type(source) is not tuple or not 1 <= len(source) <= _MOST_COLUMNS:
+        return False
+    return all(map(_is_array, source)) and len({len(array) for array in source}) == 1
+
+
+def usual_names(fields: Sequence[Field]) -> list[str]:
+    """Returns names for fields that have none: image, label (an integer), value (another number).
+
+    A field of another type has the name of the type. If a name occurs again, _1, _2, ... is added.
+    """
+    names: list[str] = []
+    counts: dict[str, int] = {}
+    for kind in fields:
+        name = type(kind).__name__.lower()
+        if isinstance(kind, Scalar):
+            name = "label" if "int" in kind.dtype else "value"
+        seen = counts.get(name, 0)
+        counts[name] = seen + 1
+        names.append(f"{name}_{seen}" if seen else name)
+    return names
 
 
 def class_names(dataset: Any) -> tuple[str, ...] | None:
@@ -229,9 +278,16 @@ def class_names(dataset: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def is_bare_arrays(source: Any) -> bool:
-    """Returns whether a source is an array, a tensor, or a tuple or dict that `array_set` takes."""
-    return (_is_array(source) or type(source) in (tuple, dict)) and array_set(source) is not None
+def is_columns(source: Any) -> bool:
+    """Returns whether a loader takes a source that is no dataset for columns of samples.
+
+    These are arrays, tensors, dicts of them, and tuples of them that differ in their dtypes or
+    numbers of axes. To torch's DataLoader a tuple is a dataset of samples, which are alike.
+    """
+    if type(source) is tuple:
+        alike = len({(str(array.dtype), array.ndim) for array in source if _is_array(array)}) == 1
+        return _is_tuple_of_columns(source) and not alike
+    return _is_array(source) or type(source) is dict
 
 
 def _images(images: Iterable[str | int] | None, names: Mapping[str | int, str]) -> list[str]:
@@ -270,13 +326,20 @@ def as_array(value: Any) -> AnyArray:
             gradients, or has a dtype that NumPy lacks.
     """
     if isinstance(value, np.ndarray):
+        if type(value) not in (np.ndarray, np.memmap):
+            raise SchemaError(
+                f"a {type(value).__name__} is not a plain array: pass a numpy.ndarray with the "
+                "same values"
+            )
         return value
+    if not is_tensor(value):
+        raise SchemaError(f"a {type(value).__name__} is neither an array nor a torch.Tensor")
     try:
         found: AnyArray = value.numpy()
     except (TypeError, RuntimeError) as error:
+        what = f"{str(value.layout).removeprefix('torch.')} tensor of {value.dtype}"
         raise SchemaError(
-            f"a tensor {tuple(value.shape)} of {value.dtype} on {value.device} cannot be read as "
-            f"an array: {error}"
+            f"a {what} on {value.device} cannot be read as an array: {error}"
         ) from error
     return found
 
@@ -298,15 +361,31 @@ class ArrayDataset(Rows):
     def __init__(self, arrays: ArraySet) -> None:
         self.schema = arrays.schema()
         self.path = arrays.name
-        self.arrays = arrays
-        self._fingerprint = _fingerprint(arrays)
+        self._arrays = arrays
         self._memory = {name: _bytes_of(arrays.columns[name]) for name in arrays.pixels}
+        self._whole: dict[tuple[str, ...], Mapping[str, AnyArray]] = {}
 
     def __reduce__(self) -> Any:
-        return ArrayDataset, (self.arrays,)
+        return ArrayDataset, (self._arrays,)
+
+    @property
+    def arrays(self) -> ArraySet:
+        """The arrays where they lie now."""
+        if self._arrays.moved:
+            self._whole = {}
+            self._arrays = arrays = replace(self._arrays)
+            self._memory = {name: _bytes_of(arrays.columns[name]) for name in arrays.pixels}
+        return self._arrays
+
+    @property
+    def tensor_fields(self) -> frozenset[str]:  # type: ignore[override]
+        """See `Rows`."""
+        arrays = self._arrays
+        tensors = (name for name, source in arrays.sources.items() if is_tensor(source))
+        return frozenset(tensors if arrays.as_tensors else ())
 
     def __len__(self) -> int:
-        return len(self.arrays)
+        return len(self._arrays)
 
     def __repr__(self) -> str:
         return f"ArrayDataset({self.path}, rows={len(self)}, fields={list(self.schema.fields)})"
@@ -314,7 +393,7 @@ class ArrayDataset(Rows):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits, computed from the dtypes, the shapes and some of the rows."""
-        return self._fingerprint
+        return _fingerprint(self.arrays)
 
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
         """See `Rows`."""
@@ -355,7 +434,8 @@ class ArrayDataset(Rows):
         """See `Rows`."""
         if not isinstance(self._field(field), Image):
             return super().image_reads(field, rows)
-        array, pixels = self.arrays.columns[field], self.arrays.pixels[field]
+        arrays = self.arrays
+        array, pixels = arrays.columns[field], arrays.pixels[field]
         n, nbytes = len(rows), array[0].size
         return ImageReads(
             str,
@@ -372,12 +452,15 @@ class ArrayDataset(Rows):
 
     def array_columns(self, fields: Sequence[str]) -> Mapping[str, AnyArray]:
         """See `Rows`. Arrays whose rows are not contiguous are left to `gather_all`."""
-        columns = self.arrays.columns
-        return {
-            name: columns[name]
-            for name in fields
-            if isinstance(self.schema.fields[name], (Scalar, Array)) and _is_whole(columns[name])
-        }
+        arrays, wanted = self.arrays, tuple(fields)
+        if wanted not in self._whole:
+            self._whole[wanted] = {
+                name: arrays.columns[name]
+                for name in wanted
+                if isinstance(self.schema.fields[name], (Scalar, Array))
+                and _is_whole(arrays.columns[name])
+            }
+        return self._whole[wanted]
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row for messages."""
@@ -389,7 +472,9 @@ class ArrayDataset(Rows):
 
 def _is_whole(column: AnyArray) -> bool:
     """Returns whether native threads can read the rows of an array."""
-    return len(column) > 0 and column.strides[0] >= 0 and bool(column[0].flags.c_contiguous)
+    apart = column.strides[0]
+    ascending = apart >= 0 and apart % column.itemsize == 0
+    return len(column) > 0 and ascending and bool(column[0].flags.c_contiguous)
 
 
 def _bytes_of(images: AnyArray) -> NDArray[np.uint8]:

@@ -195,7 +195,7 @@ def open(
         FormatVersionUnsupported: a newer fastio packed it.
     """
     for name, given in {"fields": fields, "images": images}.items():
-        if isinstance(given, str):
+        if isinstance(given, (str, int)):
             raise ValueError(f"{name} must be a list of names: {name}=[{given!r}]")
     options = Options(
         storage_options,

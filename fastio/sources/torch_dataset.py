@@ -27,18 +27,13 @@ from torch.utils.data import (
     IterDataPipe,
     Sampler,
     Subset,
-    TensorDataset,
     default_convert,
 )
 from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 
-from fastio.errors import SchemaError
-from fastio.packed.rows import Rows
 from fastio.shown import without_addresses
-from fastio.sources.arrays import ArrayDataset, array_set
 from fastio.sources.folder import FolderDataset
 from fastio.sources.stateful import is_stateful
-from fastio.sources.torchvision_sets import held_set
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
 _WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
@@ -154,59 +149,6 @@ def _files_of_timm(dataset: Any) -> ImageFiles | Slow:
         return Slow("the classes of the ImageDataset of timm are not numbered from 0")
     samples, root = list(reader.samples), os.fspath(reader.root)
     return ImageFiles(samples, classes, dataset.transform, root, dataset.target_transform)
-
-
-@dataclass(frozen=True)
-class TorchRows:
-    """A torch dataset whose samples fastio reads without calling its `__getitem__`.
-
-    Attributes:
-        count: the number of samples.
-        open: returns the samples as a fastio dataset.
-        settings: compares equal while the samples, before their transforms, are the same.
-        transform: the dataset's transform of images, or None.
-        target_transform: the dataset's function of labels, or None.
-        tensors: whether a sample is a tuple of tensors; otherwise it is an image and a number.
-    """
-
-    count: int
-    open: Callable[[], Rows]
-    settings: Any
-    transform: Any = None
-    target_transform: Any = None
-    tensors: bool = False
-
-
-def torch_rows(dataset: Any) -> TorchRows | Slow:
-    """Returns the rows of a torch dataset that fastio can read: files, or arrays in memory.
-
-    Returns:
-        The rows of an ImageFolder (or a Subset or ConcatDataset of some), a torchvision dataset in
-        memory, or a TensorDataset; or why the dataset is not read natively.
-    """
-    name = type(dataset).__qualname__
-    try:
-        held = held_set(dataset)
-        arrays = array_set(dataset) if isinstance(dataset, TensorDataset) else None
-        if held is not None:
-            return TorchRows(
-                len(held.arrays),
-                partial(ArrayDataset, held.arrays),
-                held.settings,
-                held.transform,
-                held.target_transform,
-            )
-        if arrays is not None:
-            arrays.schema()
-            opened = partial(ArrayDataset, arrays)
-            return TorchRows(len(arrays), opened, arrays.places, tensors=True)
-    except SchemaError as error:
-        return Slow(f"the {name} cannot be read natively: {error}")
-    files = image_files(dataset)
-    if isinstance(files, Slow):
-        return files
-    samples, transform = files.samples, files.transform
-    return TorchRows(len(samples), files.as_dataset, samples, transform, files.target_transform)
 
 
 def is_iterable_dataset(dataset: object) -> bool:

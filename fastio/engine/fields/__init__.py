@@ -75,12 +75,12 @@ def make_readers(
         for name in names
         if isinstance(kinds[name], Image)
     ]
-    layout, arrays = dataset.fixed_columns(names), dataset.array_columns(names)
+    layout = dataset.fixed_columns(names)
     if layout is not None:
         columns = Columns(layout, settings.resident)
         found.append(ColumnReader(dataset, columns, settings, threads))
-    if arrays:
-        found.append(ColumnReader(dataset, ArrayColumns(arrays), settings, threads))
+    if dataset.array_columns(names):
+        found.append(ColumnReader(dataset, ArrayColumns(dataset, names), settings, threads))
     for name in names:
         rows = dataset.ragged_rows(name) if is_ragged(kinds[name]) else None
         if rows is not None:

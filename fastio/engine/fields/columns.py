@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -140,28 +140,41 @@ class ArrayColumns:
     """Rows of arrays in memory, gathered by the engine's threads.
 
     Args:
-        arrays: the arrays that `Rows.array_columns` returns, by field; each has at least one row.
+        dataset: dataset with at least one row.
+        names: names of the fields, of which those are read that `Rows.array_columns` returns.
 
     Attributes:
         fields: a field for each array.
     """
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def __init__(self, dataset: Rows, names: Sequence[str]) -> None:
+        self._dataset, self._names = dataset, tuple(names)
+        self._arrays = dataset.array_columns(self._names)
         self.fields = tuple(
             TableField(name, array.shape[1:], array.dtype.name, column, 0, array[0].nbytes)
-            for column, (name, array) in enumerate(arrays.items())
+            for column, (name, array) in enumerate(self._arrays.items())
         )
-        columns = list(arrays.values())
-        first_row = np.array([0, len(columns[0])], np.int64)
-        self._table = _native.Table(
-            first_row, [array.strides[0] for array in columns], [f.native() for f in self.fields]
+        self._table = self._made()
+
+    def _made(self) -> _native.Table:
+        """Returns the table of the arrays."""
+        columns = list(self._arrays.values())
+        table = _native.Table(
+            np.array([0, len(columns[0])], np.int64),
+            [array.strides[0] for array in columns],
+            [field.native() for field in self.fields],
         )
-        self._table.set_memory(0, columns)
+        table.set_memory(0, columns)
+        return table
 
     def gather(
         self, engine: _native.Engine, rows: Int64s, out: Sequence[npt.NDArray[Any] | None]
     ) -> _native.Slot:
         """See `Columns`."""
+        arrays = self._dataset.array_columns(self._names)
+        if arrays is not self._arrays:  # they lie elsewhere now
+            self._arrays = arrays
+            self._table = self._made()
         return engine.gather(self._table, rows, list(out))
 
     def renew(self, rows: Int64s) -> bool:

@@ -326,8 +326,8 @@ HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::in
                                            check_outs(*table.value, out, rows.size()));
   // Waking up a thread would take longer than to copy so few bytes from memory.
   constexpr std::size_t kFewBytes = 32 << 10;
-  const bool here = !table.memory.empty() && slot->bytes() <= kFewBytes &&
-                    !held.engine.closed() && !held.engine.forked();
+  const bool here = !table.memory.empty() && slot->bytes() <= kFewBytes && !held.engine.closed() &&
+                    !held.engine.forked();
   std::vector<Memory> memory;
   for (auto& array : out)
     if (array) memory.push_back(std::move(*array));

@@ -15,6 +15,7 @@ import pytest
 
 from fastio import Cache, CacheError
 from fastio.cache import CacheFolder, Source, report
+from fastio.cache.held import Access, HeldFolder
 
 MIB = 1 << 20
 OTHER = 54_321  # a user whom no machine has
@@ -174,6 +175,26 @@ def test_a_link_in_the_place_of_the_index_is_refused(end: str, how: str, tmp_pat
     with pytest.raises(CacheError, match=rf"index\.sqlite{end} is a link"):
         CacheFolder(tmp_path / "cache", MIB)
     assert victim.read_text() == ""
+
+
+@pytest.mark.parametrize("how", ["symbolic", "hard", "file"])
+def test_a_file_that_lies_at_a_new_file_s_name_is_not_opened(how: str, tmp_path: Path) -> None:
+    """Names of temporary files are random; should one be guessed, nothing is written there."""
+    victim, place = tmp_path / "victim", tmp_path / "cache" / "guessed"
+    victim.write_text("important")
+    with HeldFolder.top(tmp_path / "cache", Access()) as folder:
+        if how == "symbolic":
+            place.symlink_to(victim)
+        elif how == "hard":
+            place.hardlink_to(victim)
+        else:
+            place.write_text("important")
+        with pytest.raises(FileExistsError):
+            folder.create("guessed")
+        if how == "symbolic":
+            with pytest.raises(FileNotFoundError, match="not a regular file"):
+                folder.open("guessed", os.O_RDWR)
+    assert victim.read_text() == place.read_text() == "important"
 
 
 def test_a_piece_is_not_written_through_a_link_in_its_way(tmp_path: Path) -> None:

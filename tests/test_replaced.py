@@ -180,6 +180,7 @@ def test_nothing_of_another_version_comes_from_a_url_or_into_a_cache(
     labels.clear()
     with fastio.Loader(f"{served.url}/data", 4, cache=cache, num_workers=1) as loader:
         read_on(iter(loader), labels)
+        assert loader.stats().refetched == 0  # what the cache has is of the version that is there
     assert sorted(labels) == list(range(ROWS))
 
 
@@ -209,6 +210,27 @@ def test_images_of_another_version_are_not_taken_for_damaged_ones(tmp_path: Path
             pytest.raises(SourceChanged, match="data was replaced"),
         ):
             next(iter(loader))
+
+
+@pytest.mark.parametrize("part", ["head", "image"])
+def test_what_is_damaged_at_rest_is_named_after_a_few_requests(part: str, tmp_path: Path) -> None:
+    shard = pack(tmp_path / "data") / "shard-000000.arrow"
+    with fastio.open(tmp_path / "data") as local:
+        assert isinstance(local, fastio.Dataset)
+        place = 40 if part == "head" else local.shard(0).extent("image")[0] + 16 * 16 * 3 + 100
+    with open(shard, "r+b") as file:
+        (byte,) = os.pread(file.fileno(), 1, place)
+        os.pwrite(file.fileno(), bytes([byte ^ 4]), place)
+    with (
+        http_folder(tmp_path) as url,
+        FaultProxy(url) as proxy,
+        fastio.open(f"{proxy.url}/data") as dataset,
+    ):
+        assert isinstance(dataset, fastio.Dataset)
+        with pytest.raises((ShardCorrupt, fastio.ImageError), match=r"shard-000000\.arrow"):
+            dataset[1]
+        asked = len(proxy.answers("shard-000000", "GET"))
+    assert asked <= (2 * 6 if part == "head" else 2 + 6)  # a head has two ranges at most
 
 
 def test_an_image_that_comes_damaged_is_fetched_again(tmp_path: Path) -> None:

@@ -256,6 +256,35 @@ def test_offsets_that_leave_the_data_are_noticed(tmp_path: Path, offsets: list[i
         ShardReader(path).values("data", [0, 1])
 
 
+_TOKENS, _SHAPES = pa.large_list(pa.uint16()), pa.list_(pa.int64())
+_WILD = ([0, 5, 3], [-1, 2, 3], [0, 2, 99])
+_LEFT_OUT = ([1, 2, 3], [0, 2, 2])  # numbers that are no row's
+
+
+@pytest.mark.parametrize(
+    ("kind", "offsets"),
+    [*((_TOKENS, each) for each in (*_WILD, *_LEFT_OUT)), *((_SHAPES, each) for each in _WILD)],
+)
+def test_offsets_of_tokens_and_shapes_are_noticed(
+    tmp_path: Path, kind: pa.DataType, offsets: list[int]
+) -> None:
+    path = tmp_path / "a.arrow"
+    write_shard(path, pa.RecordBatch.from_arrays([pa.array([[1, 2], [3]], kind)], ["x"]))
+    dtype = np.int64 if kind == _TOKENS else np.int32
+    good, bad = (np.array(each, dtype).tobytes() for each in ([0, 2, 3], offsets))
+    assert path.read_bytes().count(good) == 1
+    path.write_bytes(path.read_bytes().replace(good, bad))
+    with pytest.raises(ShardCorrupt, match=r"a\.arrow.*offsets"):
+        ShardReader(path).check_offsets()
+
+
+def test_shapes_below_zero_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    write_shard(path, pa.RecordBatch.from_arrays([pa.array([[1, -2], [3]], _SHAPES)], ["x"]))
+    with pytest.raises(ShardCorrupt, match=r"a\.arrow: the offsets of column 'x' are damaged"):
+        ShardReader(path).check_offsets()
+
+
 def test_text_that_is_not_utf8_is_noticed(shard: Path) -> None:
     data = shard.read_bytes()
     shard.write_bytes(data.replace("größe 42".encode(), b"gr\xff\xffx\xffe 42"))

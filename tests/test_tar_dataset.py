@@ -182,6 +182,23 @@ def test_the_index_goes_where_it_is_told_to_and_never_to_the_tars(
     assert sorted(os.listdir(tars)) == before
 
 
+def test_an_index_counts_in_the_budget_is_told_and_cleared(
+    tars: Path, tmp_path: Path, built: list[str]
+) -> None:
+    TarDataset(tars, cache=tmp_path / "kept")
+    with fastio.Cache(tmp_path / "kept") as cache:
+        status = cache.status()
+        assert status.bytes == status.tar_index_bytes > 0
+        removed = cache.clear()
+        assert (removed.pieces, removed.bytes) == (1, status.bytes)
+        assert cache.status().tar_indexes == cache.status().bytes == 0
+    assert not list((tmp_path / "kept").glob("data/*/*/*"))
+    with fastio.Cache(tmp_path / "small", status.bytes - 1) as cache:
+        assert len(TarDataset(tars, cache=cache)) == 15
+        assert cache.status().bytes == 0
+    assert len(built) == 6
+
+
 def test_an_index_that_is_damaged_or_cannot_be_kept_is_no_obstacle(
     tars: Path, tmp_path: Path, built: list[str]
 ) -> None:

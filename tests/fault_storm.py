@@ -123,7 +123,7 @@ def _header_spans(folder: Path) -> dict[str, list[tuple[int, int]]]:
 
 KINDS = {
     "packed": Kind(_make_packed, "data", {"transforms": CROPS}, STORM, 3 * MIB),
-    "table": Kind(_make_table, "data", {"batch_size": 64}, STORM, 3 * MIB // 2),
+    "table": Kind(_make_table, "data", {"batch_size": 64}, STORM, 160 << 10),
     "tokens": Kind(
         _make_tokens,
         "data",

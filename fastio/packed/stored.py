@@ -94,10 +94,14 @@ class StoredShards(Shards):
             return np.empty(0, np.uint8)
         name, offset = self.manifest.name(shard), reader.extent(field)[0] + begin
         expected = int(reader.fixed(f"{field}.crc32c")[local_row])
+        before = None
         for _ in self.store.transfers.fetches():
             data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
             if _native.crc32c(data) == expected:
                 return data
+            if before is not None and np.array_equal(data, before):
+                break  # it is damaged in the store, not on the way
+            before = data
         self.check_manifest()
         return data  # damaged at the source: decoding it raises the error
 
@@ -225,20 +229,23 @@ class StoredShards(Shards):
         return self.manifest.entry(shard).described()
 
     def _fetch(self, shard: int) -> tuple[list[Part], ShardReader]:
+        """Fetches a head, again if it is damaged, until the same bytes come twice."""
+        before: list[Part] = []
         for last in self.store.transfers.fetches():
+            parts = self._fetch_once(shard)
             try:
-                return self._fetch_once(shard)
+                return parts, self._reader(shard, parts)
             except ShardCorrupt:
-                if last:
+                if last or parts == before:
                     raise
+            before = parts
         raise AssertionError("unreachable")
 
-    def _fetch_once(self, shard: int) -> tuple[list[Part], ShardReader]:
+    def _fetch_once(self, shard: int) -> list[Part]:
         ranges = self._ranges(shard)
         data = self.store.read_ranges(self.manifest.name(shard), ranges)
         self.bytes_fetched += sum(length for _, length in ranges)
-        parts = [(offset, part) for (offset, _), part in zip(ranges, data, strict=True)]
-        return parts, self._reader(shard, parts)
+        return [(offset, part) for (offset, _), part in zip(ranges, data, strict=True)]
 
     def _reader(self, shard: int, parts: list[Part]) -> ShardReader:
         file = MemoryFile(int(self.manifest.shard_bytes[shard]))
@@ -251,9 +258,11 @@ class StoredShards(Shards):
 
 
 def _fetch_manifest(store: Store) -> Manifest:
+    data = before = None
     for last in store.transfers.fetches():
         try:
-            file = memory_file([store.read(MANIFEST_NAME)])
+            before, data = data, store.read(MANIFEST_NAME)
+            file = memory_file([data])
             manifest = Manifest(store.url, file.path)
         except SourceNotFound as error:
             raise DatasetNotFound(
@@ -261,7 +270,7 @@ def _fetch_manifest(store: Store) -> Manifest:
                 f"copied completely ({error})"
             ) from error
         except ManifestInvalid as error:  # it may have been damaged on the way
-            if last or isinstance(error, FormatVersionUnsupported):
+            if last or data == before or isinstance(error, FormatVersionUnsupported):
                 raise
         else:
             file.close()  # the manifest holds a mapping of it

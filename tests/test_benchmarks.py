@@ -28,6 +28,7 @@ SMALL: dict[str, list[str]] = {
     ],
     "codec": [PHOTOS, "--rounds", "1", "--crops", "1"],
     "images": [PHOTOS, "--count", "24", "--rounds", "1", "--pack-rounds", "1"],
+    "in_memory": ["--rows", "600", "--table-rows", "5000", "--rounds", "1", "--most-s", "0.1"],
     "large": [PHOTOS, "--megapixels", "0.5", "--photos", "1", "--rows", "4", "--passes", "1"],
     "open": ["--rounds", "1", "--shards", "20000"],
     "parquet_direct": ["--rows", "40000", "--rounds", "1", "--memory", "4MiB"],

@@ -526,7 +526,7 @@ def flac_bomb(frames: int) -> bytes:
 
 SOUND_LOADED = """
 decode = fastio.AudioDecode(mono=True, resample=True, sample_rate=8000)
-options = {"transforms": {"audio": decode}, "ragged": "lists"}
+options = {"transforms": {"audio": decode}, "ragged": "list"}
 with fastio.Loader(sys.argv[1], 4, on_error="skip", num_workers=1, **options) as loader:
     print([len(clips) for clips, _ in loader], loader.stats().skipped)
 """
@@ -566,7 +566,9 @@ def test_max_unzipped_bytes_is_an_option_of_sounds(tmp_path: Path) -> None:
         fastio.open(tmp_path, max_unzipped_bytes=32_000) as sounds,
         Loader(sounds, 1, transforms=transforms, num_workers=1) as loader,
     ):
-        assert next(iter(loader))[0].shape == (1, 1, 8000)
+        (clips, lengths), _ = next(iter(loader))
+    assert clips.shape == (1, 1, 8000)
+    assert lengths.tolist() == [8000]
 
 
 def test_an_array_file_that_claims_terabytes_is_left_out_when_packing(tmp_path: Path) -> None:

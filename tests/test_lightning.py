@@ -324,6 +324,23 @@ def test_testing_and_predicting_take_each_sample_once(packed: Path) -> None:
     assert flat(model.evaluated) == [*range(ROWS)] * 2
 
 
+@pytest.fixture
+def unpatched() -> Iterator[None]:
+    """Undoes what Lightning leaves behind in classes where a hook that makes loaders raises."""
+    classes = [*fastio.Loader.__mro__, torch.utils.data.BatchSampler]
+    before = [(cls, dict(vars(cls))) for cls in classes if cls.__module__ != "builtins"]
+    yield
+    for cls, attributes in before:
+        for name in ("__init__", "__setattr__", "__delattr__"):
+            if name in attributes:
+                setattr(cls, name, attributes[name])
+            elif name in vars(cls):
+                delattr(cls, name)
+            if f"__old{name}" in vars(cls):
+                delattr(cls, f"__old{name}")
+
+
+@pytest.mark.usefixtures("unpatched")
 def test_what_is_not_given_is_not_there(packed: Path) -> None:
     with pytest.raises(lightning.pytorch.utilities.exceptions.MisconfigurationException):
         trainer().test(Recorder(), datamodule=data(packed))

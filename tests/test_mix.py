@@ -27,7 +27,7 @@ from fastio import (
 from fastio.views.mixing import CYCLE, MixOrder
 from tests.servers import http_folder
 from tests.staging_support import noise, pack_noise
-from tests.support import open_loader
+from tests.support import OwnDataset, open_loader
 
 
 def pack_numbers(path: Path, first: int, count: int) -> Path:
@@ -272,7 +272,7 @@ def test_what_cannot_be_mixed_is_named(sources: dict[Path, float], tmp_path: Pat
     with pytest.raises(ValueError, match="determines the order"):
         Loader(mix({first: 1}), sampler=[1, 2])
     with pytest.raises(TransformError, match="pack it"):
-        Loader(mix([(torch.utils.data.TensorDataset(torch.ones(3)), 1)]))
+        Loader(mix([(OwnDataset(3), 1)]))
 
 
 # --- Of parts -------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "roots": (["."], {"hugging_face"}),
     "max_pixels": (10**6, set()),
     "max_unzipped_bytes": (10**6, set()),
+    "images": (["image"], {"arrays"}),
 }
 NAMES = ["packed", "folder", "sounds", "tars", "tables", "hugging_face"]
 
@@ -96,7 +97,7 @@ class AsPath:
 
 
 def test_every_kind_has_a_key_of_its_own() -> None:
-    assert sorted(kind.key for kind in KINDS) == sorted(NAMES)
+    assert sorted(kind.key for kind in KINDS) == sorted([*NAMES, "arrays"])  # not in files
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -66,12 +66,12 @@ _STREAM = Slow(
     "Load it without streaming=True, or keep it with save_to_disk and give the directory.",
 )
 _OF_TENSORS = Slow(
-    "transforms of a TensorDataset are called with whole batches",
+    "transforms of arrays that are not known to hold images are called with whole batches",
     "For transforms of each image, name the tensors that hold images: "
     "fastio.Loader(fastio.open(dataset, images=[0]), transforms=...).",
 )
 _BY_BATCHES = Slow(
-    "with batch_size=None, a sampler may give several rows of a TensorDataset at once",
+    "with batch_size=None, a sampler may give several rows of an array at once",
     "Pass batch_size, and leave out the sampler or pass one that gives single rows.",
 )
 _EMPTY = Slow("it has no samples", remedy="")

@@ -218,14 +218,14 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
     kind = type(source)
     classes = None
     if type(source) is dict:
-        if not all(type(name) is str and _is_array(array) for name, array in source.items()):
+        if not all(type(name) is str and is_array(array) for name, array in source.items()):
             return None
         names = {name: name for name in source}
         return ArraySet(source, "dict", kind.__name__, _images(images, names)) if source else None
     arrays: tuple[Any, ...] | None = None
     if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
         classes, arrays = class_names(source), tuple(source.tensors)
-    elif _is_array(source):
+    elif is_array(source):
         arrays = (source,)
     elif _is_tuple_of_columns(source):
         arrays = source
@@ -239,7 +239,7 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
     fields = usual_names(kinds)
     return ArraySet(
         dict(zip(fields, arrays, strict=True)),
-        "single" if _is_array(source) else "tuple",
+        "single" if is_array(source) else "tuple",
         kind.__name__,
         _images(images, dict(enumerate(fields))),
         classes,
@@ -250,7 +250,7 @@ def _is_tuple_of_columns(source: Any) -> bool:
     """Returns whether a source is a tuple of arrays with equal numbers of rows."""
     if type(source) is not tuple or not 1 <= len(source) <= _MOST_COLUMNS:
         return False
-    return all(map(_is_array, source)) and len({len(array) for array in source}) == 1
+    return all(map(is_array, source)) and len({len(array) for array in source}) == 1
 
 
 def usual_names(fields: Sequence[Field]) -> list[str]:
@@ -279,15 +279,15 @@ def class_names(dataset: Any) -> tuple[str, ...] | None:
 
 
 def is_columns(source: Any) -> bool:
-    """Returns whether a loader takes a source that is no dataset for columns of samples.
+    """Returns whether a loader takes a tuple or dict for columns of samples.
 
-    These are arrays, tensors, dicts of them, and tuples of them that differ in their dtypes or
-    numbers of axes. To torch's DataLoader a tuple is a dataset of samples, which are alike.
+    These are dicts of arrays and tensors, and tuples of them that differ in their dtypes or numbers
+    of axes. To torch's DataLoader a tuple is a dataset of samples, which are alike.
     """
     if type(source) is tuple:
-        alike = len({(str(array.dtype), array.ndim) for array in source if _is_array(array)}) == 1
+        alike = len({(str(array.dtype), array.ndim) for array in source if is_array(array)}) == 1
         return _is_tuple_of_columns(source) and not alike
-    return _is_array(source) or type(source) is dict
+    return type(source) is dict
 
 
 def _images(images: Iterable[str | int] | None, names: Mapping[str | int, str]) -> list[str]:
@@ -307,7 +307,7 @@ def _images(images: Iterable[str | int] | None, names: Mapping[str | int, str]) 
     return [names[key] for key in wanted]
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     """Returns whether a value is an array or a torch.Tensor that has rows."""
     return (isinstance(value, np.ndarray) or is_tensor(value)) and value.ndim > 0
 

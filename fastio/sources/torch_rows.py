@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from fastio.errors import SchemaError
 from fastio.packed.rows import Rows
-from fastio.sources.arrays import ArrayDataset, array_set
+from fastio.sources.arrays import ArrayDataset, array_set, is_array
 from fastio.sources.torch_dataset import Slow, image_files
 from fastio.sources.torchvision_sets import held_set
 
@@ -26,7 +26,7 @@ class TorchRows:
         settings: compares equal while the samples, before their transforms, are the same.
         transform: the dataset's transform of images, or None.
         target_transform: the dataset's function of labels, or None.
-        tensors: whether a sample is a tuple of tensors; otherwise it is an image and a number.
+        tensors: whether samples are rows of arrays; otherwise a sample is an image and a number.
     """
 
     count: int
@@ -42,12 +42,13 @@ def torch_rows(dataset: Any) -> TorchRows | Slow:
 
     Returns:
         The rows of an ImageFolder (or a Subset or ConcatDataset of some), a torchvision dataset in
-        memory, or a TensorDataset; or why the dataset is not read natively.
+        memory, a TensorDataset, or an array; or why the dataset is not read natively.
     """
     name = type(dataset).__qualname__
     try:
         held = held_set(dataset)
-        arrays = array_set(dataset) if isinstance(dataset, TensorDataset) else None
+        own = isinstance(dataset, TensorDataset) or is_array(dataset)
+        arrays = array_set(dataset) if own else None
         if held is not None:
             return TorchRows(
                 len(held.arrays),

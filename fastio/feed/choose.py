@@ -178,7 +178,8 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
     transforms = FieldTransforms.parse(request.transforms, opened.schema, known)
     settings = _native_settings(request)
     if form is not None:
-        own = bool(_given_for("image", request.transforms))
+        given = request.transforms  # of the only image field, or by field
+        own = bool(as_list(given.get("image") if isinstance(given, Mapping) else given))
         samples = replace(form, images=None) if own else form
         alone = not request.sampling.batched and settings.collate_fn is None
         if alone and (form.tensors or not (own or request.device)):
@@ -340,11 +341,6 @@ def _native_source(
             "Define its functions at the top of a module, or pass multiprocessing_context='fork'.",
         )
     return found.open(), known, SampleForm(sample_form(found.transform))
-
-
-def _given_for(field: str, transforms: Any) -> list[Any]:
-    """Returns the loader's own transforms of the only image field."""
-    return as_list(transforms.get(field) if isinstance(transforms, Mapping) else transforms)
 
 
 def _of_view(dataset: Rows, request: Request) -> Request:

@@ -164,6 +164,12 @@ def test_an_empty_dataset_has_no_batches() -> None:
         assert list(loader) == []
 
 
+def test_an_empty_array_of_images_has_no_batches() -> None:
+    with fastio.open(PIXELS[:0], images=[0]) as dataset, Loader(dataset, 4) as loader:
+        assert len(dataset) == 0
+        assert list(loader) == []
+
+
 def test_subclasses_are_the_users_own() -> None:
     class Own(TensorDataset):
         def __getitem__(self, index: int) -> Any:

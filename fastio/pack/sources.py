@@ -27,7 +27,7 @@ from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
-from fastio.sources.arrays import is_columns
+from fastio.sources.arrays import class_names, is_columns
 from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
@@ -253,7 +253,7 @@ def indexed_source(dataset: Any, schema: Schema | None) -> Source:
     name, total = type(dataset).__name__, len(dataset)
     if not total:
         raise PackError(f"there is nothing to pack: {name} has no samples")
-    wanted = schema or infer_schema(_first_sample(dataset, name), _classes(dataset))
+    wanted = schema or infer_schema(_first_sample(dataset, name), class_names(dataset))
 
     def item(row: int) -> Item:
         try:
@@ -285,7 +285,7 @@ def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
         if not first:
             raise PackError(f"there is nothing to pack: {name} has no samples")
         samples = chain(first, samples)
-        schema = infer_schema(first[0], _classes(iterable))
+        schema = infer_schema(first[0], class_names(iterable))
     wanted = schema
 
     def items(start: int) -> Iterator[Item]:
@@ -340,10 +340,3 @@ def _is_indexed(src: Any) -> bool:
     names = {base.__name__ for base in type(src).__mro__ if base.__module__.startswith("torch.")}
     has_both = hasattr(src, "__len__") and hasattr(src, "__getitem__")
     return has_both and "IterableDataset" not in names
-
-
-def _classes(dataset: Any) -> list[str] | None:
-    """Returns the class names in a dataset's attribute `classes`, as torchvision's have it."""
-    classes = getattr(dataset, "classes", None)
-    is_names = isinstance(classes, (list, tuple)) and all(isinstance(c, str) for c in classes)
-    return list(classes) if classes and is_names else None

@@ -128,6 +128,7 @@ class ArraySet:
         as_tensors: Whether the values of tensors are tensors in samples, too.
         columns: The sources as arrays that share their memory.
         pixels: How the images lie in memory.
+        memory: The memory of the images, uint8 (n,).
     """
 
     sources: Mapping[str, Any]
@@ -138,12 +139,15 @@ class ArraySet:
     as_tensors: bool = True
     columns: Mapping[str, AnyArray] = field(init=False)
     pixels: Mapping[str, Pixels] = field(init=False)
+    memory: Mapping[str, NDArray[np.uint8]] = field(init=False)
 
     def __post_init__(self) -> None:
         columns = {name: as_array(source) for name, source in self.sources.items()}
         object.__setattr__(self, "columns", columns)
         pixels = {name: Pixels.of(name, columns[name]) for name in self.images}
         object.__setattr__(self, "pixels", pixels)
+        memory = {name: _bytes_of(columns[name]) for name in self.images}
+        object.__setattr__(self, "memory", memory)
         rows = {name: len(column) for name, column in columns.items()}
         if len(set(rows.values())) > 1:
             of_each = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
@@ -216,7 +220,6 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
             or one of `images` does not exist or holds no images.
     """
     kind = type(source)
-    classes = None
     if type(source) is dict:
         if not all(type(name) is str and is_array(array) for name, array in source.items()):
             return None
@@ -224,7 +227,7 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
         return ArraySet(source, "dict", kind.__name__, _images(images, names)) if source else None
     arrays: tuple[Any, ...] | None = None
     if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
-        classes, arrays = class_names(source), tuple(source.tensors)
+        arrays = tuple(source.tensors)
     elif is_array(source):
         arrays = (source,)
     elif _is_tuple_of_columns(source):
@@ -242,7 +245,7 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
         "single" if is_array(source) else "tuple",
         kind.__name__,
         _images(images, dict(enumerate(fields))),
-        classes,
+        class_names(source),
     )
 
 
@@ -275,7 +278,7 @@ def class_names(dataset: Any) -> tuple[str, ...] | None:
     names = getattr(dataset, "classes", None)
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         return None
-    return tuple(names)
+    return tuple(names) or None
 
 
 def is_columns(source: Any) -> bool:
@@ -362,8 +365,8 @@ class ArrayDataset(Rows):
         self.schema = arrays.schema()
         self.path = arrays.name
         self._arrays = arrays
-        self._memory = {name: _bytes_of(arrays.columns[name]) for name in arrays.pixels}
-        self._whole: dict[tuple[str, ...], Mapping[str, AnyArray]] = {}
+        # What `array_columns` has returned, and for which arrays.
+        self._whole: tuple[ArraySet, dict[tuple[str, ...], Mapping[str, AnyArray]]] = arrays, {}
 
     def __reduce__(self) -> Any:
         return ArrayDataset, (self._arrays,)
@@ -371,11 +374,10 @@ class ArrayDataset(Rows):
     @property
     def arrays(self) -> ArraySet:
         """The arrays where they lie now."""
-        if self._arrays.moved:
-            self._whole = {}
-            self._arrays = arrays = replace(self._arrays)
-            self._memory = {name: _bytes_of(arrays.columns[name]) for name in arrays.pixels}
-        return self._arrays
+        arrays = self._arrays
+        if arrays.moved:
+            self._arrays = arrays = replace(arrays)
+        return arrays
 
     @property
     def tensor_fields(self) -> frozenset[str]:  # type: ignore[override]
@@ -398,10 +400,9 @@ class ArrayDataset(Rows):
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
         """See `Rows`."""
         kinds, rows = self._not_images(fields), self._in_range(rows)
+        columns = self.arrays.columns
         return {
-            name: self.arrays.columns[name][rows].tolist()
-            if isinstance(kind, Text)
-            else self.arrays.columns[name][rows]
+            name: columns[name][rows].tolist() if isinstance(kind, Text) else columns[name][rows]
             for name, kind in kinds.items()
         }
 
@@ -446,21 +447,25 @@ class ArrayDataset(Rows):
             np.full(n, _TRANSPOSED if pixels.transposed else AS_STORED, np.uint8),
             np.full(n, pixels.height, np.int32),
             np.full(n, pixels.width, np.int32),
-            memory=self._memory[field],
+            memory=arrays.memory[field],
             planar=pixels.planar,
         )
 
     def array_columns(self, fields: Sequence[str]) -> Mapping[str, AnyArray]:
         """See `Rows`. Arrays whose rows are not contiguous are left to `gather_all`."""
         arrays, wanted = self.arrays, tuple(fields)
-        if wanted not in self._whole:
-            self._whole[wanted] = {
+        known, whole = self._whole
+        if known is not arrays:  # other threads may still have those that have moved
+            whole = {}
+            self._whole = arrays, whole
+        if wanted not in whole:
+            whole[wanted] = {
                 name: arrays.columns[name]
                 for name in wanted
                 if isinstance(self.schema.fields[name], (Scalar, Array))
                 and _is_whole(arrays.columns[name])
             }
-        return self._whole[wanted]
+        return whole[wanted]
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row for messages."""
@@ -479,6 +484,8 @@ def _is_whole(column: AnyArray) -> bool:
 
 def _bytes_of(images: AnyArray) -> NDArray[np.uint8]:
     """Returns the memory of images from the first byte to the last, uint8 (n,)."""
+    if not len(images):
+        return np.empty(0, np.uint8)
     extent = (len(images) - 1) * images.strides[0] + images[0].size
     return as_strided(images, (extent,), (1,), writeable=False)
 

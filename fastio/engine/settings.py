@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from fastio.engine.batch import Allocate, AnyArray, SlotPool
 from fastio.engine.ragged import Forms
+from fastio.runtime.memory import HUGE_PAGE, huge_pages
 from fastio.transforms import AudioDecode, Compiled
 
 OnError = Literal["raise", "skip", "replace"]
@@ -20,6 +23,20 @@ _SMALL_BYTES = 64 << 10  # fields of a batch below this size, such as labels, ge
 def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
     """Returns slot memory allocated by NumPy."""
     return np.empty(shape, dtype)
+
+
+def _reused_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
+    """Returns slot memory in huge pages, unless it would leave more than a fifth of them empty.
+
+    A field of some megabytes is spread over so many small pages that translating their addresses
+    takes longer than writing it.
+    """
+    count = math.prod(shape)
+    nbytes = count * np.dtype(dtype).itemsize
+    if 4 * (-nbytes % HUGE_PAGE) < nbytes:
+        with suppress(OSError, OverflowError):
+            return np.frombuffer(huge_pages(nbytes), dtype, count).reshape(shape)
+    return numpy_memory(shape, dtype)
 
 
 @dataclass(frozen=True)
@@ -93,14 +110,16 @@ class EngineSettings:
             return SlotPool(shape, dtype, allocate, _KEPT_SLOTS)
         keep = _KEPT_SLOTS if self.recycle else 0
         smallest = 0 if reuse_small or self.allocate is not None else _SMALL_BYTES
-        return SlotPool(shape, dtype, self.allocate or numpy_memory, keep, smallest)
+        memory = _reused_memory if self.recycle else numpy_memory
+        return SlotPool(shape, dtype, self.allocate or memory, keep, smallest)
 
     def byte_pool(self) -> SlotPool:
         """Returns a pool of slots of bytes for rows of different sizes.
 
         Slots that are not reused are NumPy's: the whole batch is pinned later.
         """
-        allocate = (self.recycle and self.allocate) or numpy_memory
+        memory = _reused_memory if self.recycle else numpy_memory
+        allocate = (self.recycle and self.allocate) or memory
         smallest = 0 if self.allocate is not None else _SMALL_BYTES
         keep = _KEPT_SLOTS if self.recycle else 0
         return SlotPool((), "uint8", allocate, keep, smallest)

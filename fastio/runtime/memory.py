@@ -16,7 +16,7 @@ from fastio.runtime.lifecycle import after_fork
 MAX_PIXELS = 178_956_970
 MAX_UNZIPPED_BYTES = 256 << 20
 
-_HUGE_PAGE = 2 << 20
+HUGE_PAGE = 2 << 20
 _MEMINFO = Path("/proc/meminfo")
 _MAPS = Path("/proc/self/smaps")
 _CGROUPS = (  # limit and use, of control groups version 2 and 1, as a container sees its own
@@ -65,7 +65,7 @@ def huge_pages(nbytes: int) -> mmap.mmap:
     Raises:
         OSError, OverflowError: so much memory, or address space, is not available.
     """
-    size = -(-max(nbytes, 1) // _HUGE_PAGE) * _HUGE_PAGE
+    size = -(-max(nbytes, 1) // HUGE_PAGE) * HUGE_PAGE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # without huge pages, small ones are used
         memory.madvise(mmap.MADV_HUGEPAGE)

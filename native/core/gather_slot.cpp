@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "token_fields.h"
 #include "widen.h"
 
 namespace fastio {
@@ -95,52 +96,24 @@ inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(at));
 }
 
-// Asks for the first tokens of a row of a field of segments, where they are read.
-void ask_segments(const TableField& field, const ShardColumns* columns, std::size_t row) {
-  if (!columns || field.kind != FieldKind::inputs) return;
-  const Segments& segments = *columns->segments;
+// Asks for what a row of segments is read from, in three steps, each of which reads what the one
+// before asked for: which segments the row has, where their tokens lie, and the first tokens.
+void ask_segments(const TableField& field, const ShardColumns& columns, std::size_t row, int step) {
+  const Segments& segments = *columns.segments;
+  if (step == 0) return __builtin_prefetch(&segments.begin[row]);
   const auto first = static_cast<std::size_t>(segments.begin[row]);
   if (first == static_cast<std::size_t>(segments.begin[row + 1])) return;
+  if (step == 1) {
+    __builtin_prefetch(&segments.start[first]);
+    return __builtin_prefetch(&segments.length[first]);
+  }
   const auto start = static_cast<std::size_t>(segments.start[first]);
   const std::size_t bytes = std::min<std::size_t>(field.numbers() * field.from, kAskedBytes);
-  prefetch(columns->begin[field.column] + start * field.from, bytes);
+  prefetch(columns.begin[field.column] + start * field.from, bytes);
 }
 
-// One row of a field of segments.
-void fill_row(const TableField& field, const Segments& segments, std::size_t row,
-              const std::uint8_t* data, std::uint8_t* out) {
-  const std::size_t room = field.numbers(), to = field.to;
-  const auto first = static_cast<std::size_t>(segments.begin[row]);
-  const auto last = static_cast<std::size_t>(segments.begin[row + 1]);
-  std::size_t at = 0;
-  for (std::size_t j = first; j < last && at < room; ++j) {
-    const auto length = static_cast<std::size_t>(segments.length[j]);
-    const std::size_t count = std::min(length, room - at);
-    const std::uint8_t* const from =
-        data + static_cast<std::size_t>(segments.start[j]) * field.from;
-    switch (field.kind) {
-      case FieldKind::inputs:
-        widen(from, count, field.from, field.to, out + at * to);
-        break;
-      case FieldKind::targets: {
-        const std::size_t known = std::min(length - 1, count);
-        widen(from + field.from, known, field.from, field.to, out + at * to);
-        put(out + (at + known) * to, count - known, field.to, field.fill, false);
-        break;
-      }
-      case FieldKind::positions:
-        put(out + at * to, count, field.to, 0, true);
-        break;
-      case FieldKind::documents:
-        put(out + at * to, count, field.to, static_cast<std::int64_t>(j - first), false);
-        break;
-      default:
-        put(out + at * to, count, field.to, 1, false);
-        break;
-    }
-    at += count;
-  }
-  put(out + at * to, room - at, field.to, field.fill, false);
+std::size_t number_of(FieldKind kind) {
+  return static_cast<std::size_t>(kind) - static_cast<std::size_t>(FieldKind::inputs);
 }
 
 }  // namespace
@@ -159,7 +132,7 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
       if (fields[i].column != column || !out[i]) continue;
       const Target target{out[i], fields[i].out_bytes(), copy_of(fields[i].width), fields[i]};
       if (fields[i].in_segments()) {
-        in_segments_.push_back(target);
+        add_in_segments(fields[i], out[i]);
         continue;
       }
       wanted.begin = std::min(wanted.begin, fields[i].offset);
@@ -168,6 +141,19 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
     }
     if (!wanted.targets.empty()) wanted_.push_back(std::move(wanted));
   }
+}
+
+// Fields that differ only in their kind are written in one pass.
+void GatherSlot::add_in_segments(const TableField& field, std::uint8_t* out) {
+  const std::size_t kind = number_of(field.kind);
+  const auto fits = [&](const InSegments& some) {
+    return some.field.column == field.column && some.field.width == field.width &&
+           some.field.from == field.from && some.field.to == field.to && !some.out[kind];
+  };
+  auto found = std::find_if(in_segments_.begin(), in_segments_.end(), fits);
+  if (found == in_segments_.end()) found = in_segments_.insert(found, InSegments{field, {}, {}});
+  found->out[kind] = out;
+  found->fill[kind] = field.fill;
 }
 
 void GatherSlot::fill(std::size_t begin, std::size_t end, Worker&) { copy(begin, end); }
@@ -184,14 +170,15 @@ std::size_t GatherSlot::bytes() const {
   std::size_t of_row = 0;
   for (const Wanted& wanted : wanted_)
     for (const Target& target : wanted.targets) of_row += target.out_bytes;
-  for (const Target& target : in_segments_) of_row += target.out_bytes;
+  for (const InSegments& some : in_segments_)
+    for (const std::uint8_t* const out : some.out) of_row += out ? some.field.out_bytes() : 0;
   return of_row * rows();
 }
 
 void GatherSlot::copy(std::size_t begin, std::size_t end) {
   bool whole = true;
   for (const Wanted& wanted : wanted_) whole &= copy_column(wanted, begin, end);
-  for (const Target& target : in_segments_) copy_segments(target, begin, end);
+  for (const InSegments& some : in_segments_) copy_segments(some, begin, end);
   if (!whole || Mapping::any_damaged()) note_failures(begin, end);
 }
 
@@ -255,8 +242,8 @@ void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* fro
           out + i * target.out_bytes);
 }
 
-// Rows [begin, end) of a field of segments; those that cannot be had are left as they are.
-void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::size_t end) const {
+// Rows [begin, end) of fields of segments; those that cannot be had are left as they are.
+void GatherSlot::copy_segments(const InSegments& some, std::size_t begin, std::size_t end) const {
   const auto shard_of = [this](std::size_t i) {
     const ShardColumns* const columns = known_->shards[table_->shard_of(row_[i])].get();
     return columns && columns->segments ? columns : nullptr;
@@ -264,14 +251,46 @@ void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::siz
   const auto local = [this](std::size_t i) {
     return static_cast<std::size_t>(row_[i] - table_->first_row(table_->shard_of(row_[i])));
   };
-  const TableField& field = target.field;
+  constexpr int kSteps = 3;
   for (std::size_t i = begin; i < end; ++i) {
-    if (i + 1 < end) ask_segments(field, shard_of(i + 1), local(i + 1));
+    for (int step = 0; step < kSteps; ++step) {
+      const std::size_t ahead = i + static_cast<std::size_t>(kSteps - step);
+      if (ahead >= end) continue;
+      if (const ShardColumns* const columns = shard_of(ahead))
+        ask_segments(some.field, *columns, local(ahead), step);
+    }
     const ShardColumns* const columns = shard_of(i);
     if (!columns) continue;
-    fill_row(field, *columns->segments, local(i), columns->begin[field.column],
-             target.out + i * target.out_bytes);
+    copy_row(some, *columns->segments, local(i), columns->begin[some.field.column], i);
   }
+}
+
+// A row of a shard, whose column begins at `data`, to row `i` of the batch.
+void GatherSlot::copy_row(const InSegments& some, const Segments& segments, std::size_t row,
+                          const std::uint8_t* data, std::size_t i) {
+  const TableField& field = some.field;
+  const std::size_t room = field.numbers(), to = field.to;
+  const auto place = [&](std::size_t at) {
+    TokenFields out = some.out;
+    for (std::uint8_t*& each : out)
+      if (each) each += i * field.out_bytes() + at * to;
+    return out;
+  };
+  const auto first = static_cast<std::size_t>(segments.begin[row]);
+  const auto last = static_cast<std::size_t>(segments.begin[row + 1]);
+  std::size_t at = 0;
+  for (std::size_t j = first; j < last && at < room; ++j) {
+    const auto length = static_cast<std::size_t>(segments.length[j]);
+    const std::size_t count = std::min(length, room - at);
+    put_part({data + static_cast<std::size_t>(segments.start[j]) * field.from, count,
+              std::min(length - 1, count), some.fill[number_of(FieldKind::targets)],
+              static_cast<std::int64_t>(j - first), field.from, field.to},
+             place(at));
+    at += count;
+  }
+  const TokenFields rest = place(at);
+  for (std::size_t kind = 0; kind < kTokenFields; ++kind)
+    if (rest[kind]) put_value(rest[kind], room - at, field.to, some.fill[kind]);
 }
 
 // After the copying: a mapping may have turned out to be damaged by it.

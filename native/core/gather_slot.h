@@ -1,6 +1,7 @@
 // Rows of a table while threads copy them into a batch.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "slot.h"
 #include "table.h"
+#include "token_fields.h"
 
 namespace fastio {
 
@@ -44,20 +46,29 @@ class GatherSlot : public Slot {
     std::uint32_t begin, end;
     std::vector<Target> targets;
   };
+  // Wanted fields of segments that differ only in their kind.
+  struct InSegments {
+    TableField field;                             // any of them
+    TokenFields out;                              // of each kind
+    std::array<std::int64_t, kTokenFields> fill;  // behind the last segment
+  };
+  void add_in_segments(const TableField& field, std::uint8_t* out);
   void copy(std::size_t begin, std::size_t end);
   bool copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const;
   bool locate(const Wanted& wanted, std::size_t begin, std::size_t count,
               const std::uint8_t** from) const;
   static void copy_group(const Target& target, const std::uint8_t* const* from, std::size_t count,
                          std::uint8_t* out);
-  void copy_segments(const Target& target, std::size_t begin, std::size_t end) const;
+  void copy_segments(const InSegments& some, std::size_t begin, std::size_t end) const;
+  static void copy_row(const InSegments& some, const Segments& segments, std::size_t row,
+                       const std::uint8_t* data, std::size_t i);
   void note_failures(std::size_t begin, std::size_t end);
 
   const std::shared_ptr<const Table> table_;
   const std::shared_ptr<const KnownShards> known_;  // as it was at the beginning
   const std::vector<std::int64_t> row_;
   std::vector<Wanted> wanted_;
-  std::vector<Target> in_segments_;
+  std::vector<InSegments> in_segments_;
   mutable std::mutex failing_;
   std::vector<Failure> failures_;  // guarded by failing_
 };

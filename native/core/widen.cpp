@@ -17,14 +17,6 @@ void widen_as(const std::uint8_t* in, std::size_t count, std::uint8_t* out) {
   }
 }
 
-template <typename T>
-void put_as(std::uint8_t* out, std::size_t count, std::int64_t first, bool counts) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T value = static_cast<T>(first + (counts ? static_cast<std::int64_t>(i) : 0));
-    std::memcpy(out + sizeof(T) * i, &value, sizeof(T));
-  }
-}
-
 }  // namespace
 
 void widen_portable(const std::uint8_t* in, std::size_t count, int from, int to,
@@ -39,19 +31,6 @@ void widen_portable(const std::uint8_t* in, std::size_t count, int from, int to,
     if (from == 2) widen_as<std::uint16_t, std::uint64_t>(in, count, out);
     if (from == 4) widen_as<std::uint32_t, std::uint64_t>(in, count, out);
   }
-}
-
-void put_portable(std::uint8_t* out, std::size_t count, int bytes, std::int64_t first,
-                  bool counts) {
-  if (bytes == 8) return put_as<std::int64_t>(out, count, first, counts);
-  put_as<std::int32_t>(out, count, first, counts);
-}
-
-void put(std::uint8_t* out, std::size_t count, int bytes, std::int64_t first, bool counts) {
-#ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return put_avx2(out, count, bytes, first, counts);
-#endif
-  put_portable(out, count, bytes, first, counts);
 }
 
 void widen(const std::uint8_t* in, std::size_t count, int from, int to, std::uint8_t* out) {

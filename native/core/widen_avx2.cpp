@@ -58,43 +58,7 @@ void run(const Byte* in, std::size_t count, Byte* out) {
   widen_portable(in + i * from, count - i, from, to, out + i * to);
 }
 
-// Registers of one value after the other, all of them `step` above those of the one before.
-template <typename T>
-inline __attribute__((always_inline)) __m256i plus(__m256i a, __m256i b) {
-  return sizeof(T) == 8 ? _mm256_add_epi64(a, b) : _mm256_add_epi32(a, b);
-}
-
-template <typename T>
-inline __attribute__((always_inline)) __m256i all(std::int64_t value) {
-  return sizeof(T) == 8 ? _mm256_set1_epi64x(value) : _mm256_set1_epi32(static_cast<int>(value));
-}
-
-template <typename T>
-void put_as(Byte* out, std::size_t count, std::int64_t first, bool counts) {
-  constexpr std::size_t kPer = 32 / sizeof(T);
-  __m256i now = all<T>(first);
-  if (counts)
-    now = plus<T>(now, sizeof(T) == 8 ? _mm256_setr_epi64x(0, 1, 2, 3)
-                                      : _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  const __m256i step = all<T>(counts ? static_cast<std::int64_t>(kPer) : 0);
-  std::size_t i = 0;
-  for (; i + 2 * kPer <= count; i += 2 * kPer) {
-    __builtin_prefetch(out + i * sizeof(T) + kWriteAhead, 1);
-    const __m256i next = plus<T>(now, step);
-    store(out + i * sizeof(T), now);
-    store(out + (i + kPer) * sizeof(T), next);
-    now = plus<T>(next, step);
-  }
-  const std::int64_t reached = counts ? first + static_cast<std::int64_t>(i) : first;
-  put_portable(out + i * sizeof(T), count - i, sizeof(T), reached, counts);
-}
-
 }  // namespace
-
-void put_avx2(Byte* out, std::size_t count, int bytes, std::int64_t first, bool counts) {
-  if (bytes == 8) return put_as<std::int64_t>(out, count, first, counts);
-  put_as<std::int32_t>(out, count, first, counts);
-}
 
 void widen_avx2(const Byte* in, std::size_t count, int from, int to, Byte* out) {
   if (from == to) return widen_portable(in, count, from, to, out);

@@ -16,7 +16,7 @@ from fastio.store import open_store
 from fastio.store.receive import Receiver
 from fastio.store.retry import Limits
 from fastio.store.urls import proxy_of
-from tests.web_server import Answer, Asked, WebServer, certificate
+from tests.web_server import Answer, Asked, TunnelProxy, WebServer, certificate
 
 DATA = bytes(range(256)) * 4
 SHORT = {"deadline_s": 0.5, "timeout_s": 0.5}
@@ -278,6 +278,70 @@ def test_which_proxy_a_url_has(no_proxies: Any, url: str, no_proxy: str, proxy: 
     no_proxies.setenv("http_proxy", "p:1")
     no_proxies.setenv("no_proxy", no_proxy)
     assert proxy_of(url) == proxy
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[WebServer]:
+    with WebServer({"x": DATA}, certificate=certificate(tmp_path)) as running:
+        yield running
+
+
+def open_insecure(url: str, **limits: float) -> Any:
+    return open_store(url, {"client_options": {"allow_invalid_certificates": True}}, **limits)
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "all_proxy"])
+def test_https_goes_through_a_tunnel_of_the_environment_s_proxy(
+    secure: WebServer, backend: str, no_proxies: Any, name: str
+) -> None:
+    with TunnelProxy() as proxy:
+        no_proxies.setenv(name, proxy.url.replace("://", "://user:secret@"))
+        store = open_insecure(secure.url)
+        assert store.backend == backend
+        assert store.read("x", 5, 10) == DATA[5:15]
+        assert store.stat("x").size == len(DATA)
+    assert {asked.target for asked in secure.asked} == {"/x"}
+    assert not any("proxy-authorization" in asked.headers for asked in secure.asked)
+    said = "Basic " + base64.b64encode(b"user:secret").decode()
+    assert set(proxy.tunnels) == {(secure.url.removeprefix("https://"), said)}
+
+
+@pytest.mark.parametrize(
+    ("name", "excluded"),
+    [("http_proxy", ""), ("https_proxy", "127.0.0.1"), ("HTTPS_PROXY", "127.0.0.0/8")],
+)
+def test_https_without_a_proxy_of_its_own_is_direct(
+    secure: WebServer, backend: str, no_proxies: Any, name: str, excluded: str
+) -> None:
+    with TunnelProxy() as proxy:
+        no_proxies.setenv(name, proxy.url)
+        no_proxies.setenv("no_proxy", excluded)
+        assert open_insecure(secure.url).read("x", 5, 10) == DATA[5:15]
+    assert len(secure.asked) == 1
+    assert not proxy.tunnels
+
+
+@pytest.mark.parametrize("status", [403, 502, 0])
+def test_a_proxy_that_opens_no_tunnel_is_a_named_error(
+    secure: WebServer, backend: str, no_proxies: Any, status: int
+) -> None:
+    """The last one never answers CONNECT: what is not bounded by the deadline hangs here."""
+    with TunnelProxy(status) as proxy:
+        no_proxies.setenv("https_proxy", proxy.url)
+        with pytest.raises(StoreError, match=f"{secure.url}/x cannot be read"):
+            open_insecure(secure.url, **SHORT).read("x", 5, 10)
+    assert not secure.asked
+
+
+def test_a_proxy_that_nobody_runs_is_a_named_error(
+    secure: WebServer, backend: str, no_proxies: Any
+) -> None:
+    with socket.socket() as taken:  # bound, not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        no_proxies.setenv("https_proxy", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(StoreError, match=f"{secure.url}/x cannot be read"):
+            open_insecure(secure.url, **SHORT).read("x", 5, 10)
+    assert not secure.asked
 
 
 # --- The deadline of the plain receiver -----------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import select
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -36,6 +38,13 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:  # clients that give up
+        pass
 
 
 @dataclass
@@ -91,13 +100,7 @@ class WebServer:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: Any) -> None:  # clients that give up
-                pass
-
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         scheme = "http"
         if self.certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -147,6 +150,61 @@ class WebServer:
             return Answer(416, {"Content-Range": f"bytes */{len(data)}"}, b"")
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
         return Answer(206, headers, data[start:end])
+
+
+@dataclass
+class TunnelProxy:
+    """A proxy for https, which passes the bytes of tunnels on; ends with its block.
+
+    Attributes:
+        status: the answer to CONNECT; 200 opens the tunnel, 0 is no answer until the block's end.
+        tunnels: the tunnels that were asked for: "host:port" and Proxy-Authorization.
+    """
+
+    status: int = 200
+    tunnels: list[tuple[str, str | None]] = field(default_factory=list)
+    url: str = ""
+
+    def __enter__(self) -> TunnelProxy:
+        owner, ended = self, threading.Event()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_CONNECT(self) -> None:
+                owner.tunnels.append((self.path, self.headers["Proxy-Authorization"]))
+                if not owner.status:
+                    ended.wait()
+                elif owner.status != 200:
+                    self.send_error(owner.status)
+                else:
+                    host, _, port = self.path.rpartition(":")
+                    with socket.create_connection((host, int(port))) as there:
+                        self.send_response(200)
+                        self.end_headers()
+                        _pass_on(self.connection, there)
+                self.close_connection = True
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._ended, self._server = ended, _Server(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _pass_on(here: socket.socket, there: socket.socket) -> None:
+    """Until one of two sockets ends, sends what comes from each to the other."""
+    while True:
+        for source in select.select([here, there], [], [])[0]:
+            data = source.recv(65536)
+            if not data:
+                return
+            (there if source is here else here).sendall(data)
 
 
 def certificate(folder: Path) -> Path:

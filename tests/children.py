@@ -16,7 +16,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 _IMPORTED = ("PIL.Image", "torch.distributed", "pandas", "numpy.random", "fastio.loader")
 _IMPORTED += ("fastio.train", "tests.staging_support")
 LIMIT_S = 240.0  # for a machine that is busy with other things
+HANGS_S = 120  # what a forked child does takes milliseconds
 
 
 def run_code(
@@ -70,6 +73,29 @@ def run_ranks(code: str, *arguments: Any, ranks: int = 2) -> subprocess.Complete
     done = _run(code, arguments, each, None)
     del store
     return done
+
+
+def in_fork(work: Callable[[], object]) -> int:
+    """Calls `work` in a forked child of this process itself, whose threads may hold any lock.
+
+    Returns:
+        0 if `work` returned something true, 1 if not; negative for the signal that ended the child:
+        -SIGALRM if it hung.
+    """
+    with warnings.catch_warnings():  # newer Pythons warn of threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        status = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(HANGS_S)
+            status = 0 if work() else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return _status(child)
 
 
 def _run(

@@ -30,6 +30,7 @@ from fastio.engine import Engine, EngineSettings
 from fastio.engine.batch import Batch
 from fastio.order.order import Order
 from fastio.order.plan import Plan
+from tests.children import in_fork
 from tests.support import slow_reads
 
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
@@ -416,16 +417,14 @@ def test_a_forked_child_starts_threads_of_its_own(photos: FolderDataset) -> None
     engine = Engine(photos, EngineSettings(transforms={"image": steps}, threads=2))
     stream = engine.run(Plan(Order(len(photos)), 2), epoch=0)
     next(stream)
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover
-        try:
-            stream.close()
-            good = len(run(engine, 5)) == 3
-            engine.close()
-        except BaseException:
-            good = False
-        os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def work() -> bool:
+        stream.close()
+        good = len(run(engine, 5)) == 3
+        engine.close()
+        return good
+
+    assert in_fork(work) == 0
     assert len(list(stream)) == 6
     engine.close()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
 import weakref
 
 from fastio.runtime.lifecycle import Owner, after_fork, at_exit
+from tests.children import in_fork
 
 AT_EXIT = """
 import os, sys
@@ -39,19 +39,6 @@ class _Renewed:
         self.begun += 1
 
 
-def _in_child(check: object) -> bool:
-    """Returns whether `check()` is true in a forked child."""
-    assert callable(check)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            status = 0 if check() else 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_the_process_that_made_an_object_owns_it() -> None:
     thing = _Renewed()
     thing.owner.take_over(thing.begin)
@@ -68,7 +55,7 @@ def test_a_forked_child_is_not_the_owner_until_it_takes_over() -> None:
         thing.owner.take_over(thing.begin)
         return not before and thing.owner.is_here and thing.begun == 1
 
-    assert _in_child(check)
+    assert in_fork(check) == 0
     assert thing.owner.is_here
 
 
@@ -89,7 +76,7 @@ def test_threads_of_a_child_that_take_over_together_begin_once() -> None:
             thread.join()
         return thing.begun == 1
 
-    assert _in_child(check)
+    assert in_fork(check) == 0
 
 
 def test_at_exit_calls_the_methods_of_objects_that_exist() -> None:
@@ -105,11 +92,11 @@ def test_at_exit_and_after_fork_keep_no_object_alive() -> None:
     del thing
     gc.collect()
     assert reference() is None
-    assert _in_child(lambda: True)  # there is nothing to call
+    assert in_fork(lambda: True) == 0  # there is nothing to call
 
 
 def test_after_fork_runs_in_the_child_only() -> None:
     thing = _Renewed()
     after_fork(thing.begin)
-    assert _in_child(lambda: thing.begun == 1)
+    assert in_fork(lambda: thing.begun == 1) == 0
     assert thing.begun == 0

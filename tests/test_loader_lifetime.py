@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 import fastio
 from fastio import Loader, Resize
-from tests.children import run_code
+from tests.children import in_fork, run_code
 from tests.support import numbered_folder, told
 
 ROWS = 24  # of numbered_folder
@@ -158,6 +159,27 @@ def test_a_loader_works_in_a_child_process_while_its_parent_uses_it(
         assert child.exitcode == 0
         assert len(list(iterator)) == 4
         assert rows_of(batches) == there
+
+
+def test_a_child_closes_a_loader_that_a_thread_of_its_parent_uses(folder: Path) -> None:
+    """Whatever lock of Python or of the native threads is held while it is forked."""
+    ended = threading.Event()
+    with loader(folder) as batches:
+
+        def use() -> None:
+            while not ended.is_set():
+                list(batches)
+
+        def work() -> bool:
+            batches.close()
+            return True
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        failed = next((status for _ in range(30) if (status := in_fork(work))), 0)
+        ended.set()
+        thread.join()
+    assert not failed
 
 
 INTERRUPTED = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from fastio import FastioError, _native
+from tests.children import in_fork
 
 REFUSED = (ValueError, TypeError, IndexError, OverflowError, MemoryError, FastioError)
 HUGE = 1 << 62
@@ -436,18 +436,18 @@ def test_a_forked_child_waits_for_no_lock_of_its_parent(
 ) -> None:
     engine, out = _native.Engine(2), np.zeros(800, np.uint8)
     slot = engine.gather(table(shard), np.arange(100), [out])
-    child = os.fork()
-    if child == 0:
+
+    def work() -> bool:
+        nonlocal engine, slot
         slot.cancel()
-        try:
+        with pytest.raises(RuntimeError, match="parent"):
             slot.wait(1.0)
-        except RuntimeError:
-            files.close()
-            engine.close()
-            del slot, engine
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+        files.close()
+        engine.close()
+        del slot, engine
+        return True
+
+    assert in_fork(work) == 0
     assert slot.wait(60.0)
     engine.close()
 

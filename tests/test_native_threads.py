@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fastio import _native
+from tests.children import in_fork
 
 
 def at_once(*works: Callable[[], object]) -> None:
@@ -177,3 +178,30 @@ def test_one_decoder_of_columns_serves_threads() -> None:
                 continue
 
     at_once(decode, decode, decode)
+
+
+def test_a_child_closes_an_engine_whose_lock_a_thread_of_its_parent_held() -> None:
+    """A forked child has the lock as it was: held for ever, about one time in three here."""
+    engine = _native.Engine(2)
+    ended = threading.Event()
+
+    def resize() -> None:
+        while not ended.is_set():
+            engine.set_threads(2)
+
+    def work() -> bool:
+        nonlocal engine
+        engine.close()
+        engine.close()
+        del engine
+        return True
+
+    threads = [threading.Thread(target=resize) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    failed = next((status for _ in range(30) if (status := in_fork(work))), 0)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    engine.close()
+    assert not failed

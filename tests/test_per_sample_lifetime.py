@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset
 
 import fastio
 from fastio import Loader, PerSample, Resize
-from tests.children import LIMIT_S, run_code
+from tests.children import LIMIT_S, in_fork, run_code
 from tests.support import numbered_folder, told
 
 SMALL = [Resize((8, 8))]
@@ -170,16 +170,13 @@ def test_a_loader_that_is_garbage_ends_its_workers(folder: Path) -> None:
 def test_a_forked_child_starts_workers_of_its_own(folder: Path) -> None:
     with Loader(folder, 4, transforms=[*SMALL, PerSample(negative, count=1)]) as loader:
         expected = torch.cat([images for images, _ in loader])
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                found = torch.cat([images for images, _ in loader])
-                status = 0 if torch.equal(found, expected) else 2
-                loader.close()
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def work() -> bool:
+            found = torch.cat([images for images, _ in loader])
+            loader.close()
+            return torch.equal(found, expected)
+
+        assert in_fork(work) == 0
         assert torch.equal(torch.cat([images for images, _ in loader]), expected)
 
 

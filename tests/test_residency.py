@@ -16,6 +16,7 @@ from fastio.engine.fields.columns import Columns
 from fastio.order.sampling import Sampling
 from fastio.runtime import memory
 from fastio.stage import shuffling
+from tests.children import in_fork
 from tests.staging_support import pack_table
 from tests.support import give_memory
 
@@ -172,20 +173,16 @@ def test_a_resident_table_gives_every_row(table: fastio.Dataset) -> None:
             assert sorted(rows) == list(range(len(table)))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_makes_its_own_copy_and_ends(table: fastio.Dataset) -> None:
     with Loader(fastio.open(table.path, resident=True), batch_size=64, shuffle=True) as loader:
         iterator = iter(loader)
         next(iterator)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                rows = [row for batch in loader for row in batch["y"].tolist()]
-                status = 0 if sorted(rows) == list(range(len(table))) else 2
-                loader.close()
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def work() -> bool:
+            rows = [row for batch in loader for row in batch["y"].tolist()]
+            loader.close()
+            return sorted(rows) == list(range(len(table)))
+
+        assert in_fork(work) == 0
         rest = sum(len(batch["y"]) for batch in iterator)
     assert rest == len(table) - 64

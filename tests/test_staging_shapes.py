@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import multiprocessing
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.utils.data import Subset
 
 import fastio
 from fastio import Cache, Loader, Resize
+from tests.children import in_fork
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
     CROPS,
@@ -226,7 +226,6 @@ def test_a_pickled_loader_goes_on_elsewhere(
     assert rows[: len(first)] == first
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forks_in_the_middle_of_an_epoch(
     proxy: FaultProxy, reference: Reference, tmp_path: Path
 ) -> None:
@@ -234,22 +233,18 @@ def test_forks_in_the_middle_of_an_epoch(
     cache = Cache(tmp_path / "cache", 2 * MIB)
     reference.crops(1)
     with remote_loader(f"{proxy.url}/photos", cache) as loader:
-        rows, batches = [], iter(loader)
+        rows, batches = [], [iter(loader)]
+
+        def first_batch() -> bool:
+            batches.clear()  # the parent's
+            reference.check(loader, next(iter(loader)))
+            loader.close()
+            return True
+
         for number in range(-(-ROWS // 8)):
-            rows += reference.check(loader, next(batches))
+            rows += reference.check(loader, next(batches[0]))
             if number % 6 == 0:
-                pid = os.fork()
-                if not pid:
-                    status = 1
-                    try:
-                        del batches
-                        run = iter(loader)
-                        reference.check(loader, next(run))
-                        loader.close()
-                        status = 0
-                    finally:
-                        os._exit(status)
-                assert os.waitpid(pid, 0)[1] == 0
+                assert in_fork(first_batch) == 0
         assert sorted(rows) == ALL
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import pickle
 import threading
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ from fastio import (
     StateMismatch,
 )
 from fastio.feed.row_groups.run import TableRun
-from tests.children import run_code
+from tests.children import in_fork, run_code
 from tests.support import open_loader
 
 ROWS = 5000
@@ -546,12 +545,12 @@ def test_a_loader_can_be_pickled_and_used_after_a_fork(parquet: str) -> None:
             assert [batch["number"].tolist() for batch in copy] == wanted
         batches.set_epoch(0)
         next(iter(batches))
-        child = os.fork()
-        if not child:
+
+        def work() -> bool:
             batches.set_epoch(0)
-            same = [batch["number"].tolist() for batch in batches] == wanted
-            os._exit(0 if same else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return [batch["number"].tolist() for batch in batches] == wanted
+
+        assert in_fork(work) == 0
 
 
 def test_the_interpreter_may_end_in_the_middle_of_an_epoch(parquet: str) -> None:

@@ -6,9 +6,6 @@ next() of the parent's stream hung in a child, and so did dropping the parent's 
 from __future__ import annotations
 
 import gc
-import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +15,8 @@ from fastio import transforms as T
 from fastio.engine import BatchStream, Engine, EngineSettings
 from fastio.order.order import Order
 from fastio.order.plan import Plan
+from tests.children import in_fork
 from tests.pictures import jpeg
-
-_HANGS_S = 60
 
 
 def start(tmp_path: Path) -> tuple[Engine, BatchStream]:
@@ -37,19 +33,6 @@ def start(tmp_path: Path) -> tuple[Engine, BatchStream]:
     return engine, stream
 
 
-def in_a_child(work: Callable[[], bool]) -> bool:
-    """Whether `work` is true in a forked child, which is killed if it hangs."""
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover
-        good = False
-        try:
-            signal.alarm(_HANGS_S)
-            good = work()
-        finally:
-            os._exit(0 if good else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
 def test_the_parents_stream_says_so_in_a_child(tmp_path: Path) -> None:
     engine, stream = start(tmp_path)
 
@@ -58,7 +41,7 @@ def test_the_parents_stream_says_so_in_a_child(tmp_path: Path) -> None:
             next(stream)
         return len(list(engine.run(Plan(Order(12), 4), epoch=0))) == 3
 
-    assert in_a_child(work)
+    assert in_fork(work) == 0
     assert len(list(stream)) == 2
     engine.close()
 
@@ -71,5 +54,5 @@ def test_a_child_can_drop_its_parents_engine_and_stream(tmp_path: Path) -> None:
         gc.collect()
         return True
 
-    assert in_a_child(work)
+    assert in_fork(work) == 0
     held[0].close()  # type: ignore[union-attr]

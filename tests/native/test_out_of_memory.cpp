@@ -171,6 +171,39 @@ TEST_CASE("without memory, rows of a shard that was cut off have failed all the 
   CHECK(out_of_memory(*copied) == 1);
 }
 
+TEST_CASE("a slot that cannot be queued without memory is cancelled, and no thread has it") {
+  const File file(std::vector<std::uint8_t>(kPage, 7));
+  const auto table = table_of(1);
+  REQUIRE(table->set(0, file.mapped(), {{0, kPage}}).ok());
+  // The queue asks for memory now and then, so some of many slots are refused.
+  std::vector<std::uint8_t> out(8 * 500);
+  std::vector<std::shared_ptr<Slot>> slots;
+  for (std::size_t i = 0; i < 500; ++i)
+    slots.push_back(std::make_shared<GatherSlot>(table, std::vector<std::int64_t>{0},
+                                                 std::vector<std::uint8_t*>{out.data() + 8 * i}));
+  std::vector<std::uint8_t> refused(slots.size());
+  spared = true;
+  Engine engine(2);
+  {
+    const NoMemory now;
+    spared = false;
+    for (std::size_t i = 0; i < slots.size(); ++i) try {
+        engine.submit(slots[i]);
+      } catch (const std::bad_alloc&) {
+        refused[i] = 1;
+      }
+    spared = true;
+  }
+  CHECK(std::accumulate(refused.begin(), refused.end(), 0) > 0);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    CAPTURE(i);
+    CHECK(slots[i]->cancelled() == (refused[i] == 1));
+    // There is nothing to wait for where no thread has it.
+    REQUIRE(slots[i]->wait(refused[i] ? std::chrono::nanoseconds(0) : kLong));
+    if (refused[i]) CHECK(out[8 * i] == 0);
+  }
+}
+
 TEST_CASE("without memory, a shard stays mapped") {
   const File file(std::vector<std::uint8_t>(4 * kPage, 7));
   const auto table = table_of(4);

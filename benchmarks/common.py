@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from make_images import make_images  # noqa: E402
 
-CODEBOOK = ROOT / "fastio" / "pack" / "codebook.bin"
+CODEBOOK = ROOT / "fastio" / "packed" / "codebook.bin"
 
 _PAUSE_S = 1.0
 

@@ -387,3 +387,31 @@ class Engine:
         """
         (images, bytes, read ns, decode ns, resample ns, augment ns), all threads.
         """
+
+class Recoding:
+    """JPEG files that become block records; see recoding.h."""
+
+    def __init__(self, files: FileSet, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: SharedCodebook, max_pixels: int) -> None: ...
+
+    def start_idle(self, threads: int) -> None:
+        """Starts threads that run only while a processor would be idle."""
+
+    def start_resting(self, threads: int, share: float) -> None:
+        """
+        Starts threads of normal priority, each of which works for `share` of the time.
+        """
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether all images are done within the timeout."""
+
+    def stop(self) -> None:
+        """Tells the threads to end after the image in hand."""
+
+    @property
+    def idle_ns(self) -> int:
+        """Processor time that idle threads have had."""
+
+    def take(self) -> tuple:
+        """
+        (records, uint8, one after the other; lengths; heights; widths; EXIF orientations; CRC-32Cs) of the images, once they are done; length 0: it stays as it is.
+        """

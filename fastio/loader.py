@@ -123,7 +123,10 @@ class Loader(LikeDataLoader[_Batch]):
         order: "sequential", "shuffle", "window" (shuffles within windows, for large reads), or
             "auto", which follows `shuffle` and shuffles data behind a URL by windows: see
             docs/remote.md.
-        cache: cache for a dataset given as a URL, and for the URLs in a mix, as in `fastio.open`.
+        cache: folder on a local disk, or a `fastio.Cache`, for what is fetched from URLs, and for
+            JPEG files that are recoded there while epochs run, so that later epochs are faster; as
+            in `fastio.open`. Also for an ImageFolder, an open dataset of images, and the sources
+            of a mix.
         on_error: what happens if a sample cannot be read: "raise" raises its error from next(),
             "skip" leaves it out (the batch is smaller; a batch without samples is left out, and
             this rank makes one step less than the others), "replace" puts another sample of the

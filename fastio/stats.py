@@ -34,6 +34,8 @@ class Stats:
         retries: requests to a store that failed and were repeated.
         refetched: pieces of remote data (manifests, heads, blocks, row groups) that arrived whole
             but damaged, or were found damaged in the cache, and were fetched again.
+        recoded: number of images that this loader has recoded for its cache.
+        from_recoded: number of images that were read from recoded records.
         images_decoded: number of images decoded without an error.
         skipped: samples left out of their batch by on_error="skip".
         replaced: samples replaced by another row by on_error="replace".
@@ -63,6 +65,8 @@ class Stats:
     bytes_fetched: int = 0
     retries: int = 0
     refetched: int = 0
+    recoded: int = 0
+    from_recoded: int = 0
     images_decoded: int = 0
     skipped: int = 0
     replaced: int = 0
@@ -152,6 +156,10 @@ class Stats:
             parts.append(
                 f"store: {self.retries} requests retried after a failure, {self.refetched} "
                 "pieces fetched again because they were damaged"
+            )
+        if self.recoded or self.from_recoded:
+            parts.append(
+                f"cache: {self.recoded:,} images recoded, {self.from_recoded:,} read from records"
             )
         if self.skipped or self.replaced:
             parts.append(f"bad samples: {self.skipped} skipped, {self.replaced} replaced")

@@ -230,7 +230,7 @@ def test_a_piece_that_is_a_link_is_not_read(tmp_path: Path) -> None:
 
 
 LEADS_OUT = f"""INSERT INTO sources VALUES
-    (99, '../../victim', 'http://host', '{FINGERPRINT}', 1000, 10, 1000)"""
+    (99, '../../victim', 'http://host', '{FINGERPRINT}', 1000, 10, 1000, 0)"""
 PIECE_OF = """INSERT INTO pieces VALUES (99, 7, 4096, 10, '0123456789abcdef', 1, '1-0', 1.0)"""
 
 

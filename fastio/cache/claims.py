@@ -66,6 +66,13 @@ class Claims:
         ).fetchone()
         return None if found is None else int(found[0])
 
+    def resize(self, db: Connection, source: int, number: int, size: int) -> None:
+        """Reserves space for `size` bytes for a piece that this member has claimed."""
+        db.execute(
+            "UPDATE pieces SET bytes = ?, size = ? WHERE source = ? AND number = ?",
+            (on_disk(size), size, source, number),
+        )
+
     def publish(
         self, db: Connection, source: int, key: str, written: Mapping[int, Written]
     ) -> set[int]:

@@ -58,20 +58,29 @@ class Evictor:
         self._claims = claims
         self._victims: list[tuple[int, int]] = []
 
-    def evict(self, db: Connection, wanted: int, kept: Callable[[int, int], bool]) -> int:
+    def evict(
+        self,
+        db: Connection,
+        wanted: int,
+        kept: Callable[[int, int], bool],
+        unneeded: bool = False,
+    ) -> int:
         """Deletes the pieces that are needed furthest in the future.
 
         Args:
             db: The connection, within a transaction.
             wanted: The number of bytes to free.
             kept: Called with a piece's source and number; returns whether the piece must stay.
+            unneeded: Whether to delete only pieces that no run is known to need.
 
         Returns:
             The number of bytes that were freed, which may be less or more than `wanted`.
         """
         freed = 0
+        if unneeded:
+            self._victims = []  # a ranking that other evictions left has pieces that are needed
         if not self._victims and wanted > 0:
-            self._victims = self._ranked(db)
+            self._victims = self._ranked(db, unneeded)
         keys: dict[int, str] = dict(db.execute("SELECT id, key FROM sources").fetchall())
         while freed < wanted and self._victims:
             victim = self._victims.pop()
@@ -87,11 +96,11 @@ class Evictor:
             db.execute("DELETE FROM pieces WHERE source = ? AND number = ?", victim)
             freed += int(row[0])
             count(db, evicted=1)
-        if pieces_known(db) <= _RANK_ALL:
+        if unneeded or pieces_known(db) <= _RANK_ALL:
             self._victims = []  # rank anew next time, with the latest times of use
         return freed
 
-    def _ranked(self, db: Connection) -> list[tuple[int, int]]:
+    def _ranked(self, db: Connection, unneeded: bool) -> list[tuple[int, int]]:
         """Returns the pieces that may be evicted. The best candidate is last."""
         self._claims.bury_dead(db)
         distances, victims = [], []
@@ -107,7 +116,7 @@ class Evictor:
             known = np.isfinite(until)
             # Pieces without a known next use are evicted first, the least recently used first.
             distance = np.where(known, until, 1e18 + 1e9 * (time.time() + 1e6 - used))
-            sure = until >= 0
+            sure = (until >= 0) & ~(known & unneeded)
             distances.append(distance[sure])
             victims += [(source, number) for number in numbers[sure].tolist()]
         if not victims:

@@ -123,6 +123,16 @@ class Files:
             CacheError: The file cannot be opened.
             OSError: The file cannot be read.
         """
+        with self._opened(key, number) as descriptor:
+            found = _stamp(os.fstat(descriptor))
+            memory = memoryview(bytearray(min(_READ_BYTES, found.size + 1)))
+            while count := os.readv(descriptor, [memory]):
+                take(memory[:count])
+            return found
+
+    @contextmanager
+    def _opened(self, key: str, number: int) -> Iterator[int]:
+        """Opens the file of a piece, as a descriptor; raises as `read`."""
         try:
             with self._place(key, number) as folder:
                 descriptor = folder.open(str(number))
@@ -134,13 +144,18 @@ class Files:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
             raise CacheError(f"{where}: {error}") from error
         try:
-            found = _stamp(os.fstat(descriptor))
-            memory = memoryview(bytearray(min(_READ_BYTES, found.size + 1)))
-            while count := os.readv(descriptor, [memory]):
-                take(memory[:count])
-            return found
+            yield descriptor
         finally:
             os.close(descriptor)
+
+    def begin(self, key: str, number: int, nbytes: int) -> tuple[Stamp, bytes]:
+        """Returns a piece's stamp and its first `nbytes` bytes, or fewer if it has no more.
+
+        Raises:
+            FileNotFoundError, CacheError, OSError: As `read`.
+        """
+        with self._opened(key, number) as descriptor:
+            return _stamp(os.fstat(descriptor)), os.pread(descriptor, nbytes, 0)
 
     def digest(self, key: str, number: int) -> tuple[Stamp, str]:
         """Returns a piece's stamp and the xxh3_64 of its contents, in hexadecimal; see `read`."""

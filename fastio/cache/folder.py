@@ -116,22 +116,50 @@ class CacheFolder:
         """Returns whether the folder that was opened still exists."""
         return self.index.is_there() and self.files.members.has(self.token)
 
-    def source(self, url: str, fingerprint: str, rows: int, block_rows: int, size: int) -> Source:
+    def source(
+        self,
+        url: str,
+        fingerprint: str,
+        rows: int,
+        block_rows: int,
+        size: int,
+        *,
+        recoded: bool = False,
+    ) -> Source:
         """Registers a dataset that is cut in blocks of `block_rows` rows.
 
         The fingerprint identifies all of the dataset's bytes, so copies at other URLs are the same
-        source.
+        source. `recoded` is whether its pieces hold recoded images.
         """
         key = f"{fingerprint}-{block_rows}"
         self.files.piece(key, 0)  # raises if the key is not valid as a folder's name
         with self.index.transaction() as db:
             db.execute(
-                "INSERT OR IGNORE INTO sources (key, url, fingerprint, rows, block_rows, bytes) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (key, url, fingerprint, rows, block_rows, size),
+                "INSERT OR IGNORE INTO sources "
+                "(key, url, fingerprint, rows, block_rows, bytes, recoded) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (key, url, fingerprint, rows, block_rows, size, int(recoded)),
             )
             (number,) = db.execute("SELECT id FROM sources WHERE key = ?", (key,)).fetchone()
         return Source(int(number), key, url)
+
+    def block_rows(self, fingerprint: str) -> int | None:
+        """Returns the rows of a block of the dataset that was registered first, or None."""
+        with self.index.reading() as db:
+            found = db.execute(
+                "SELECT block_rows FROM sources WHERE fingerprint = ? ORDER BY id LIMIT 1",
+                (fingerprint,),
+            ).fetchone()
+            return None if found is None else int(found[0])
+
+    def ready(self, source: Source) -> list[int]:
+        """Returns the numbers of the pieces of a source that are ready, in ascending order."""
+        with self.index.reading() as db:
+            found = db.execute(
+                "SELECT number FROM pieces WHERE source = ? AND state = ? ORDER BY number",
+                (source.number, READY),
+            ).fetchall()
+            return [int(number) for (number,) in found]
 
     def file(self, source: Source, number: int) -> Path:
         """Returns the path of a piece's file, whether or not the file exists."""
@@ -212,6 +240,7 @@ class CacheFolder:
         keep: Collection[int] = (),
         told: Mapping[int, Consumer] | None = None,
         if_stopped: Outcome = "no room",
+        unneeded: bool = False,
     ) -> dict[int, Outcome]:
         """Claims pieces that this process needs.
 
@@ -233,6 +262,7 @@ class CacheFolder:
             keep: Pieces of the source that must not be evicted.
             told: Positions of this process's runs, which are recorded as by `tell`.
             if_stopped: The outcome of pieces that a suspended process is fetching.
+            unneeded: Whether only pieces give way that no run is known to need.
 
         Returns:
             The outcome of each piece, by number.
@@ -257,6 +287,7 @@ class CacheFolder:
                     db,
                     wanted - room,
                     lambda of, number: of == source.number and (number in keep or number in sizes),
+                    unneeded,
                 )
             for number, size in needed.items():
                 if size > room:
@@ -266,6 +297,23 @@ class CacheFolder:
                 self.claims.reserve(db, source.number, number, sizes[number])
                 outcomes[number] = "mine"
         return outcomes
+
+    def enlarge(self, source: Source, number: int, size: int) -> bool:
+        """Makes the reservation of a claimed piece fit `size` bytes, without evicting anything.
+
+        Returns:
+            False if there is no room, or the claim is lost.
+        """
+        with self.index.transaction() as db:
+            reserved = self.claims.reserved(db, source.number, number)
+            if reserved is None:
+                return False
+            more = on_disk(size) - reserved
+            if more > 0 and more > self.room - total_bytes(db):
+                return False
+            self.claims.resize(db, source.number, number, size)
+            count(db, bytes=more)
+            return True
 
     def store(
         self, source: Source, number: int, parts: Sequence[Any], *, misses: bool = True

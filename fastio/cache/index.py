@@ -25,7 +25,7 @@ from fastio.cache.held import HeldFolder
 from fastio.errors import CacheError
 from fastio.runtime.lifecycle import hold_while_forking
 
-VERSION = 2
+VERSION = 3
 _NAME = "index.sqlite"
 _MOST = 1 << 60  # largest valid number of bytes, rows and positions
 LOADING, READY = 0, 1
@@ -37,7 +37,7 @@ _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS sources (
     id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, url TEXT NOT NULL,
     fingerprint TEXT NOT NULL, rows INTEGER NOT NULL, block_rows INTEGER NOT NULL,
-    bytes INTEGER NOT NULL);
+    bytes INTEGER NOT NULL, recoded INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS pieces (
     source INTEGER NOT NULL, number INTEGER NOT NULL, bytes INTEGER NOT NULL,
     size INTEGER NOT NULL, xxh3 TEXT, state INTEGER NOT NULL, owner TEXT NOT NULL,
@@ -63,7 +63,8 @@ _WRONG_ROWS = {
         OR typeof(fingerprint) <> 'text' OR typeof(rows) <> 'integer'
         OR rows NOT BETWEEN 0 AND {_MOST} OR typeof(block_rows) <> 'integer'
         OR block_rows NOT BETWEEN 0 AND {_MOST} OR typeof(bytes) <> 'integer'
-        OR bytes NOT BETWEEN 0 AND {_MOST} OR key <> fingerprint || '-' || block_rows
+        OR bytes NOT BETWEEN 0 AND {_MOST} OR typeof(recoded) <> 'integer'
+        OR recoded NOT IN (0, 1) OR key <> fingerprint || '-' || block_rows
         OR length(fingerprint) NOT BETWEEN 16 AND 64 OR fingerprint GLOB '*[^0-9a-f]*'""",
     "pieces": f"""
         typeof(source) <> 'integer' OR typeof(number) <> 'integer'

@@ -37,6 +37,7 @@ class CachedDataset:
         pieces: The number of its files in the cache.
         bytes: The size of these files on the disk.
         share: The fraction of the dataset that is cached, 0 to 1.
+        recoded: Whether these are images that were recoded to block records.
     """
 
     url: str
@@ -45,6 +46,7 @@ class CachedDataset:
     pieces: int
     bytes: int
     share: float
+    recoded: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,20 +170,22 @@ def status(folder: CacheFolder) -> CacheStatus:
 def _datasets(db: Connection) -> list[CachedDataset]:
     """Merges the sources of each fingerprint: one for each block size, and one for the heads."""
     rows = db.execute(
-        "SELECT fingerprint, url, rows, block_rows, sources.bytes, count(pieces.number), "
+        "SELECT fingerprint, url, rows, block_rows, sources.bytes, recoded, count(pieces.number), "
         "total(pieces.bytes), total(size) FROM sources JOIN pieces ON pieces.source = sources.id "
         f"WHERE state = ? AND NOT ({_IS_INDEX}) GROUP BY sources.id ORDER BY sources.id",
         (READY,),
     ).fetchall()
     found: dict[str, CachedDataset] = {}
-    for fingerprint, url, total, block_rows, nbytes, pieces, on_disk, size in rows:
+    for fingerprint, url, total, block_rows, nbytes, recoded, pieces, on_disk, size in rows:
         staged = pieces * block_rows / max(1, total) if block_rows else size / max(1, nbytes)
         share = min(1.0, staged)
         before = found.get(fingerprint)
         if before is not None:
             pieces, on_disk = pieces + before.pieces, on_disk + before.bytes
             share, url = max(share, before.share), before.url
-        found[fingerprint] = CachedDataset(url, fingerprint, total, pieces, int(on_disk), share)
+        found[fingerprint] = CachedDataset(
+            url, fingerprint, total, pieces, int(on_disk), share, bool(recoded)
+        )
     return sorted(found.values(), key=lambda dataset: dataset.url)
 
 

@@ -1,4 +1,4 @@
-"""fastio cache: inspect, fill and clean the local disk cache of remote datasets."""
+"""fastio cache: inspect, fill and clean the local disk cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastio.stage import warm as warm_dataset
 from fastio.stage.forecast import next_use
 
 cache = typer.Typer(
-    help="Inspect, fill and clean the local disk cache of remote datasets.",
+    help="Inspect, fill and clean the local disk cache of remote datasets and recoded images.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -133,7 +133,7 @@ def _status_lines(found: CacheStatus) -> Iterator[str]:
     if found.tar_indexes:
         yield line("tar indexes", _pieces(found.tar_indexes, found.tar_index_bytes))
     for dataset in found.datasets:
-        yield line("dataset", dataset.url)
+        yield line("recoded" if dataset.recoded else "dataset", dataset.url)
         size = _pieces(dataset.pieces, dataset.bytes)
         yield f"  {dataset.share:.1%} of {counted(dataset.rows, 'sample')}, {size}"
 

@@ -81,9 +81,12 @@ class Engine:
     def stats(self) -> Stats:
         """Returns the counters of the threads since the engine was made."""
         images, nbytes, read, decode, resample, augment = self._threads.counters()
+        counts = [reader.recoded_counts for reader in self._images.values()]
         return Stats(
             bytes_read=nbytes,
             images_decoded=images,
+            recoded=sum(recoded for recoded, _ in counts),
+            from_recoded=sum(read for _, read in counts),
             skipped=self._skipped,
             replaced=self._replaced,
             read_s=read * 1e-9,

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from fastio.cache import Cache
 from fastio.engine.batch import Allocate, AnyArray, SlotPool
 from fastio.engine.ragged import Forms
 from fastio.runtime.memory import HUGE_PAGE, huge_pages
@@ -61,6 +62,7 @@ class EngineSettings:
         handed: image fields, or views, whose values a stage changes that follows the engine, with
             the function that allocates their slots. They are uint8 (H, W, C), whatever
             `channels_last` says.
+        cache: cache for recoded images; None: there is none.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:
@@ -80,6 +82,7 @@ class EngineSettings:
     ragged: Forms = field(default_factory=Forms)
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
     handed: Mapping[str, Allocate] = field(default_factory=dict)
+    cache: Cache | None = None
 
     def __post_init__(self) -> None:
         if self.threads < 1:

@@ -19,7 +19,6 @@ from fastio.sources import open as open_data
 from fastio.sources.arrays import is_columns
 from fastio.sources.registry import is_named, kind_of
 from fastio.sources.torch_dataset import is_iterable_dataset
-from fastio.views.mixing import mix_of
 
 
 class GivenDataset(NamedTuple):
@@ -29,7 +28,7 @@ class GivenDataset(NamedTuple):
         dataset: the dataset.
         opened: the dataset if it was opened here and is to be closed; None if an object was given.
         fields: names of the wanted fields as the dataset has them; None for all.
-        cache: cache for the sources of a mix.
+        cache: cache for the images of an object, or for the sources of a mix.
     """
 
     dataset: Any
@@ -42,7 +41,6 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
     """Opens a path, a URL, a list of them or plain arrays; returns other objects unchanged.
 
     Raises:
-        ValueError: `cache` is given with an object, which is already open.
         As `fastio.open`.
     """
     wanted = None if fields is None else tuple(fields)
@@ -50,11 +48,6 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
         with suppress(DatasetNotFound, SchemaError):  # torch's DataLoader may know more
             dataset = open_data(dataset)
     if not is_named(dataset):
-        if cache is not None and mix_of(dataset) is None:
-            raise ValueError(
-                "cache= can be passed only together with a URL; for an open dataset, use "
-                "fastio.open(url, cache=...)"
-            )
         return GivenDataset(dataset, None, wanted, cache)
     found = find_data(dataset, Options(cache=cache))
     if "fields" in found.kind.options:

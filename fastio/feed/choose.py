@@ -75,6 +75,10 @@ _BY_BATCHES = Slow(
     "Pass batch_size, and leave out the sampler or pass one that gives single rows.",
 )
 _EMPTY = Slow("it has no samples", remedy="")
+_NO_CACHE = (
+    "cache= is for URLs and for images in files that are read natively; for an open dataset in a "
+    "store, use fastio.open(url, cache=...)"
+)
 _FOR_COLLATE = (
     "Leave out collate_fn (fastio.TokenPad pads rows of tokens), or open the dataset with the "
     "columns and the values for nulls that you want, fastio.open(dataset, columns=[...], "
@@ -88,7 +92,7 @@ class Request:
 
     Attributes:
         dataset: a dataset object; paths are opened before.
-        cache: cache for the sources of a mix that are paths.
+        cache: cache for recoded images, and for the sources of a mix that are paths.
         auto_threads: whether `num_workers` is "auto".
         by_rows: whether any row may be read at any time, because several datasets are loaded.
     """
@@ -184,13 +188,33 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
         alone = not request.sampling.batched and settings.collate_fn is None
         if alone and (form.tensors or not (own or request.device)):
             settings = replace(settings, collate_fn=single_sample)
-    settings = replace(settings, samples=samples)
+    engine = replace(settings.engine, cache=_cache_for(opened, request))
+    settings = replace(settings, samples=samples, engine=engine)
     settings.engine.ragged.check(opened.schema, request.fields, transforms.audio)
     if opened.remote_part is not None:
         sampling, stager = staged(opened, request.sampling, request.fields)
         return NativeFeed(opened, sampling, transforms, settings, stager)
     sampling, settings = _placed(opened, request.sampling, settings)
     return NativeFeed(opened, sampling, transforms, settings)
+
+
+def _cache_for(dataset: Rows, request: Request) -> Cache | None:
+    """Returns the cache for recoded images of a dataset; None if there is none.
+
+    Raises:
+        ValueError: a cache was given for this dataset, which has no use for it.
+        CacheError: the cache cannot be used.
+    """
+    given = request.cache
+    if not dataset.recodes or not dataset.schema.image_fields:
+        if given is not None and not request.by_rows:
+            raise ValueError(_NO_CACHE)
+        return None
+    cache = Cache(given) if isinstance(given, (str, os.PathLike)) else given or dataset.cache
+    if cache is None or cache.pack == "never":
+        return None
+    cache.folder()
+    return cache
 
 
 def _placed(
@@ -448,6 +472,8 @@ def _one_line(value: object) -> str:
 
 
 def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
+    if request.cache is not None and not request.by_rows:
+        raise ValueError(f"{_NO_CACHE}; but {slow.reason}")
     if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
         raise ValueError(f"fields, on_error and ragged need the native path, but {slow.reason}")
     workers = request.workers

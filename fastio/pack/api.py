@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fastio.cache import Cache, check_is_cache
 from fastio.errors import PackError
 from fastio.pack.destination import open_destination
 from fastio.pack.images import (
@@ -80,6 +81,7 @@ def pack(
     codebook: str | os.PathLike[str] | None = None,
     max_side: int | None = None,
     quality: int | None = None,
+    from_cache: Cache | str | os.PathLike[str] | None = None,
     shard_size: int | str = DEFAULT_SHARD_SIZE,
     workers: int | None = None,
     on_error: Literal["raise", "skip"] = "raise",
@@ -161,6 +163,9 @@ def pack(
         quality: Re-encode all image files as JPEGs of this quality, 1 to 100 (default with a
             maximum side: 90, for shrunk files only). Loses information. Orientation, color profile
             and chroma subsampling are kept.
+        from_cache: Folder of a cache in which loaders have recoded images of the source. Images
+            that are there are copied and not decoded; the result is the same. Only with the codec
+            'blocks' and the default codebook.
         shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. The row that reaches
             it is the last of its shard.
         workers: Number of threads (default: all cores that this process may use).
@@ -233,6 +238,7 @@ def pack(
     options = sample_options(
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
     )
+    cache = _cache_to_copy(from_cache, options)
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     if source_options is not None and not from_url:
         raise PackError("source_options can only be used with a URL as the source")
@@ -241,6 +247,7 @@ def pack(
     _check_apart(src, dst)
     data = Options(
         storage_options=source_options if source_options is not None else storage_options,
+        cache=cache,
         fields=None if schema is None else tuple(schema.fields),
         columns=columns,
         groups=groups,
@@ -255,6 +262,7 @@ def pack(
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
         refused = {"codec": codec, "codebook": codebook, "max_side": max_side, "quality": quality}
+        refused["from_cache"] = from_cache
         if on_error == "skip" and not source.can_skip:
             refused["on_error"] = on_error
         for option, value in refused.items():
@@ -264,12 +272,33 @@ def pack(
     else:
         encoder = SampleEncoder(source, options)
     packer: Packer[Any, Any] = Packer(destination, encoder, resume=resume, overwrite=overwrite)
-    packer.run(progress)
+    try:
+        packer.run(progress)
+    finally:
+        if cache is not None and cache is not from_cache:
+            cache.close()
     report = report_of(packer, start)
     if tokenizer is not None and isinstance(source, RowSource):
         empty = source.packing()["tokens"]["empty"]
         return replace(report, tokens=_token_counts(packer, empty, report))
     return report
+
+
+def _cache_to_copy(
+    given: Cache | str | os.PathLike[str] | None, options: SampleOptions
+) -> Cache | None:
+    """Returns the cache that has recoded images, or None; PackError if it cannot be used."""
+    if given is None:
+        return None
+    images, codebook = options.images, options.codebook
+    if codebook is None or codebook.origin != DEFAULT or images.max_side or images.quality:
+        raise PackError(
+            "from_cache can only be used with codec='blocks', its default codebook, and without "
+            "max_side and quality: the images in a cache are stored in this way"
+        )
+    cache = given if isinstance(given, Cache) else Cache(given)
+    check_is_cache(cache.path)
+    return cache
 
 
 def parse_size(size: int | str) -> int:

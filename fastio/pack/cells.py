@@ -26,6 +26,7 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
     is_image_file,
+    recoded_cell,
 )
 from fastio.pack.items import UNREAD, Item
 from fastio.schema import (
@@ -177,7 +178,8 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
 
 def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
     if isinstance(value, UNREAD):
-        return encode_file(value.read(), field, images)
+        recoded = recoded_cell(value, images.max_pixels)
+        return encode_file(value.read(), field, images) if recoded is None else recoded
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)
     if isinstance(value, PillowImage.Image):

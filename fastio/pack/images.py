@@ -17,9 +17,10 @@ from PIL import ImageFile, JpegImagePlugin
 
 from fastio import _native
 from fastio.errors import PackError
-from fastio.pack.items import UNREAD, Item, Source
+from fastio.pack.items import UNREAD, Item, RowImage, Source
 from fastio.pack.progress import progress_bar
 from fastio.packed import CODEBOOK_BYTES
+from fastio.packed.codebook import default_codebook_data
 from fastio.packed.pixels import (
     EXIF_ORIENTATION,
     exif_orientation,
@@ -119,6 +120,18 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
     if as_pixels:
         return encode_pixels(turn_upright(pixels, orientation), field, options.max_side)
     return _cell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
+
+
+def recoded_cell(image: Any, max_pixels: int) -> ImageCell | None:
+    """Returns an image that a cache has recoded as it is stored; None if there is no record."""
+    if not isinstance(image, RowImage) or image.recoded is None:
+        return None
+    found = image.recoded.record(image.row)
+    if found is None or found.height * found.width > max_pixels:
+        return None
+    return ImageCell(
+        found.data, CODEC_BLOCKS, found.height, found.width, found.orientation, found.crc32c
+    )
 
 
 def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
@@ -285,8 +298,7 @@ class CodebookChoice:
 def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
     """Returns the codebook that the argument `codebook` of `fastio.pack` selects, or PackError."""
     if choice is None or choice == DEFAULT:
-        path = Path(__file__).with_name("codebook.bin")
-        return CodebookChoice("default", path.read_bytes())
+        return CodebookChoice("default", default_codebook_data())
     if choice == TRAIN:
         return CodebookChoice("trained", None)
     path = Path(choice)

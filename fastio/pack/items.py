@@ -12,6 +12,7 @@ import numpy as np
 from fastio.errors import FastioError, PackError, SampleError
 from fastio.packed.layout import WHOLE_FILE
 from fastio.packed.rows import Rows
+from fastio.recoded import RecodedImages
 from fastio.runtime.files import read_file
 from fastio.schema import Schema
 from fastio.sources.named_files import NamedFiles
@@ -38,11 +39,12 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class RowImage:
-    """An image that is still in an open dataset."""
+    """An image that is still in an open dataset; `recoded` has records of the field's images."""
 
     dataset: Rows
     field: str
     row: int
+    recoded: RecodedImages | None = None
 
     def read(self) -> bytes:
         """Returns the bytes of the image file. Raises ValueError or OSError."""

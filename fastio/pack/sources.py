@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastio.cache import Cache
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.pack.cells import field_values, infer_schema
 from fastio.pack.files import LIST_SUFFIXES, is_image_list, list_source, open_array_folder
@@ -24,6 +25,7 @@ from fastio.pack.tables import RowSource, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
 from fastio.packed.rows import NOT_OF_SAMPLES, Rows
+from fastio.recoded import RecodedImages
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
@@ -96,7 +98,7 @@ def _open_kind(
         if arrays is not None:
             return arrays
     if found is None:
-        return _open_samples(src, schema)
+        return _open_samples(src, schema, data.kept)
     if found.kind is HUGGING_FACE and schema is not None and kind is None:
         raise SchemaError(_NO_SCHEMA.format("a Hugging Face dataset, whose features"))
     packed = found.kind.pack(found, skip_damaged)
@@ -105,7 +107,7 @@ def _open_kind(
     if packed.row_key(0) is None:
         of_images = packed.schema if packed.schema.image_fields else None
         return indexed_source(packed, schema or of_images)
-    return rows_source(packed, _name_of(src, packed.path), schema)
+    return rows_source(packed, _name_of(src, packed.path), schema, data.kept)
 
 
 def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Options) -> None:
@@ -150,7 +152,7 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_samples(src: Any, schema: Schema | None) -> Source:
+def _open_samples(src: Any, schema: Schema | None, cache: Cache | None) -> Source:
     """Returns data that no kind in the registry knows as a source."""
     if isinstance(src, (str, os.PathLike)):
         if os.path.isfile(src):
@@ -167,7 +169,7 @@ def _open_samples(src: Any, schema: Schema | None) -> Source:
         )
     folder = _files_of_image_folder(src)
     if folder is not None:
-        return rows_source(folder, _name_of(folder, folder.path), schema)
+        return rows_source(folder, _name_of(folder, folder.path), schema, cache)
     if _is_indexed(src):
         return indexed_source(src, schema)
     if isinstance(src, Iterable):
@@ -178,7 +180,9 @@ def _open_samples(src: Any, schema: Schema | None) -> Source:
     )
 
 
-def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
+def rows_source(
+    dataset: Rows, name: str, schema: Schema | None, cache: Cache | None = None
+) -> Source:
     """Returns the rows of a dataset whose `row_key` identifies them.
 
     Images stay where they are until they are encoded; other fields are read for many rows at once.
@@ -187,6 +191,7 @@ def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
         dataset, name: The dataset, and the name of the source.
         schema: The schema to use instead of the dataset's: with the same names, or, if samples are
             tuples, with the fields in the same order.
+        cache: A cache that may have records of its images.
 
     Raises:
         SchemaError: The schema has fields that the dataset does not have.
@@ -197,6 +202,10 @@ def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
     fields = _fields_of(dataset, wanted)
     others = [field for field in fields if not isinstance(dataset.schema.fields[field], Image)]
     # Files of folders may be long sounds, so that few of them should be in memory at once.
+    recoded: dict[str, RecodedImages] = {}
+    if cache is not None and dataset.recodes:
+        images = [field for field in fields if field not in others]
+        recoded = {field: RecodedImages(dataset, field, cache, 0) for field in images}
     at_once = _ROWS_AT_ONCE if dataset.schema.structure == "dict" else 1
 
     def read(rows: Sequence[int]) -> Iterator[Item]:
@@ -224,7 +233,9 @@ def rows_source(dataset: Rows, name: str, schema: Schema | None) -> Source:
 
     def item(row: int, place: int, columns: Mapping[str, Any]) -> Item:
         values = [
-            columns[field][place] if field in columns else RowImage(dataset, field, row)
+            columns[field][place]
+            if field in columns
+            else RowImage(dataset, field, row, recoded.get(field))
             for field in fields
         ]
         return Item(row, dataset.sample_name(row), values, dataset.row_key(row) or "")

@@ -290,6 +290,8 @@ class ImageReads:
         memory: uint8 (n,), the memory in which the images lie if they do not lie in files; `offset`
             counts from its beginning. None: the images lie in files.
         planar: whether raw images in memory are (C, H, W), and not (H, W, C).
+        pieces: int64 (n,), block of recoded images that each row is read from, negative for rows
+            that are read from their originals; None: all are.
     """
 
     path: Callable[[int], str]
@@ -305,6 +307,7 @@ class ImageReads:
     same_files: bool = True
     memory: NDArray[np.uint8] | None = None
     planar: bool = False
+    pieces: NDArray[np.int64] | None = None
 
 
 def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
     from fastio.sources.table.direct import TableDataset
 
-_SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident")
+_SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
 # Returns, given rows and the numbers of their objects (`ImageReads.file`), the path of a local file
 # with each row's block and the offset in the object at which that file begins; None if the block is
@@ -147,6 +147,8 @@ class Rows(ABC):
             are larger when they are decoded, are errors of their samples.
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
+        cache: The cache for blocks of a remote dataset, and for recoded images, or None.
+        recodes: Whether the images are files, which a cache may recode to block records.
         upright: Whether images in files are turned as their EXIF orientation says.
         tensor_fields: The names of the fields whose values are tensors in samples, not arrays.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
@@ -159,6 +161,8 @@ class Rows(ABC):
     max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
     memory: int | str | None = None
     resident: bool | None = None
+    cache: Cache | None = None
+    recodes: bool = False
     upright: bool = True
     tensor_fields: frozenset[str] = frozenset()
     row_grouping: Literal["no", "possible", "always"] = "no"

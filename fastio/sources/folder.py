@@ -94,6 +94,8 @@ class FolderDataset(Rows):
         SourceNotFound: the folder does not exist, has no class folders, or a class has no images.
     """
 
+    recodes = True
+
     def __init__(
         self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
     ) -> None:
@@ -288,6 +290,8 @@ class AudioFolder(FolderDataset):
         SourceNotFound: the folder does not exist, or has no sound files.
     """
 
+    recodes = False
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         root = os.fspath(path)
         names = flat_files(root, AUDIO_EXTENSIONS)
@@ -399,7 +403,8 @@ def _check_file(path: str) -> ShardCheck:
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    return Kind(key, name, (opener,), frozenset(), sniff, _opened, _describe, _check, _pack)
+    options = frozenset({"cache"} if opener.recodes else ())
+    return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
 
 
 IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)

@@ -119,6 +119,8 @@ def open_found(found: Found) -> Rows:
     with _named_errors(found.source):
         dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
+    if dataset.recodes and dataset.cache is None:
+        dataset.cache = found.options.kept
     return dataset
 
 
@@ -156,8 +158,10 @@ def open(
             - an array or a CPU tensor, (rows, ...), a tuple of up to 64 of them with equal numbers
               of rows, a dict of them, or a TensorDataset. They are not copied.
         storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
-        cache: for a packed dataset or tars behind a URL: a folder on a local disk that caches the
-            data, or a `fastio.Cache`. None caches nothing.
+        cache: a folder on a local disk, or a `fastio.Cache`. It keeps what is fetched of a packed
+            dataset or tars behind a URL; and a Loader recodes the JPEG files of a folder, of tars
+            and of data of the datasets package there while its epochs run, so that later epochs
+            are faster (docs/cache.md). None caches nothing.
         fields: for tars: names of the fields to read. A sample may lack other fields.
         incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
             are opened (the default), "skip" it, or "keep" it and raise when it is read.
@@ -314,9 +318,11 @@ def _check_options(found: Found) -> None:
                 f"{option} is an option for {takers(option)}, not for {found.kind.name}: leave "
                 f"it out for {found.name}"
             )
-        if option in ("storage_options", "cache") and not found.remote:
+        recodes = option == "cache" and any(each.recodes for each in found.kind.classes)
+        if option in ("storage_options", "cache") and not found.remote and not recodes:
+            also = " and image files" if option == "cache" else ""
             raise OptionError(
-                f"{option} is only for URLs, and {found.name} is not one; leave it out"
+                f"{option} is only for URLs{also}, and {found.name} is not one; leave it out"
             )
 
 

@@ -116,6 +116,7 @@ void bind_order(nb::module_& m);
 void bind_chain(nb::module_& m);
 void bind_image(nb::module_& m);
 void bind_blocks(nb::module_& m);
+void bind_recoding(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_interleave(nb::module_& m);
 void bind_parquet(nb::module_& m);

@@ -14,4 +14,5 @@ NB_MODULE(_native, m) {
   fastio::bind_interleave(m);
   fastio::bind_parquet(m);
   fastio::bind_engine(m);
+  fastio::bind_recoding(m);
 }

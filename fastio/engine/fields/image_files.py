@@ -14,8 +14,10 @@ from fastio import _native
 from fastio.errors import ImageError
 from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.packed.rows import Remote, Rows
+from fastio.recoded import RecodedImages
 from fastio.stage import Stager
 
+_BESIDE_WHOLE = 32  # files that stay open in a batch that also has files that are read whole
 Int64s = npt.NDArray[np.int64]
 Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
 
@@ -27,12 +29,20 @@ class ImageSource:
         dataset: the dataset, which tells where its images lie and how they are stored.
         field: name of an image field.
         stager: fetches the blocks of a remote dataset; images then lie in local blocks.
+        recoded: the images that a cache has recoded.
 
     Raises:
         ValueError: the dataset is remote, and there is no stager.
     """
 
-    def __init__(self, dataset: Rows, field: str, stager: Stager | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Rows,
+        field: str,
+        stager: Stager | None = None,
+        recoded: RecodedImages | None = None,
+    ) -> None:
+        self.recoded = recoded
         self._dataset = dataset
         self._field = field
         self._remote: Remote | None = dataset.remote_part
@@ -41,17 +51,19 @@ class ImageSource:
         self._stager = stager if self._remote is not None else None
         self._files = OpenFiles()
 
-    def reads(self, rows: Int64s) -> tuple[Place, ImageReads]:
+    def reads(self, rows: Int64s, *, original: bool = False) -> tuple[Place, ImageReads]:
         """Returns where the images of rows, int64 (n,), lie, and what the reads refer to.
 
         The reads refer to files, or for images in memory to (the memory, whether its images are
-        planar).
+        planar). With `original`, recoded images are not used.
         """
-        reads = self._dataset.image_reads(self._field, rows)
+        where = reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:
             return (reads.memory, reads.planar), reads
         if self._stager is not None:
             reads = _staged(reads, self._stager, self._field, rows)
+        if self.recoded is not None and not original:
+            reads = self.recoded.reads(rows, where, reads)
         return self._files.of(reads)
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
@@ -77,8 +89,10 @@ class ImageSource:
         return np.fromfile(path, np.uint8, int(reads.length[0]), offset=int(offset[0]))
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, and ends what recodes images."""
         self._files.close()
+        if self.recoded is not None:
+            self.recoded.close()
 
 
 def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
@@ -111,8 +125,9 @@ class OpenFiles:
         if not reads.same_files:
             numbers, file = np.unique(reads.file, return_inverse=True)
             # Whole files are read once: to keep them open would only take descriptors.
-            several = not (reads.length == WHOLE_FILE).any()
-            files = _native.FileSet(keep_open=several, max_open=most_open())
+            whole = reads.length == WHOLE_FILE
+            most = min(most_open(), _BESIDE_WHOLE) if whole.any() else most_open()
+            files = _native.FileSet(keep_open=not whole.all(), max_open=most)
             files.add([reads.path(number) for number in numbers.tolist()])
             return files, replace(reads, file=file.astype(np.int32))
         if self._lacks(reads.file):

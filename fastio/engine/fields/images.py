@@ -18,6 +18,7 @@ from fastio.engine.threads import Threads
 from fastio.errors import ImageError, LoaderClosed
 from fastio.packed.layout import ImageReads
 from fastio.packed.rows import Rows
+from fastio.recoded import RecodedImages
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.stage import Stager
 from fastio.transforms import Compiled, Pointwise, affine, augmentation
@@ -123,16 +124,27 @@ class ImageReader(Reader):
         self._dataset = dataset
         self._threads = threads
         self._stager = stager
-        self._source = ImageSource(dataset, name, stager)
+        recoded = None
+        if settings.cache is not None and settings.cache.pack != "never":
+            blocks = None if stager is None else stager.blocks
+            recoded = RecodedImages(dataset, name, settings.cache, settings.threads, blocks)
+        self._source = ImageSource(dataset, name, stager, recoded)
         self._channels = kind.channels
         self.fields = settings.views.get(name, (name,))
         self.parts = [ImagePart(part, kind, settings) for part in self.fields]
         self.pools = {part.name: part.pool for part in self.parts if part.pool is not None}
 
+    @property
+    def recoded_counts(self) -> tuple[int, int]:
+        """The number of images that were recoded for a cache, and that were read from there."""
+        recoded = self._source.recoded
+        return (0, 0) if recoded is None else recoded.counts
+
     def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""
         outs = {name: work.acquire(name, len(batch.rows)) for name in self.pools}
         reads = self._submit(batch, batch.rows, batch.keys, outs, work.slots)
+        work.detail = reads.pieces
         for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
             work.futures[place] = self._to_pillow(batch, place, outs)
 
@@ -164,6 +176,7 @@ class ImageReader(Reader):
             for place, code, message in slot.failures()
             if code != _native.FOREIGN and place not in work.futures
         }
+        broken = self._read_originals(batch, broken, images, outs, work.detail)
         for in_memory in (False, True):  # staged data may be damaged, or gone
             if broken and self._stager is not None:
                 broken = self._read_again(batch, broken, images, outs, self._stager, in_memory)
@@ -191,9 +204,10 @@ class ImageReader(Reader):
         keys: npt.NDArray[np.int64],
         outs: Outs,
         slots: list[_native.Slot],
+        original: bool = False,
     ) -> ImageReads:
         """Passes rows to the native threads, whose slot is added to `slots`."""
-        files, reads = self._source.reads(rows)
+        files, reads = self._source.reads(rows, original=original)
         views = [
             (part.chain, part.channels_last, part.affine, outs.get(part.name))
             for part in self.parts
@@ -258,17 +272,52 @@ class ImageReader(Reader):
             The rows that still fail, by their places in the batch, and why.
         """
         places = np.array(sorted(broken), np.int64)
-        rows = batch.rows[places]
-        blocks = stager.blocks.of(rows)
+        blocks = stager.blocks.of(batch.rows[places])
         stager.restage(blocks.tolist(), in_memory=in_memory)
         while not stager.wait(blocks, WAIT_S):
             if self._threads.closed:
                 raise LoaderClosed("closed while waiting for a batch")
+        return self._read_now(batch, places, images, outs)
+
+    def _read_originals(
+        self,
+        batch: Pending,
+        broken: dict[int, str],
+        images: Images,
+        outs: Outs,
+        pieces: npt.NDArray[np.int64] | None,
+    ) -> dict[int, str]:
+        """Reads rows from their originals whose records in a cache are damaged, or were replaced.
+
+        Returns:
+            The rows that fail, by their places in the batch, and why.
+        """
+        recoded = self._source.recoded
+        if recoded is None or pieces is None:
+            return broken
+        stale = recoded.stale(pieces)
+        damaged = [place for place in broken if pieces[place] >= 0]
+        recoded.drop(pieces[np.setdiff1d(damaged, stale).astype(np.int64)])
+        again = np.union1d(damaged, stale).astype(np.int64)
+        if not again.size:
+            return broken
+        kept = {place: why for place, why in broken.items() if place not in damaged}
+        return kept | self._read_now(batch, again, images, outs)
+
+    def _read_now(
+        self, batch: Pending, places: npt.NDArray[np.int64], images: Images, outs: Outs
+    ) -> dict[int, str]:
+        """Reads rows of a batch from their originals, and waits for them.
+
+        Returns:
+            The rows that fail, by their places in the batch, and why.
+        """
+        rows = batch.rows[places]
         again = {
             name: np.empty((len(rows), *out.shape[1:]), out.dtype) for name, out in outs.items()
         }
         slots: list[_native.Slot] = []
-        self._submit(batch, rows, batch.keys[places], again, slots)
+        self._submit(batch, rows, batch.keys[places], again, slots, original=True)
         (slot,) = slots
         while not slot.wait(WAIT_S):
             pass

@@ -45,6 +45,7 @@ class HuggingFaceDataset(Rows):
         SchemaError: a column that is wanted cannot be a field.
     """
 
+    recodes = True
     row_grouping = "possible"
 
     def __init__(

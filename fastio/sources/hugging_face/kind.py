@@ -110,7 +110,7 @@ HUGGING_FACE = Kind(
     "hugging_face",
     "data of the datasets package",
     (HuggingFaceDataset,),
-    COLUMN_OPTIONS | {"roots"},
+    COLUMN_OPTIONS | {"roots", "cache"},
     _sniff,
     _open,
     _describe,

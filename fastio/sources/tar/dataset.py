@@ -78,6 +78,7 @@ class TarDataset(Rows):
         StoreError: the store does not answer.
     """
 
+    recodes = True
     whole = False  # objects in a store are not fetched whole
     head_bytes_fetched = 0
     cache: Cache | None

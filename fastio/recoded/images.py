@@ -1,0 +1,306 @@
+"""The images of a field, read from records in a cache where there are some, else from their files.
+
+Which rows a batch has, and what is drawn for them, never depends on it; their pixels differ from
+those of the JPEG files by what the two decoders differ (docs/cache.md).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio import _native
+from fastio.cache import Cache, CacheFolder, Source
+from fastio.errors import CacheError
+from fastio.packed.codebook import default_codebook, default_codebook_data
+from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
+from fastio.packed.rows import Rows
+from fastio.recoded import originals
+from fastio.recoded.originals import LocalFiles, Originals, StagedObjects
+from fastio.recoded.recoder import RecodedSource, Recoder
+from fastio.recoded.table import PieceFile, RecodedTable
+from fastio.runtime.lifecycle import Owner, at_exit
+from fastio.schema import CODEC_BLOCKS
+from fastio.stage import Blocks
+from fastio.stage.forecast import next_use
+
+_PIECE_BYTES = 8 << 20
+_MOST_BLOCK_ROWS = 4096
+_SAMPLED = 64  # rows whose sizes are looked at
+_IN_MEMORY = "/proc/self/fd/"  # files of this process alone, which no other can find
+Numbers = NDArray[np.int64]
+
+
+class Record(NamedTuple):
+    """A block record: its bytes, the image's size and EXIF orientation, and the CRC-32C."""
+
+    data: bytes
+    height: int
+    width: int
+    orientation: int
+    crc32c: int
+
+
+class RecodedImages:
+    """An image field of a dataset in a cache. Safe to use from several threads.
+
+    The cache is opened, and the thread that recodes started, when the first rows are read.
+
+    Args:
+        dataset: The dataset. It is not closed by this object.
+        field: The name of an image field.
+        cache: The cache.
+        threads: The number of threads that decode the images; 0 recodes nothing.
+        blocks: The blocks in which a remote dataset is fetched; None for a local one.
+    """
+
+    def __init__(
+        self,
+        dataset: Rows,
+        field: str,
+        cache: Cache,
+        threads: int,
+        blocks: Blocks | None = None,
+    ) -> None:
+        self._blocks = blocks
+        self._dataset = dataset
+        self._field = field
+        self._cache = cache
+        self._threads = threads
+        self._owner = Owner()
+        self._begin()
+        at_exit(self.close)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: tuple[RecodedTable, Recoder, RecodedSource] | None = None
+        self._tried = False
+        self._read = 0
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of images that were recoded here, and that were read from records."""
+        return 0 if self._opened is None else self._opened[1].images, self._read
+
+    def reads(self, rows: Numbers, where: ImageReads, reads: ImageReads) -> ImageReads:
+        """Returns the reads of rows, from records for those that have one.
+
+        Args:
+            rows: int64 (n,), the rows.
+            where: Where their originals lie.
+            reads: How these are read: of a remote dataset, the blocks that were fetched.
+        """
+        self._owner.take_over(self._begin)
+        opened = self._open()
+        if opened is None:
+            return reads
+        table, _, what = opened
+        found = table.look(rows)
+        places = np.flatnonzero(found["length"])
+        if len(places):
+            stamps = what.originals.stamps(where, places)
+            same = originals.same(stamps, where, places, found[places])
+            for block in np.unique(rows[places[~same]] // table.block_rows).tolist():
+                self._replace(opened, block)
+            places = places[same]
+        if not len(places):
+            return reads
+        self._read += len(places)
+        blocks = rows[places] // table.block_rows
+        return _joined(reads, places, found[places], blocks, what)
+
+    def record(self, row: int) -> Record | None:
+        """Returns the record of a row, whose bytes were checked; None if there is none.
+
+        Raises:
+            FastioError, OSError: The original cannot be found.
+        """
+        rows, first = np.array([row], np.int64), np.zeros(1, np.int64)
+        opened = self._open()
+        if opened is None:
+            return None
+        table, _, what = opened
+        found, file = table.look(rows), table.piece(row // table.block_rows)
+        length = int(found["length"][0])
+        if not length or file is None:
+            return None
+        where = what.originals.where(rows)
+        if not originals.same(what.originals.stamps(where, first), where, first, found)[0]:
+            return None
+        try:
+            path = what.folder.path_of(what.source, row // table.block_rows)
+            with open(path, "rb", buffering=0) as piece:
+                data = os.pread(piece.fileno(), length, int(found["offset"][0]))
+        except OSError:
+            return None
+        crc, height, width, orientation = (
+            int(found[name][0]) for name in ("crc32c", "height", "width", "orientation")
+        )
+        if len(data) != length or _native.crc32c(np.frombuffer(data, np.uint8)) != crc:
+            return None
+        return Record(data, height, width, orientation, crc)
+
+    def stale(self, pieces: Numbers) -> Numbers:
+        """Returns the places of rows whose pieces were replaced while the rows were read.
+
+        Args:
+            pieces: What `ImageReads.pieces` says of the rows.
+        """
+        if self._opened is None:
+            return np.flatnonzero(pieces >= 0)
+        table, _, what = self._opened
+        gone = [
+            number
+            for number in np.unique(pieces[pieces >= 0]).tolist()
+            if _piece_file(what.folder.path_of(what.source, number)) != table.piece(number)
+        ]
+        for number in gone:
+            table.forget(number)
+        return np.flatnonzero(np.isin(pieces, gone))
+
+    def drop(self, pieces: Numbers) -> None:
+        """Deletes pieces in which a record is damaged."""
+        if self._opened is None:
+            return
+        for number in np.unique(pieces).tolist():
+            self._replace(self._opened, number)
+
+    def close(self) -> None:
+        """Ends the thread. Idempotent."""
+        if self._owner.is_here and self._opened is not None:
+            self._opened[1].close()
+
+    def __del__(self) -> None:
+        if self._owner.is_here and self._opened is not None:
+            self._opened[1].end()
+
+    def _open(self) -> tuple[RecodedTable, Recoder, RecodedSource] | None:
+        """Returns what is known of the cache; None if it cannot be used."""
+        if self._tried:
+            return self._opened
+        with self._lock:
+            if not self._tried:
+                try:
+                    self._opened = self._opened_now()
+                except (CacheError, OSError) as error:
+                    self._cache.give_up(error)
+                self._tried = True
+        return self._opened
+
+    def _opened_now(self) -> tuple[RecodedTable, Recoder, RecodedSource] | None:
+        dataset, field = self._dataset, self._field
+        rows = len(dataset)
+        sampled = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLED)).astype(np.int64))
+        where = dataset.image_reads(field, sampled)
+        paths = [where.path(number) for number in where.file.tolist()]
+        if where.memory is not None or any(path.startswith(_IN_MEMORY) for path in paths):
+            return None
+        found: Originals = LocalFiles(dataset, field)
+        if self._blocks is not None:
+            found = StagedObjects(dataset, field, self._cache, self._blocks)
+        stamps = found.stamps(where, np.arange(len(sampled)))
+        sizes = np.where(where.length == WHOLE_FILE, stamps[:, 0], where.length).clip(0)
+        folder = self._cache.folder(next_use)
+        source = self._source(folder, paths[0], float(sizes.mean()))
+        table = RecodedTable(rows, int(source.key.rpartition("-")[2]))
+        limit = dataset.max_pixels
+        what = RecodedSource(found, limit, self._cache, folder, source, self._threads)
+        recoder = Recoder(what, table)
+        if self._threads:
+            recoder.start()
+        return table, recoder, what
+
+    def _source(self, folder: CacheFolder, path: str, mean_bytes: float) -> Source:
+        """Registers the field with a cache: as blocks that take about 8 MB each.
+
+        The blocks of a remote dataset are those in which it is fetched. `path` is one of its files.
+        """
+        dataset, blocks = self._dataset, self._blocks
+        url, path = os.path.abspath(dataset.path), os.path.abspath(path)
+        if blocks is not None:
+            url = blocks.dataset.store.url
+            path = str(blocks.block_rows)
+        digest = xxhash.xxh3_128(b"recoded")
+        digest.update(default_codebook_data())
+        for text in (url, path, dataset.fingerprint, self._field):
+            digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
+        fingerprint, rows = digest.hexdigest(), len(dataset)
+        block_rows = folder.block_rows(fingerprint)  # stays what it was if files change
+        if block_rows is None and blocks is not None:
+            block_rows = blocks.block_rows
+        if block_rows is None:
+            block_rows = min(max(1, int(_PIECE_BYTES / max(mean_bytes, 1))), _MOST_BLOCK_ROWS)
+            block_rows = 1 << (block_rows.bit_length() - 1)
+        size = int(mean_bytes * rows)
+        return folder.source(url, fingerprint, rows, block_rows, size, recoded=True)
+
+    def _replace(self, opened: tuple[RecodedTable, Recoder, RecodedSource], block: int) -> None:
+        """Deletes a piece that is damaged, or of an original that has changed, and wants it anew.
+
+        It stays if another process has replaced it meanwhile.
+        """
+        table, _, what = opened
+        file = table.piece(block)
+        if file is None:
+            return
+        table.forget(block)
+        try:
+            if _piece_file(what.folder.path_of(what.source, block)) == file:
+                what.folder.drop(what.source, [block])
+        except CacheError as error:
+            self._cache.give_up(error)
+        table.want(block)
+
+
+def _joined(
+    reads: ImageReads,
+    places: Numbers,
+    found: NDArray[np.void],
+    blocks: Numbers,
+    what: RecodedSource,
+) -> ImageReads:
+    """Returns reads of which those at some places are reads of records."""
+    numbers, which = np.unique(blocks, return_inverse=True)
+    first = int(reads.file.max()) + 1
+    pieces = [what.folder.path_of(what.source, number) for number in numbers.tolist()]
+
+    def path(number: int) -> str:
+        return reads.path(number) if number < first else pieces[number - first]
+
+    turns = reads.orientation[places] == LOOK_INTO_FILE  # others are delivered as they are stored
+    columns = {
+        "file": first + which,
+        "offset": found["offset"],
+        "length": found["length"],
+        "codec": CODEC_BLOCKS,
+        "orientation": np.where(turns, found["orientation"], reads.orientation[places]),
+        "height": found["height"],
+        "width": found["width"],
+    }
+    changed = {name: getattr(reads, name).copy() for name in columns}
+    for name, values in columns.items():
+        changed[name][places] = values
+    of_pieces = np.full(len(reads.file), -1, np.int64)
+    of_pieces[places] = blocks
+    return replace(
+        reads,
+        **changed,
+        path=path,
+        codebook=default_codebook(),
+        same_files=False,
+        pieces=of_pieces,
+    )
+
+
+def _piece_file(path: str) -> PieceFile | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return PieceFile(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

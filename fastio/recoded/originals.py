@@ -1,0 +1,131 @@
+"""What identifies the bytes that an image was recoded from: the file, its size and its times.
+
+A file whose times are a moment old may be written again within the same tick of the clock, and then
+looks as before. It is recoded later.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.cache import Cache
+from fastio.packed.layout import ImageReads
+from fastio.packed.rows import Rows
+from fastio.recoded.piece import Directory
+from fastio.stage import Blocks
+from fastio.stage.cached import source_of
+from fastio.stage.forecast import next_use
+
+Numbers = NDArray[np.int64]
+Stamps = NDArray[np.int64]  # (n, 3): size in bytes, times of modification and of change in ns
+_NOTHING = (-1, -1, -1)
+_TICK_NS = 100_000_000  # two changes within this time may have the same time
+
+
+class Originals(Protocol):
+    """The images of a field as they are, without records."""
+
+    def where(self, rows: Numbers) -> ImageReads:
+        """Returns where the images of rows, int64 (n,), lie."""
+        ...
+
+    def local(self, rows: Numbers, where: ImageReads) -> ImageReads | None:
+        """Returns where they lie on this machine; None if not all of them do now."""
+        ...
+
+    def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
+        """Returns the stamps of the files of some reads, int64 (n, 3); negative if there is none.
+
+        With the offset and length in its file, the stamp says which bytes an image has.
+        """
+        ...
+
+
+class LocalFiles:
+    """Images in files of this machine, whole ones or parts.
+
+    The time of change (ctime) is part of a stamp, because a program that replaces a file can set
+    the time of modification to that of the file before, but not the time of change.
+    """
+
+    def __init__(self, dataset: Rows, field: str) -> None:
+        self.where = partial(dataset.image_reads, field)
+
+    def local(self, rows: Numbers, where: ImageReads) -> ImageReads:
+        """See `Originals`."""
+        return where
+
+    def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
+        """See `Originals`."""
+        numbers, which = np.unique(where.file[places], return_inverse=True)
+        found = np.array([_stamp(where.path(n)) for n in numbers.tolist()], np.int64)
+        return found.reshape(-1, 3)[which]
+
+
+class StagedObjects:
+    """Images in a store, read from the blocks that a cache has of them.
+
+    The versions of the objects are part of the dataset's fingerprint.
+    """
+
+    def __init__(self, dataset: Rows, field: str, cache: Cache, blocks: Blocks) -> None:
+        self.where = partial(dataset.image_reads, field)
+        self._field = field
+        self._cache = cache
+        self._blocks = blocks
+
+    def local(self, rows: Numbers, where: ImageReads) -> ImageReads | None:
+        """See `Originals`."""
+        folder = self._cache.folder(next_use)
+        source = source_of(folder, self._blocks)
+        numbers, offset = self._blocks.places(self._field, rows, where)
+        if any(folder.look(source, block) != "whole" for block in np.unique(numbers).tolist()):
+            return None
+        return replace(
+            where,
+            path=partial(folder.path_of, source),
+            file=numbers.astype(np.int32),
+            offset=offset,
+            same_files=False,
+        )
+
+    def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
+        """See `Originals`."""
+        return np.zeros((len(places), 3), np.int64)
+
+
+def same(
+    stamps: Stamps, where: ImageReads, places: Numbers, directory: Directory
+) -> NDArray[np.bool_]:
+    """Returns which originals are what they were when they were recoded, bool (n,).
+
+    Args:
+        stamps, where: The stamps of the originals now, and where they lie.
+        places: int64 (n,), the reads that are asked about.
+        directory: What is known of these rows, (n,).
+    """
+    moved = (where.offset[places] != directory["at"]) | (
+        where.length[places] != directory["nbytes"]
+    )
+    still: NDArray[np.bool_] = (stamps == directory["stamp"]).all(axis=1) & ~moved
+    return still
+
+
+def are_settled(found: Stamps) -> bool:
+    """Returns whether no file has changed within the last moment."""
+    return bool(found[:, 1:].max(initial=0) < time.time_ns() - _TICK_NS)
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # the engine says what is wrong when it reads it
+        return _NOTHING
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,127 @@
+"""Which rows of a dataset are recoded, and where their records lie, as this process knows it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.recoded.piece import DIRECTORY, Directory
+
+Rows = NDArray[np.int64]
+
+
+class PieceFile(NamedTuple):
+    """What the file of a piece was when its directory was read."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+class RecodedTable:
+    """The directories of all pieces, 80 bytes a row, and the blocks to recode. Thread-safe.
+
+    Args:
+        rows: The number of rows of the dataset.
+        block_rows: The number of rows in a block.
+
+    Attributes:
+        recoded: The number of rows that have a record.
+        described: The number of rows of the blocks that are known, with and without a record.
+    """
+
+    def __init__(self, rows: int, block_rows: int) -> None:
+        self.rows, self.block_rows = rows, block_rows
+        self.recoded = self.described = 0
+        self._directory = np.zeros(rows, DIRECTORY)  # memory is taken as blocks become known
+        self._pieces: dict[int, PieceFile] = {}
+        self._wanted: deque[int] = deque()
+        self._is_wanted = np.zeros(-(-rows // block_rows), np.bool_)
+        self._used: set[int] = set()
+        self._lock = threading.Lock()
+
+    def span(self, block: int) -> tuple[int, int]:
+        """Returns the rows [first, last) of a block."""
+        return block * self.block_rows, min((block + 1) * self.block_rows, self.rows)
+
+    def look(self, rows: Rows) -> Directory:
+        """Returns what is known of rows, (n,), and notes the unknown blocks as wanted."""
+        blocks = np.unique(rows // self.block_rows).tolist()
+        with self._lock:
+            for block in blocks:
+                if block in self._pieces:
+                    self._used.add(block)
+                else:
+                    self._want(block)
+            return self._directory[rows]
+
+    @property
+    def wanted(self) -> int:
+        """The number of blocks that are wanted."""
+        return len(self._wanted)
+
+    def want(self, block: int) -> None:
+        """Notes that a block is to be recoded, after those that are wanted already."""
+        with self._lock:
+            self._want(block)
+
+    def _want(self, block: int) -> None:
+        if not self._is_wanted[block]:
+            self._is_wanted[block] = True
+            self._wanted.append(block)
+
+    def next_wanted(self) -> int | None:
+        """Returns the block that was wanted first, and takes it off the list; None without any."""
+        with self._lock:
+            while self._wanted:
+                block = self._wanted.popleft()
+                self._is_wanted[block] = False
+                if block not in self._pieces:
+                    return block
+            return None
+
+    def put(self, block: int, directory: Directory, file: PieceFile) -> None:
+        """Adds the directory of a block."""
+        first, last = self.span(block)
+        with self._lock:
+            self._forget(block)
+            self._directory[first:last] = directory
+            self._pieces[block] = file
+            self._count(block, 1)
+
+    def forget(self, block: int) -> None:
+        """Removes a block: its piece is gone, or an original has changed."""
+        with self._lock:
+            self._forget(block)
+
+    def _forget(self, block: int) -> None:
+        if block in self._pieces:
+            self._count(block, -1)
+            first, last = self.span(block)
+            self._directory[first:last] = np.zeros((), DIRECTORY)
+            del self._pieces[block]
+
+    def _count(self, block: int, sign: int) -> None:
+        first, last = self.span(block)
+        self.recoded += sign * int(np.count_nonzero(self._directory["length"][first:last]))
+        self.described += sign * (last - first)
+
+    def known(self) -> dict[int, PieceFile]:
+        """Returns the blocks that have a directory here, with the files that they lie in."""
+        with self._lock:
+            return dict(self._pieces)
+
+    def piece(self, block: int) -> PieceFile | None:
+        """Returns the file of a block's piece, as it was when its directory was read."""
+        return self._pieces.get(block)
+
+    def take_used(self) -> set[int]:
+        """Returns the blocks that were read from since the last call."""
+        with self._lock:
+            used, self._used = self._used, set()
+            return used

@@ -1,0 +1,187 @@
+#include "recoding.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "block_encoder.h"
+#include "crc32c.h"
+#include "jpeg_coefficients.h"
+
+namespace fastio {
+namespace {
+
+// How long threads are waited for when what they do is not wanted any more.
+constexpr std::chrono::milliseconds kEnd{50};
+
+std::int64_t thread_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Lets the calling thread run only while nobody else wants the processor.
+void become_idle() {
+#ifdef SCHED_IDLE
+  const sched_param none{};
+  if (::sched_setscheduler(0, SCHED_IDLE, &none) == 0) return;
+#endif
+  static_cast<void>(::nice(19));
+}
+
+}  // namespace
+
+// What the threads of a Recoding share.
+struct RecodingState {
+  JpegPlaces places;
+  std::shared_ptr<const Codebook> codebook;
+  std::int64_t max_pixels = 0;
+  std::atomic<std::size_t> next{0};
+  std::atomic<std::int64_t> idle_ns{0};
+  std::atomic<bool> ended{false};  // told to end, or all is done
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<RecodedImage> images;  // these are the mutex's
+  std::vector<bool> done;
+  std::size_t left = 0;
+
+  std::size_t count() const { return places.file.size(); }
+  bool is_done(std::size_t i) {
+    const std::lock_guard lock(mutex);
+    return done[i];
+  }
+  void finish(std::size_t i, RecodedImage image) {
+    const std::lock_guard lock(mutex);
+    if (done[i] || ended) return;
+    done[i] = true;
+    images[i] = std::move(image);
+    if (--left == 0) ended = true;
+    if (ended) changed.notify_all();
+  }
+};
+
+namespace {
+
+// What one thread keeps from image to image.
+class Worker {
+ public:
+  explicit Worker(std::shared_ptr<RecodingState> state)
+      : state_(std::move(state)), encoder_(*state_->codebook) {}
+
+  // Encodes image i, and returns the processor time that it took.
+  std::int64_t encode(std::size_t i) {
+    const std::int64_t begin = thread_ns();
+    const JpegPlaces& in = state_->places;
+    RecodedImage image;
+    Status status = in.files->read(in.file[i], in.offset[i], in.length[i], bytes_);
+    if (status.ok())
+      status = read_coefficients(bytes_.data(), bytes_.size(), coefficients_, state_->max_pixels);
+    if (status.ok()) status = encoder_.encode(coefficients_, image.record);
+    if (status.ok()) {
+      image.height = coefficients_.shape.height;
+      image.width = coefficients_.shape.width;
+      image.orientation = coefficients_.orientation;
+      image.crc32c = crc32c(image.record.data(), image.record.size());
+    } else {
+      image.record.clear();
+    }
+    bytes_.shrink(kKeep);
+    state_->finish(i, std::move(image));
+    return thread_ns() - begin;
+  }
+
+  RecodingState& state() { return *state_; }
+
+ private:
+  static constexpr std::size_t kKeep = 8 << 20;
+
+  std::shared_ptr<RecodingState> state_;
+  BlockEncoder encoder_;
+  JpegCoefficients coefficients_;
+  Buffer bytes_;
+};
+
+void work_idle(std::shared_ptr<RecodingState> state) {
+  become_idle();
+  Worker worker(std::move(state));
+  RecodingState& all = worker.state();
+  while (!all.ended) {
+    const std::size_t i = all.next++;
+    if (i >= all.count()) return;
+    all.idle_ns += worker.encode(i);
+  }
+}
+
+void work_and_rest(std::shared_ptr<RecodingState> state, double share) {
+  Worker worker(std::move(state));
+  RecodingState& all = worker.state();
+  const auto rest = [&all, share](std::int64_t worked_ns) {
+    const auto pause = static_cast<std::int64_t>(static_cast<double>(worked_ns) * (1 / share - 1));
+    std::unique_lock lock(all.mutex);
+    all.changed.wait_for(lock, std::chrono::nanoseconds(pause),
+                         [&all] { return all.ended.load(); });
+  };
+  for (std::size_t i = all.next++; i < all.count() && !all.ended; i = all.next++)
+    rest(worker.encode(i));
+  // What is left has an idle thread begun.
+  for (std::size_t i = 0; i < all.count() && !all.ended; ++i)
+    if (!all.is_done(i)) rest(worker.encode(i));
+}
+
+}  // namespace
+
+Recoding::Recoding(JpegPlaces places, std::shared_ptr<const Codebook> codebook,
+                   std::int64_t max_pixels)
+    : state_(std::make_shared<RecodingState>()), pid_(::getpid()) {
+  state_->places = std::move(places);
+  state_->codebook = std::move(codebook);
+  state_->max_pixels = max_pixels;
+  state_->left = state_->count();
+  state_->images.resize(state_->count());
+  state_->done.resize(state_->count());
+  state_->ended = state_->left == 0;
+}
+
+Recoding::~Recoding() {
+  if (::getpid() != pid_) {
+    static_cast<void>(new std::shared_ptr<RecodingState>(std::move(state_)));
+    return;
+  }
+  stop();
+  crew_.end(kEnd);
+}
+
+void Recoding::start_idle(int threads) {
+  for (int i = 0; i < threads; ++i) crew_.start([state = state_] { work_idle(state); });
+}
+
+void Recoding::start_resting(int threads, double share) {
+  for (int i = 0; i < threads; ++i)
+    crew_.start([state = state_, share] { work_and_rest(state, share); });
+}
+
+bool Recoding::wait(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait_for(lock, timeout, [this] { return state_->ended.load(); });
+  return state_->left == 0;
+}
+
+void Recoding::stop() {
+  const std::lock_guard lock(state_->mutex);
+  state_->ended = true;
+  state_->changed.notify_all();
+}
+
+std::int64_t Recoding::idle_ns() const { return state_->idle_ns; }
+
+std::vector<RecodedImage>& Recoding::images() { return state_->images; }
+
+}  // namespace fastio

@@ -60,7 +60,11 @@ def test_prints_a_row_for_every_loader(first_run: tuple[Path, str]) -> None:
         "DataLoader + Pillow",
         "fastio, same folder",
         "fastio, packed",
+        *[row[:19].strip() for row in rows[3:]],
     ]
+    assert "same folder, cache=" in first_run[1]
+    assert rows[3].split()[0] == "1"  # epoch
+    assert not (first_run[0] / "cache").exists()
 
 
 @pytest.mark.long

@@ -34,6 +34,7 @@ from tests.recoding import (
     until,
 )
 from tests.support import import_torchvision
+from tests.test_cli import run
 
 pytestmark = pytest.mark.usefixtures("_small_pieces")
 
@@ -358,3 +359,18 @@ def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_commands_show_and_use_what_is_recoded(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    with open_loader(folder, tmp_path / "cache") as loader:
+        recode_all(loader)
+    code, text = run("cache", "status", tmp_path / "cache")[:2]
+    assert code == 0
+    assert f"recoded     {folder}" in text
+    assert f"100.0% of {ROWS} samples" in text
+    assert run("pack", folder, tmp_path / "copied", "--from-cache", tmp_path / "cache")[0] == 0
+    with open_loader(tmp_path / "copied") as packed:
+        assert same(epoch(packed), from_pack(folder, tmp_path / "packed", 0))
+    assert run("cache", "clear", tmp_path / "cache", "--dataset", str(folder))[0] == 0
+    assert not pieces(tmp_path / "cache")

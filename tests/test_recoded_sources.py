@@ -165,5 +165,5 @@ def test_several_image_fields_have_records_of_their_own(tmp_path: Path) -> None:
 def test_the_sources_of_a_mix_are_recoded(tars: Path, tmp_path: Path) -> None:
     mix = fastio.mix({str(tars): 1.0})
     with Loader(mix, 4, seed=1, cache=tmp_path / "cache", transforms={"jpg": CROPS}) as loader:
-        recode_all(loader, len(loader) * 4)
+        recode_all(loader, ROWS)
     assert status(tmp_path / "cache").share == 1.0

@@ -4,7 +4,8 @@
 
 Photo-like JPEGs are made (once) and packed. Then the network is trained from the same initial
 weights with torch's DataLoader and Pillow, with fastio from the same folder, and with fastio from
-the packed dataset; and a few times more, to tell how much of the accuracy is chance.
+the packed dataset; and a few times more, to tell how much of the accuracy is chance. A second table
+has the folder with `cache=`, which packs itself while its epochs run.
 side_by_side.py has the loaders and the training.
 """
 
@@ -32,12 +33,15 @@ from side_by_side import (
     BATCH,
     CLASSES,
     LOADING_EPOCHS,
+    MOST_EPOCHS,
+    RecodedEpoch,
     Report,
     Result,
     Settings,
     accuracy_again,
     contenders,
     measure,
+    recoded_epochs,
 )
 
 import fastio
@@ -144,6 +148,26 @@ def table(results: list[Result]) -> Table:
     return out
 
 
+def recoded_table(epochs: Sequence[RecodedEpoch], packed: Result) -> Table:
+    """The first epochs with a cache and the last; compared with the packed dataset."""
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in (
+        "same folder, cache=\nepoch",
+        "read from\nthe cache",
+        "loading\nalone",
+        "of packed",
+    ):
+        out.add_column(head, justify="right", vertical="bottom")
+    last = len(epochs)
+    for number in sorted({*(1 << power for power in range(8)), last}):
+        if number <= last:
+            epoch = epochs[number - 1]
+            ratio = epoch.images_per_s / packed.images_per_s
+            rate = f"{epoch.images_per_s:,.0f}/s"
+            out.add_row(str(number), f"{epoch.share:.0%}", rate, f"{ratio:.0%}")
+    return out
+
+
 def about_speed(results: list[Result], settings: Settings) -> str:
     """How to read the two speeds."""
     plain, fast = results[0], results[-1]
@@ -159,6 +183,17 @@ def about_speed(results: list[Result], settings: Settings) -> str:
         f"There is no accelerator here: the network, small as it is, computed for {busy_s:.1f} s "
         "of the epoch on cores that the loaders wanted too. On an accelerator it takes no core, "
         "and as long as data is what it waits for, the epoch gains what loading alone does."
+    )
+
+
+def about_cache(epochs: Sequence[RecodedEpoch]) -> str:
+    """What the second table shows."""
+    whole = epochs[-1].share == 1
+    after = f"after {len(epochs) - 1} epochs" if whole else f"not within {MOST_EPOCHS} epochs"
+    return (
+        "With cache=fastio.Cache(FOLDER, pack='always'), one changed line and nothing to pack, "
+        f"the photos were recoded while epochs ran, all of them {after}. Where training leaves "
+        "processors idle, cache=FOLDER takes that time alone."
     )
 
 
@@ -214,6 +249,8 @@ def run(settings: Settings, keep: bool, console: Console) -> None:
         for contender in contenders(settings):
             with progress(console, contender.name, loaded * epoch + val) as report:
                 results.append(measure(contender, settings, report))
+        with progress(console, "fastio, same folder with a cache", None) as report:
+            recoded = recoded_epochs(settings, report)
         accuracies = [results[-1].accuracy]
         again = range(1, TRAININGS)
         images = len(again) * (settings.epochs * epoch + val)
@@ -222,7 +259,11 @@ def run(settings: Settings, keep: bool, console: Console) -> None:
     finally:
         if not keep:
             shutil.rmtree(settings.packed, ignore_errors=True)
+        shutil.rmtree(settings.cache, ignore_errors=True)
     console.print(table(results))
+    console.print(recoded_table(recoded, results[-1]))
+    say(about_cache(recoded))
+    console.print()
     say(about_speed(results, settings))
     console.print()
     say(about_accuracy(results[0].accuracy, accuracies))

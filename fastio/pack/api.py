@@ -261,8 +261,8 @@ def pack(
     source = open_source(src, schema, how, data, on_error == "skip")
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
-        refused = {"codec": codec, "codebook": codebook, "max_side": max_side, "quality": quality}
-        refused["from_cache"] = from_cache
+        refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "from_cache": from_cache}
+        refused |= {"max_side": max_side, "quality": quality}
         if on_error == "skip" and not source.can_skip:
             refused["on_error"] = on_error
         for option, value in refused.items():

@@ -17,7 +17,7 @@ from fastio.packed.rows import Remote, Rows
 from fastio.recoded import RecodedImages
 from fastio.stage import Stager
 
-_BESIDE_WHOLE = 32  # files that stay open in a batch that also has files that are read whole
+_OF_PIECES = 64  # open files of a batch with recoded images, each of whose rows may have its own
 Int64s = npt.NDArray[np.int64]
 Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
 
@@ -125,9 +125,9 @@ class OpenFiles:
         if not reads.same_files:
             numbers, file = np.unique(reads.file, return_inverse=True)
             # Whole files are read once: to keep them open would only take descriptors.
-            whole = reads.length == WHOLE_FILE
-            most = min(most_open(), _BESIDE_WHOLE) if whole.any() else most_open()
-            files = _native.FileSet(keep_open=not whole.all(), max_open=most)
+            several = reads.pieces is not None or not (reads.length == WHOLE_FILE).any()
+            most = most_open() if reads.pieces is None else min(most_open(), _OF_PIECES)
+            files = _native.FileSet(keep_open=several, max_open=most)
             files.add([reads.path(number) for number in numbers.tolist()])
             return files, replace(reads, file=file.astype(np.int32))
         if self._lacks(reads.file):

@@ -211,7 +211,7 @@ def _cache_for(dataset: Rows, request: Request) -> Cache | None:
             raise ValueError(_NO_CACHE)
         return None
     cache = Cache(given) if isinstance(given, (str, os.PathLike)) else given or dataset.cache
-    if cache is None or cache.pack == "never":
+    if cache is None or cache.pack == "never" or dataset.remote_part is not None:
         return None
     cache.folder()
     return cache

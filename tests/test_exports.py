@@ -1,11 +1,15 @@
-"""The public face: fastio/__init__.py holds the public names, a sorted __all__, nothing else."""
+"""The public face: fastio/__init__.py says where the public names are, and imports them on use."""
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
+import subprocess
+import sys
 import types
 from pathlib import Path
+
+import pytest
 
 import fastio
 
@@ -43,15 +47,47 @@ def test_the_version_is_that_of_the_package() -> None:
     assert fastio.__version__ == importlib.metadata.version("fastio")
 
 
-def test_init_holds_imports_and_assignments_only() -> None:
+def test_type_checkers_see_the_names_of_all_at_their_homes() -> None:
     tree = ast.parse(Path(fastio.__file__).read_text())
-    docstring, *rest = tree.body
-    assert isinstance(docstring, ast.Expr)
-    *rest, loader = rest  # __getattr__, for Loader, which needs torch
-    assert isinstance(loader, ast.FunctionDef)
-    assert loader.name == "__getattr__"
-    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.If)
-    assert all(isinstance(node, allowed) for node in rest)
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: node.module for node in imported for alias in node.names}
+    assert seen == fastio._HOMES
+
+
+def imported_by(code: str) -> set[str]:
+    """The packages that a new interpreter has imported after running `code`."""
+    code += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_fastio_imports_no_dependency() -> None:
+    assert not imported_by("import fastio") & {"numpy", "pyarrow", "PIL", "torch", "rich", "fsspec"}
+
+
+def test_torch_is_imported_with_the_first_loader_only() -> None:
+    code = "import fastio; fastio.Schema; fastio.pack; fastio.open; fastio.RandomCrop"
+    assert "torch" not in imported_by(code)
+
+
+def test_pack_stays_the_function_when_its_package_is_imported() -> None:
+    code = """
+import fastio
+import fastio.pack.api
+import fastio.pack.export
+assert fastio.pack is fastio.pack.__globals__["pack"]
+"""
+    imported_by(code)
+
+
+def test_a_name_that_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeError, match="module 'fastio' has no attribute 'nothing'"):
+        _ = fastio.nothing  # type: ignore[attr-defined]
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert set(fastio.__all__) <= set(dir(fastio))
 
 
 def test_the_package_is_typed() -> None:

@@ -1,7 +1,7 @@
 """Objects by URL: read, ranges of them, written, listed; with retries, a deadline, clear errors.
 
 The only part of fastio that imports obstore or fsspec. obstore takes s3, gs, az and http(s) where
-it is installed and the options are such that it understands them; fsspec takes everything else.
+it understands the options; fsspec takes everything else.
 
 - `api`: `Store`, and `open_store`
 - `urls`: which paths are URLs, joining, their secrets, and the proxy that the environment names

@@ -310,7 +310,7 @@ class Store:
         return opened[1]
 
     def _open_backend(self) -> Backend:
-        """Opens obstore if it is installed and supports the URL and the options, else fsspec."""
+        """Opens obstore if it supports the URL and the options, else fsspec."""
         url, options, limits = self._location, self._options, self._limits
         scheme, declined = scheme_of(url), ""
         if family_of(scheme) is not None and "::" not in url:
@@ -417,10 +417,8 @@ def _try_obstore(
     ours = "fastio.store.obstore_backend" in sys.modules
     if not ours and "obstore" in sys.modules and _is_forked_worker():
         return None, "obstore may have been used before this process was forked"
-    try:
-        from fastio.store import obstore_backend
-    except ImportError:
-        return None, "obstore is not installed"
+    from fastio.store import obstore_backend
+
     if not obstore_backend.usable():
         return None, "obstore does not work in a forked process (spawn and forkserver do)"
     try:
@@ -439,12 +437,8 @@ def _is_forked_worker() -> bool:
 
 def _missing(scheme: str, error: ImportError) -> str:
     """Returns which package serves a scheme, and how to install it."""
-    package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "http": "aiohttp"}.get(
-        family_of(scheme) or ""
-    )
-    if package is None:
-        return f"{error}"
-    return f"{error}: pip install obstore, or pip install {package}"
+    package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}.get(family_of(scheme) or "")
+    return f"{error}" if package is None else f"{error}: pip install {package}"
 
 
 def _bytes_of(data: Any) -> memoryview:

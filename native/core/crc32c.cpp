@@ -75,8 +75,9 @@ std::uint64_t word_at(const std::uint8_t* data) {
   return word;
 }
 
-[[gnu::target("sse4.2")]] std::uint32_t update_sse42(std::uint32_t state, const std::uint8_t* data,
-                                                     std::size_t size) {
+[[gnu::target("sse4.2,crc32")]] std::uint32_t update_sse42(std::uint32_t state,
+                                                           const std::uint8_t* data,
+                                                           std::size_t size) {
   static const ZeroBlock zero_block;
   for (; size >= 3 * kBlock; data += 3 * kBlock, size -= 3 * kBlock) {
     std::uint64_t a = state, b = 0, c = 0;

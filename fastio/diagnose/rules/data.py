@@ -336,7 +336,7 @@ STORAGE_RULES = (
         "network",
         lambda c: c.remote.backend == "fsspec" and c.data.path.startswith(_OBSTORE),
         "this store is read through fsspec, in Python",
-        'install obstore: pip install "fastio[remote]"',
+        "give only storage_options that obstore takes (docs/remote.md)",
     ),
     Rule(
         "files",

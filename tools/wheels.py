@@ -1,0 +1,313 @@
+"""Makes manylinux wheels with libjpeg-turbo built in, without containers.
+
+    tools/wheels                   makes the wheels of all Pythons and machines, in dist/
+    tools/wheels --check           checks the wheels in dist/ (wheels_check.py)
+
+zig (from PyPI) is the compiler. It has the headers and symbol lists of every glibc, so that wheels
+made on a new system load on old ones: glibc 2.28 here, as torch's own wheels. It compiles for both
+machines, and links its C++ library statically. libjpeg-turbo is compiled from its release, hidden
+inside the module: Pillow and torchvision bring libraries of their own into the same process.
+
+A wheel of the newest Python from 3.12 on serves all Pythons from 3.12 on (abi3); 3.10 and 3.11 need
+wheels of their own. The Pythons that are there are found in PATH, pyenv and uv; what is missing is
+named, and left out. The x86 code of libjpeg-turbo needs nasm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import wheels_check
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "wheels"
+
+JPEG_VERSION = "3.2.0"
+JPEG_URL = (
+    "https://github.com/libjpeg-turbo/libjpeg-turbo/releases/download/"
+    f"{JPEG_VERSION}/libjpeg-turbo-{JPEG_VERSION}.tar.gz"
+)
+JPEG_SHA256 = "6f30092cef9fb839779646608f4ee14ae3cbac989c47fa05e841b0841f09878e"
+
+GLIBC = "2.28"
+MACHINES = ("x86_64", "aarch64")
+# The last stands for itself and all newer ones.
+PYTHONS = ("3.10", "3.11", "3.12")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+BUILD_PACKAGES = ("nanobind==3.1.0", "scikit-build-core==1.1.2")
+TAGS = {"3.10": "cp310-cp310", "3.11": "cp311-cp311", "3.12": "cp312-abi3"}
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter with headers, and its version, such as "3.11"."""
+
+    path: Path
+    version: str
+
+    @property
+    def serves(self) -> str:
+        """Which of PYTHONS a wheel made with it is for."""
+        newest = PYTHONS[-1]
+        return newest if _number(self.version) >= _number(newest) else self.version
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def run(command: Sequence[object], **env: str) -> None:
+    """Runs a command without its output; exits with the output if the command fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nwheels: failed: {' '.join(map(str, command))}")
+
+
+# --- Pythons --------------------------------------------------------------------------------------
+
+_ABOUT = """
+import json, os, sys, sysconfig
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+print(json.dumps({
+    "version": "%d.%d" % sys.version_info[:2],
+    "usable": sys.implementation.name == "cpython" and os.path.exists(header)
+    and not sysconfig.get_config_var("Py_GIL_DISABLED"),
+}))
+"""
+
+
+def _candidates() -> Iterable[Path]:
+    """Paths that may be interpreters: those in PATH, those of pyenv and of uv."""
+    for folder in os.environ["PATH"].split(os.pathsep):
+        yield from sorted(Path(folder).glob("python3.[0-9]*"))
+    home = Path.home()
+    pyenv = Path(os.environ.get("PYENV_ROOT", home / ".pyenv"))
+    yield from sorted(pyenv.glob("versions/*/bin/python3.[0-9]*"))
+    yield from sorted((home / ".local/share/uv/python").glob("*/bin/python3.[0-9]*"))
+
+
+def find_pythons(given: Sequence[Path]) -> list[Python]:
+    """Returns an interpreter with headers of each version that there is, oldest first."""
+    found: dict[str, Python] = {}
+    for path in given or _candidates():
+        if "-" in path.name or not os.access(path, os.X_OK):
+            continue  # python3.11-config
+        done = subprocess.run([path, "-c", _ABOUT], capture_output=True, text=True)
+        if done.returncode:
+            continue  # a shim of pyenv for a version that is not chosen
+        about = json.loads(done.stdout)
+        python = Python(path, about["version"])
+        if about["usable"] and python.serves in PYTHONS:
+            found.setdefault(python.version, python)
+    return sorted(found.values(), key=lambda python: _number(python.version))
+
+
+# --- libjpeg-turbo and the compiler ---------------------------------------------------------------
+
+
+def jpeg_source(given: Path | None) -> Path:
+    """Returns the folder of libjpeg-turbo's source, which is downloaded unless it is given."""
+    if given and given.is_dir():
+        return given
+    folder = BUILD / f"libjpeg-turbo-{JPEG_VERSION}"
+    if folder.is_dir():
+        return folder
+    archive = given or BUILD / f"libjpeg-turbo-{JPEG_VERSION}.tar.gz"
+    if not archive.exists():
+        print(f"wheels: downloading {JPEG_URL}")
+        try:
+            with urllib.request.urlopen(JPEG_URL, timeout=60) as answer:
+                archive.write_bytes(answer.read())
+        except OSError as error:
+            sys.exit(f"wheels: {JPEG_URL}: {error}. Download it, and give it as --libjpeg-source")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != JPEG_SHA256:
+        sys.exit(f"wheels: {archive}: SHA-256 is {digest}, not {JPEG_SHA256}")
+    shutil.unpack_archive(archive, BUILD)
+    return folder
+
+
+def toolchain(machine: str) -> Path:
+    """Writes zig as a compiler for a machine, and returns the file that tells CMake of it."""
+    folder = BUILD / machine / "zig"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = f"-target {machine}-linux-gnu.{GLIBC}"
+    for name, words in {
+        "cc": f"cc {target}",
+        "c++": f"c++ {target}",
+        "ar": "ar",
+        "ranlib": "ranlib",
+    }.items():
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {words} "$@"\n')
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    lines = [f"set(CMAKE_C_COMPILER {folder / 'cc'})", f"set(CMAKE_CXX_COMPILER {folder / 'c++'})"]
+    lines += [f"set(CMAKE_AR {folder / 'ar'})", f"set(CMAKE_RANLIB {folder / 'ranlib'})"]
+    # nanobind 3.1 takes stderr from where other C++ libraries include it.
+    lines += ['set(CMAKE_CXX_FLAGS_INIT "-include cstdio")']
+    if machine != platform.machine():
+        lines = ["set(CMAKE_SYSTEM_NAME Linux)", f"set(CMAKE_SYSTEM_PROCESSOR {machine})", *lines]
+    file = folder / "toolchain.cmake"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def build_jpeg(source: Path, machine: str) -> Path:
+    """Compiles the static library for a machine; returns the folder where it is installed."""
+    build, prefix = BUILD / machine / "jpeg-build", BUILD / machine / "jpeg"
+    key = f"{source} {JPEG_VERSION} {GLIBC}"
+    done = prefix / "fastio-wheels"
+    if done.exists() and done.read_text() == key:
+        return prefix
+    if machine == "x86_64" and not shutil.which("nasm"):
+        sys.exit(
+            "wheels: nasm is missing, which libjpeg-turbo's x86 code needs: apt-get install nasm"
+        )
+    shutil.rmtree(build, ignore_errors=True)
+    shutil.rmtree(prefix, ignore_errors=True)
+    # Hidden: in one process with other copies of the library, nobody calls ours.
+    options = ["-DENABLE_SHARED=OFF", "-DWITH_TURBOJPEG=OFF", "-DREQUIRE_SIMD=ON"]
+    options += ["-DWITH_TOOLS=OFF", "-DWITH_TESTS=OFF", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]
+    options += ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_C_FLAGS=-fvisibility=hidden"]
+    options += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain(machine)}", f"-DCMAKE_INSTALL_PREFIX={prefix}"]
+    run(["cmake", "-G", "Ninja", "-S", source, "-B", build, *options, "-DCMAKE_INSTALL_LIBDIR=lib"])
+    run(["cmake", "--build", build, "--target", "install"])
+    # The core puts its own entropy decoder into libjpeg's, whose structures this header has.
+    shutil.copy(source / "src" / "jpegint.h", prefix / "include")
+    done.write_text(key)
+    return prefix
+
+
+# --- Wheels ---------------------------------------------------------------------------------------
+
+
+def build_packages() -> Path:
+    """Returns a folder with the Python code that a build needs, for all Pythons.
+
+    One folder, since scikit-build-core compiles everything anew when its own path has changed.
+    """
+    folder = BUILD / "packages"
+    key = " ".join(BUILD_PACKAGES)
+    done = folder / "fastio-wheels"
+    if not done.exists() or done.read_text() != key:
+        shutil.rmtree(folder, ignore_errors=True)
+        plain = ["--python-version", PYTHONS[0], "--implementation", "py", "--abi", "none"]
+        plain += ["--platform", "any", "--only-binary=:all:"]
+        run([*PIP, "install", "--target", folder, *plain, *BUILD_PACKAGES])
+        done.write_text(key)
+    return folder
+
+
+def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
+    """Makes one wheel, and returns its path in `output`, with the tag that auditwheel confirmed."""
+    made = BUILD / machine / f"made-{python.serves}"
+    shutil.rmtree(made, ignore_errors=True)
+    suffix = (
+        "abi3"
+        if python.serves == PYTHONS[-1]
+        else f"cpython-{python.version.replace('.', '')}-{machine}-linux-gnu"
+    )
+    # One build folder a machine: the core is compiled once, the module for each Python.
+    settings = {
+        "build-dir": f"build/wheels/{machine}/module",
+        "cmake.args": f"-DCMAKE_TOOLCHAIN_FILE={toolchain(machine)}",
+        "cmake.define.FASTIO_STATIC_JPEG": str(jpeg),
+    }
+    run(
+        [*PIP, "--python", python.path, "wheel", "--no-deps", "--no-build-isolation"]
+        + ["--wheel-dir", made, ROOT]
+        + [f"--config-settings={name}={value}" for name, value in settings.items()],
+        PYTHONPATH=str(build_packages()),
+        _PYTHON_HOST_PLATFORM=f"linux-{machine}",
+        SETUPTOOLS_EXT_SUFFIX=f".{suffix}.so",
+    )
+    (wheel,) = made.glob("*.whl")
+    tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
+    # Fails where the module needs a newer glibc than the tag says, or libraries beside it.
+    run(
+        [
+            sys.executable,
+            "-m",
+            "auditwheel",
+            "repair",
+            "--only-plat",
+            "--plat",
+            tag,
+            "-w",
+            output,
+            wheel,
+        ]
+    )
+    (repaired,) = output.glob(f"fastio-*-{TAGS[python.serves]}-{tag}.whl")
+    return repaired
+
+
+def main() -> None:
+    """Makes wheels, or checks them."""
+    parser = argparse.ArgumentParser(
+        prog="tools/wheels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--python",
+        type=Path,
+        action="append",
+        default=[],
+        help="an interpreter (default: all found)",
+    )
+    parser.add_argument("--machine", choices=MACHINES, action="append", help="default: both")
+    parser.add_argument(
+        "--libjpeg-source",
+        type=Path,
+        help=f"libjpeg-turbo {JPEG_VERSION}: its release, or a folder",
+    )
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="default: dist/")
+    parser.add_argument(
+        "--check", action="store_true", help="check the wheels in the output folder"
+    )
+    parser.add_argument(
+        "--torch",
+        action="store_true",
+        help="with --check: install torch too, and run the quick start",
+    )
+    options = parser.parse_args()
+    output = options.output.resolve()
+    pythons = find_pythons(options.python)
+    # The oldest that a wheel serves makes it.
+    makers = {python.serves: python for python in reversed(pythons)}
+    if options.check:
+        sys.exit(wheels_check.check(sorted(output.glob("*.whl")), pythons, BUILD, options.torch))
+    BUILD.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
+    source = jpeg_source(options.libjpeg_source)
+    for machine in options.machine or MACHINES:
+        jpeg = build_jpeg(source.resolve(), machine)
+        for python in reversed(makers.values()):
+            wheel = build_wheel(python, machine, jpeg, output)
+            print(f"wheels: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
+    left_out = [version for version in PYTHONS if version not in makers]
+    if left_out and not options.python:
+        sys.exit(f"wheels: left out, since there is no Python with headers: {', '.join(left_out)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys as _sys
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -280,6 +281,8 @@ if not _TYPE_CHECKING:  # with it, type checkers would take any name for one of 
             value = version("fastio")
         elif name in _HOMES:
             value = getattr(_import_module(_HOMES[name]), name)
+        elif not name.startswith("_") and _find_spec(f"fastio.{name}"):
+            return _import_module(f"fastio.{name}")
         else:
             raise AttributeError(f"module 'fastio' has no attribute {name!r}")
         globals()[name] = value

@@ -81,6 +81,10 @@ assert fastio.pack is fastio.pack.__globals__["pack"]
     imported_by(code)
 
 
+def test_modules_are_attributes_without_an_import_of_their_own() -> None:
+    imported_by("import fastio; fastio.transforms.Resize; fastio.packed.packed.open_store")
+
+
 def test_a_name_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="module 'fastio' has no attribute 'nothing'"):
         _ = fastio.nothing  # type: ignore[attr-defined]

@@ -46,7 +46,14 @@ MACHINES = ("x86_64", "aarch64")
 # The last stands for itself and all newer ones.
 PYTHONS = ("3.10", "3.11", "3.12")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-BUILD_PACKAGES = ("nanobind==3.1.0", "scikit-build-core==1.1.2")
+BUILD_PACKAGES = (
+    "nanobind==3.1.0",
+    "scikit-build-core==1.1.2",
+    # What scikit-build-core needs on Python 3.10 in addition.
+    "exceptiongroup==1.3.2",
+    "tomli==2.5.0",
+    "typing-extensions==4.16.0",
+)
 TAGS = {"3.10": "cp310-cp310", "3.11": "cp311-cp311", "3.12": "cp312-abi3"}
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
@@ -265,6 +267,10 @@ def test_a_cache_that_has_no_use_is_refused(tmp_path: Path) -> None:
         Loader(torch.utils.data.TensorDataset(torch.zeros(4)), cache=tmp_path / "cache")
     with pytest.raises(ValueError, match="pack must be one of idle, always, never"):
         Cache(tmp_path / "cache", pack="sometimes")  # type: ignore[arg-type]
+    pa_parquet.write_table(pa.table({"x": [1, 2]}), tmp_path / "x.parquet")
+    table = fastio.open(tmp_path / "x.parquet")
+    with table, pytest.raises(ValueError, match="cache= is for URLs"):
+        Loader(table, cache=tmp_path / "cache")
     fastio.pack(photos(tmp_path / "photos", rows=4), tmp_path / "packed")
     with pytest.raises(fastio.OptionError, match="cache is only for URLs"):
         Loader(tmp_path / "packed", cache=tmp_path / "cache")

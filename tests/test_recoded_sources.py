@@ -1,14 +1,15 @@
-"""Images of tars and of the datasets package are recoded as those of folders are."""
+"""Images of tars, of the datasets package and behind URLs are recoded as those of folders are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fastio
-from fastio import Loader
+from fastio import Cache, Loader
 from tests.pictures import jpeg, png
 from tests.recoding import (
     CROPS,
@@ -20,6 +21,7 @@ from tests.recoding import (
     same,
     status,
 )
+from tests.servers import http_folder
 from tests.tars import write_tar
 
 pytestmark = pytest.mark.usefixtures("_small_pieces")
@@ -43,6 +45,12 @@ def tars(tmp_path: Path) -> Path:
         write_tar(folder / f"train-{number:03}.tar", members(number))
     age(folder)
     return folder
+
+
+@pytest.fixture
+def url(tars: Path) -> Iterator[str]:
+    with http_folder(tars) as url:
+        yield f"{url}/train-{{000..002}}.tar"
 
 
 def of(source: Any, cache: Any = None, name: str = "jpg", **options: Any) -> Loader[Any]:
@@ -82,6 +90,23 @@ def test_a_tar_that_was_replaced_is_read_as_it_is_now(tars: Path, tmp_path: Path
     with of(tars, tmp_path / "cache") as loader, of(tars) as plain:
         assert near(images(loader), images(plain))
         recode_all(loader, ROWS)
+
+
+def test_tars_behind_a_url_are_recoded_from_what_was_fetched(
+    tars: Path, url: str, tmp_path: Path
+) -> None:
+    fastio.pack(tars, tmp_path / "packed")
+    with of(url, tmp_path / "cache", order="shuffle") as loader, of(tmp_path / "packed") as packed:
+        recode_all(loader, ROWS)
+        fetched = loader.stats().bytes_fetched
+        for each in (loader, packed):
+            each.set_epoch(3)
+        assert same(images(loader), images(packed))
+        assert loader.stats().bytes_fetched == fetched
+        assert loader.stats().recoded == ROWS
+    with Cache(tmp_path / "cache") as cache:
+        recoded = [each for each in cache.status().datasets if each.recoded]
+        assert [(each.rows, each.share) for each in recoded] == [(ROWS, 1.0)]
 
 
 def test_images_of_the_datasets_package_equal_what_is_packed(tmp_path: Path) -> None:

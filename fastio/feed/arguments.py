@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, SchemaError
 from fastio.feed.seeds import process_ranks
 from fastio.feed.tuning import first_threads
 from fastio.order.sampling import Ranks
+from fastio.packed.rows import Rows
 from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.arrays import is_columns
@@ -56,6 +59,42 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
     if wanted is not None:
         wanted = _names_in(opened, wanted)
     return GivenDataset(opened, opened, wanted, None)
+
+
+def refuse_cache(given: Any, by_rows: bool, reason: str = "") -> None:
+    """Raises ValueError if a cache is given for data that have no use for it.
+
+    Args:
+        given: the argument `cache` of a loader.
+        by_rows: whether the data are one of several datasets, of which others may have a use.
+        reason: why, if that is known.
+    """
+    if given is not None and not by_rows:
+        raise ValueError(
+            "cache= is for URLs and for images in files that are read natively; for an open "
+            "dataset in a store, use fastio.open(url, cache=...)" + (reason and f"; but {reason}")
+        )
+
+
+def cache_for(dataset: Rows, given: Any, by_rows: bool) -> Cache | None:
+    """Returns the cache for recoded images of a dataset; None if there is none.
+
+    Args:
+        dataset: the dataset, which may have been opened with a cache.
+        given, by_rows: as for `refuse_cache`.
+
+    Raises:
+        ValueError: a cache was given for this dataset, which has no use for it.
+        CacheError: the cache cannot be used.
+    """
+    if not dataset.recodes or not dataset.schema.image_fields:
+        refuse_cache(given, by_rows)
+        return None
+    cache = Cache(given) if isinstance(given, (str, os.PathLike)) else given or dataset.cache
+    if cache is None or cache.pack == "never":
+        return None
+    cache.folder()
+    return cache
 
 
 def _names_in(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:

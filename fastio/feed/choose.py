@@ -16,6 +16,7 @@ from fastio.device import Device, has_pinned_memory
 from fastio.engine import EngineSettings, OnError
 from fastio.engine.ragged import Form, Forms
 from fastio.errors import SchemaError, TransformError
+from fastio.feed.arguments import cache_for, refuse_cache
 from fastio.feed.base import Feed
 from fastio.feed.delivery import FeedSettings, SampleForm
 from fastio.feed.fields import FieldTransforms, as_list
@@ -75,10 +76,6 @@ _BY_BATCHES = Slow(
     "Pass batch_size, and leave out the sampler or pass one that gives single rows.",
 )
 _EMPTY = Slow("it has no samples", remedy="")
-_NO_CACHE = (
-    "cache= is for URLs and for images in files that are read natively; for an open dataset in a "
-    "store, use fastio.open(url, cache=...)"
-)
 _FOR_COLLATE = (
     "Leave out collate_fn (fastio.TokenPad pads rows of tokens), or open the dataset with the "
     "columns and the values for nulls that you want, fastio.open(dataset, columns=[...], "
@@ -165,6 +162,8 @@ def _grouped_feed(request: Request, samples: SampleForm) -> Feed | None:
     rows = as_rows(request.dataset)
     if rows is None or rows.row_grouping == "no":
         return None
+    if not rows.schema.image_fields:
+        refuse_cache(request.cache, request.by_rows)
     feed = _row_group_feed(request, rows, samples)
     if feed is None and rows.row_grouping == "always":
         return _table_rows_feed(rows, request)
@@ -188,7 +187,7 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
         alone = not request.sampling.batched and settings.collate_fn is None
         if alone and (form.tensors or not (own or request.device)):
             settings = replace(settings, collate_fn=single_sample)
-    engine = replace(settings.engine, cache=_cache_for(opened, request))
+    engine = replace(settings.engine, cache=cache_for(opened, request.cache, request.by_rows))
     settings = replace(settings, samples=samples, engine=engine)
     settings.engine.ragged.check(opened.schema, request.fields, transforms.audio)
     if opened.remote_part is not None:
@@ -196,25 +195,6 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
         return NativeFeed(opened, sampling, transforms, settings, stager)
     sampling, settings = _placed(opened, request.sampling, settings)
     return NativeFeed(opened, sampling, transforms, settings)
-
-
-def _cache_for(dataset: Rows, request: Request) -> Cache | None:
-    """Returns the cache for recoded images of a dataset; None if there is none.
-
-    Raises:
-        ValueError: a cache was given for this dataset, which has no use for it.
-        CacheError: the cache cannot be used.
-    """
-    given = request.cache
-    if not dataset.recodes or not dataset.schema.image_fields:
-        if given is not None and not request.by_rows:
-            raise ValueError(_NO_CACHE)
-        return None
-    cache = Cache(given) if isinstance(given, (str, os.PathLike)) else given or dataset.cache
-    if cache is None or cache.pack == "never" or dataset.remote_part is not None:
-        return None
-    cache.folder()
-    return cache
 
 
 def _placed(
@@ -389,11 +369,7 @@ def _of_view(dataset: Rows, request: Request) -> Request:
 
 
 def _check_no_view(transforms: Any) -> None:
-    """Checks that a view is not given as a transform.
-
-    Raises:
-        TransformError: it is.
-    """
+    """Raises TransformError if a view is given as a transform."""
     given = transforms.values() if isinstance(transforms, Mapping) else [transforms]
     views = [step for steps in given for step in as_list(steps) if view_of(step) is not None]
     if views:
@@ -472,8 +448,7 @@ def _one_line(value: object) -> str:
 
 
 def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
-    if request.cache is not None and not request.by_rows:
-        raise ValueError(f"{_NO_CACHE}; but {slow.reason}")
+    refuse_cache(request.cache, request.by_rows, slow.reason)
     if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
         raise ValueError(f"fields, on_error and ragged need the native path, but {slow.reason}")
     workers = request.workers

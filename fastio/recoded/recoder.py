@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,9 +222,10 @@ class Recoder:
     def _claim(self, block: int, size: int) -> Outcome:
         folder, source = self._what.folder, self._what.source
         sizes = {block: size}
-        outcome = folder.claim(source, sizes, _ALL, unneeded=True)[block]
+        claim = partial(folder.claim, source, sizes, _ALL, None, "others", unneeded=True)
+        outcome = claim()[block]
         if outcome == "ready" and not self._load(block):  # damaged, and deleted
-            outcome = folder.claim(source, sizes, _ALL, unneeded=True)[block]
+            outcome = claim()[block]
         if outcome == "no room":
             self._full_until_s = time.monotonic() + _NO_ROOM_S
         return outcome

@@ -7,7 +7,7 @@ RandomResizedCrop(224) and RandomHorizontalFlip to uint8 batches of 64, on `--co
 the photos repeated, warm in the page cache, with a thread for each processor.
 
 First epoch. The loader is asked for batches without a pause, so that its threads leave no processor
-idle: once without a cache and once with one that is empty, in turns. Recoding then has 6% of the
+idle: once without a cache and once with one that is empty, in turns. Recoding then has 5% of the
 threads' time, and what it writes.
 
 Later epochs. All images are recoded; an epoch that reads the records, one of the dataset that

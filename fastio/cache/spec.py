@@ -44,7 +44,7 @@ class Cache:
         shared: Use or create a cache that all members of the folder's group share; all of them are
             trusted with the data that loaders read.
         pack: when a loader recodes JPEG files to block records while its epochs run. "idle": in
-            processor time that nobody else wants, or, where there is none, in 6% of its threads'
+            processor time that nobody else wants, or, where there is none, in 5% of its threads'
             time. "always": in a quarter of its threads' time besides. "never": not at all; images
             are then always read from their files.
 

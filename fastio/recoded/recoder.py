@@ -33,7 +33,7 @@ from fastio.runtime.threads import PATIENCE_S, join_all
 from fastio.schema import CODEC_JPEG
 from fastio.stage import Forecast
 
-IDLE_SHARE = 0.06  # of the engine's threads' time, where no processor is idle
+IDLE_SHARE = 0.05  # of the engine's threads' time, where no processor is idle
 ALWAYS_SHARE = 0.25
 _MOST_RESTING = 0.5  # share of one thread that works beside the others
 _POLL_S = 0.2

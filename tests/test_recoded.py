@@ -380,3 +380,32 @@ def test_commands_show_and_use_what_is_recoded(tmp_path: Path) -> None:
         assert same(epoch(packed), from_pack(folder, tmp_path / "packed", 0))
     assert run("cache", "clear", tmp_path / "cache", "--dataset", str(folder))[0] == 0
     assert not pieces(tmp_path / "cache")
+
+
+def test_records_of_images_that_are_too_large_are_left_alone(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    with open_loader(folder, tmp_path / "cache") as loader:
+        recode_all(loader)
+    before = {path: path.stat().st_ino for path in pieces(tmp_path / "cache")}
+    with (
+        fastio.open(folder, cache=tmp_path / "cache", max_pixels=110 * 130) as dataset,
+        open_loader(dataset, on_error="skip") as loader,
+    ):
+        assert len(epoch(loader)) == 11
+        assert loader.stats().from_recoded == 11
+    assert {path: path.stat().st_ino for path in pieces(tmp_path / "cache")} == before
+
+
+def test_a_row_whose_original_fails_too_costs_no_record(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    (folder / "class-0" / "tiny.jpg").write_bytes(jpeg(8, 8))
+    age(folder)
+    steps = {"image": [fastio.RandomCrop(64)]}
+    how: dict[str, Any] = {"transforms": steps, "on_error": "skip"}
+    with open_loader(folder, tmp_path / "cache") as loader:
+        recode_all(loader, ROWS + 1)
+    before = {path: path.stat().st_ino for path in pieces(tmp_path / "cache")}
+    with open_loader(folder, tmp_path / "cache", **how) as loader:
+        for _ in range(3):
+            assert len(epoch(loader)) == ROWS
+    assert {path: path.stat().st_ino for path in pieces(tmp_path / "cache")} == before

@@ -102,7 +102,9 @@ class RecodedImages:
             return reads
         table, _, what = opened
         found = table.look(rows)
-        places = np.flatnonzero(found["length"])
+        pixels = found["height"].astype(np.int64) * found["width"]
+        # Of images that are too large for this dataset, their originals raise the error.
+        places = np.flatnonzero((found["length"] > 0) & (pixels <= self._dataset.max_pixels))
         if len(places):
             stamps = what.originals.stamps(where, places)
             same = originals.same(stamps, where, places, found[places])

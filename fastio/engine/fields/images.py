@@ -297,12 +297,14 @@ class ImageReader(Reader):
             return broken
         stale = recoded.stale(pieces)
         damaged = [place for place in broken if pieces[place] >= 0]
-        recoded.drop(pieces[np.setdiff1d(damaged, stale).astype(np.int64)])
         again = np.union1d(damaged, stale).astype(np.int64)
         if not again.size:
             return broken
-        kept = {place: why for place, why in broken.items() if place not in damaged}
-        return kept | self._read_now(batch, again, images, outs)
+        still = self._read_now(batch, again, images, outs)
+        # A record is not to blame if its original fails too: a crop may be larger than the image.
+        to_blame = np.setdiff1d(damaged, [*stale.tolist(), *still]).astype(np.int64)
+        recoded.drop(pieces[to_blame])
+        return {n: why for n, why in broken.items() if n not in damaged} | still
 
     def _read_now(
         self, batch: Pending, places: npt.NDArray[np.int64], images: Images, outs: Outs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import warnings
@@ -72,6 +73,17 @@ def test_another_loader_reads_the_records_from_its_first_batch_on(tmp_path: Path
     with open_loader(folder, tmp_path / "cache") as loader:
         assert same(epoch(loader), from_pack(folder, tmp_path / "packed", 0))
         assert (loader.stats().recoded, loader.stats().from_recoded) == (0, ROWS)
+
+
+def test_a_loader_that_is_gone_is_no_member_of_the_cache(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    loader = open_loader(folder, tmp_path / "cache")
+    epoch(loader)
+    loader.close()
+    del loader
+    gc.collect()
+    with Cache(tmp_path / "cache") as cache:
+        assert cache.status().processes == 0
 
 
 def test_an_open_dataset_an_image_folder_and_a_view_share_a_cache(tmp_path: Path) -> None:

@@ -67,6 +67,10 @@ class Member:
         os.close(self._descriptor)
         self._descriptor = -1
 
+    def __del__(self) -> None:
+        # One that nobody left: other processes clean up as for a dead member.
+        self.forget()
+
     def forget(self) -> None:
         """Closes the descriptor in a forked child, because the membership belongs to the parent."""
         if self._descriptor >= 0:

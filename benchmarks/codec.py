@@ -84,7 +84,7 @@ def measure(program: Path, files: Sequence[Path], rounds: int, crops: int) -> di
 
 
 def part_table(medians: dict[str, dict[str, float]]) -> Table:
-    levels = [level.name for level in simd_levels()]
+    levels = simd_levels()
     out = new_table("", *levels)
     for part, name in PARTS.items():
         digits = 3 if part.endswith("ms") else 2
@@ -93,7 +93,7 @@ def part_table(medians: dict[str, dict[str, float]]) -> Table:
 
 
 def shrink_table(result: dict[str, Any]) -> Table:
-    levels = [level.name for level in simd_levels()]
+    levels = simd_levels()
     out = new_table("whole crop that shrinks", "crops", *(f"{level}, ms" for level in levels))
     for shrink in SHRINKS:
         found = result["medians"].get(f"crop ms, shrink {shrink}")
@@ -106,7 +106,7 @@ def shrink_table(result: dict[str, Any]) -> Table:
 def about_bytes(result: dict[str, Any]) -> str:
     moved = result["moved_bytes"]
     total = moved["record"] + 2 * moved["coefficients"] + 2 * moved["planes"] + moved["result"]
-    best = simd_levels()[0].name
+    best = simd_levels()[0]
     per_second = total / result["medians"]["crop ms"][best] / 1e6
     parts = ", ".join(f"{name} {count / 1e3:,.0f}" for name, count in moved.items())
     photo = (

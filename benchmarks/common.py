@@ -159,7 +159,7 @@ def machine() -> dict[str, str]:
     return {
         "cpu": cpu_name(),
         "cores": str(len(os.sched_getaffinity(0))),
-        "simd": _native.simd_best().name,
+        "simd": simd_levels()[0],
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
@@ -179,20 +179,19 @@ def let_others_end() -> None:
     time.sleep(_PAUSE_S)
 
 
-def simd_levels() -> list[_native.Simd]:
+def simd_levels() -> list[str]:
     """The instruction sets of this machine that the kernels know, best first."""
-    best = _native.simd_best().value
-    return [level for level in reversed(list(_native.Simd)) if level.value <= best]
+    return _native.simd_levels()[::-1]
 
 
 @contextmanager
-def forced(level: _native.Simd) -> Iterator[None]:
+def forced(level: str) -> Iterator[None]:
     """The kernels use `level`; the best again afterwards."""
     _native.simd_force(level)
     try:
         yield
     finally:
-        _native.simd_force(_native.simd_best())
+        _native.simd_force(simd_levels()[0])
 
 
 def resident_mb() -> float:

@@ -73,7 +73,7 @@ class Variant:
 
     name: str
     loader: Any
-    level: _native.Simd
+    level: str
     threads: int
 
     def epoch(self) -> float:
@@ -94,7 +94,7 @@ def fast_loader(source: Path, threads: int) -> fastio.Loader:
 
 def variants(folder: Path, packed: dict[str, Path], threads: int, opened: ExitStack) -> list[Any]:
     """What is compared; the first is what all others are measured by."""
-    best = _native.simd_best()
+    best = simd_levels()[0]
     plain = DataLoader(
         PillowFolder(str(folder), SIZE, normalized=False),
         BATCH,
@@ -103,7 +103,7 @@ def variants(folder: Path, packed: dict[str, Path], threads: int, opened: ExitSt
         persistent_workers=True,
     )
 
-    def fast(name: str, source: Path, count: int, level: _native.Simd = best) -> Variant:
+    def fast(name: str, source: Path, count: int, level: str = best) -> Variant:
         loader = opened.enter_context(fast_loader(source, count))
         return Variant(f"fastio, {name}, {counted(count, 'thread')}", loader, level, count)
 
@@ -114,7 +114,7 @@ def variants(folder: Path, packed: dict[str, Path], threads: int, opened: ExitSt
         *(fast("packed jpeg", packed["jpeg"], count) for count in counts),
         *(fast("blocks", packed["blocks"], count) for count in counts),
         *(
-            fast(f"blocks, {level.name}", packed["blocks"], 1, level)
+            fast(f"blocks, {level}", packed["blocks"], 1, level)
             for level in simd_levels()
             if level != best
         ),
@@ -217,13 +217,13 @@ def packing(
         "blocks_encode_ms": partial(encode_all, jpegs),
     }
     times: dict[str, dict[str, list[float]]] = {
-        level.name: {name: [] for name in measures} for level in simd_levels()
+        level: {name: [] for name in measures} for level in simd_levels()
     }
     for _ in range(rounds):
         for level in simd_levels():
             with forced(level):
                 for name, measure in measures.items():
-                    times[level.name][name].append(measure() / len(files) * 1e3)
+                    times[level][name].append(measure() / len(files) * 1e3)
     return {
         level: {name: statistics.median(values) for name, values in found.items()}
         for level, found in times.items()

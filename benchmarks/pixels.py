@@ -90,7 +90,7 @@ def _count(program: Path, rounds: int, size: int, level: str, part: str, work: P
 
 
 def report(found: list[Figures], names: list[str], unit: str) -> None:
-    levels = [level.name for level in simd_levels()]
+    levels = simd_levels()
     out = new_table(unit, *(f"{level}{name}" for level in levels for name in names))
     for part, of_level in found[-1].items():
         cells = []

@@ -10,24 +10,17 @@ import numpy
 from numpy.typing import NDArray
 
 
-class Simd(enum.Enum):
-    """Instruction sets that the kernels are written for, in order."""
-
-    portable = 0
-
-    avx2 = 1
-
-    avx512 = 2
-
-def simd_best() -> Simd:
-    """The best instruction set of this machine."""
-
-def simd_active() -> Simd:
-    """The instruction set that kernels use now."""
-
-def simd_force(level: Simd) -> None:
+def simd_levels() -> list[str]:
     """
-    Makes kernels use `level`, or the best of this machine where that is less. For tests and benchmarks: it holds for the whole process.
+    The instruction sets of this machine that kernels are written for, the slowest first.
+    """
+
+def simd_active() -> str:
+    """The instruction sets that kernels use now, as one of simd_levels()."""
+
+def simd_force(level: str) -> None:
+    """
+    Makes kernels use `level`, one of simd_levels(). For tests and benchmarks: it holds for the whole process.
     """
 
 TRUNCATED: int = 3

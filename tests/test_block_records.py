@@ -257,12 +257,12 @@ def test_the_native_reader_takes_the_low_8_bits_of_narrow_values(
     assert_same(coefficients_read_natively(record, codebook), [blocks])
 
 
-@pytest.fixture(params=[level.name for level in _native.Simd])
+@pytest.fixture(params=_native.simd_levels())
 def level(request: pytest.FixtureRequest) -> Iterator[None]:
     """Kernels for one instruction set, for a while."""
-    _native.simd_force(_native.Simd[request.param])
+    _native.simd_force(request.param)
     yield
-    _native.simd_force(_native.simd_best())
+    _native.simd_force(_native.simd_levels()[-1])
 
 
 @pytest.mark.usefixtures("level")

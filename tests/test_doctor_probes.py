@@ -63,7 +63,7 @@ def test_without_data_the_machine_is_looked_at() -> None:
     assert facts.machine is not None
     assert 1 <= facts.machine.cores <= facts.machine.allowed_cores
     assert facts.machine.memory_bytes >= facts.machine.available_bytes > 0
-    assert facts.machine.simd in ("avx512", "avx2", "portable")
+    assert facts.machine.simd in ("avx512", "avx512bw", "avx2", "portable")
     assert facts.settings is not None
     assert facts.settings.torch_threads == torch.get_num_threads()
     assert (facts.gpu is None) == (not torch.cuda.is_available())

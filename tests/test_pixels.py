@@ -26,14 +26,11 @@ def functional() -> Any:
     return import_torchvision().transforms.v2.functional
 
 
-LEVELS = sorted(
-    (level for level in _native.Simd if level.value <= _native.simd_best().value),
-    key=lambda level: level.value,
-)
+LEVELS = _native.simd_levels()
 
 
 @contextmanager
-def instructions(level: _native.Simd) -> Iterator[None]:
+def instructions(level: str) -> Iterator[None]:
     """Has the native code use one of the instruction sets that this processor has."""
     before = _native.simd_active()
     _native.simd_force(level)
@@ -43,7 +40,7 @@ def instructions(level: _native.Simd) -> Iterator[None]:
         _native.simd_force(before)
 
 
-@pytest.fixture(params=LEVELS, ids=lambda level: str(level.name))
+@pytest.fixture(params=LEVELS, ids=str)
 def level(request: pytest.FixtureRequest) -> Iterator[None]:
     """Each instruction set that this processor has."""
     with instructions(request.param):

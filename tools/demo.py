@@ -118,9 +118,8 @@ def shown(path: Path) -> str:
 
 def machine(settings: Settings) -> str:
     """What the figures are measured on."""
-    simd = str(_native.simd_active()).split(".")[-1]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{cpu_name()}, {settings.cores} cores, {simd}; {versions}"
+    return f"{cpu_name()}, {settings.cores} cores, {_native.simd_active()}; {versions}"
 
 
 def table(results: list[Result]) -> Table:

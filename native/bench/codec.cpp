@@ -1,7 +1,10 @@
 // Times the parts of the block codec on photos and prints JSON. benchmarks/codec.py builds and runs
 // it, and says what the figures mean.
 //
-//   codec CODEBOOK ROUNDS CROPS < paths of JPEG files, one a line
+//   codec CODEBOOK ROUNDS CROPS [LEVEL] < paths of JPEG files, one a line
+//
+// With a level (portable, avx2, ...) only whole crops are timed, on that one: what a profiler is to
+// see, and what two builds are compared by.
 //
 // Everything is in memory. A round runs every part on every instruction set of the machine, so that
 // a clock that drifts does it to all alike; printed is what each round found.
@@ -21,6 +24,7 @@
 #include "core/block_decoder.h"
 #include "core/block_encoder.h"
 #include "core/cpu.h"
+#include "core/crc32c.h"
 #include "core/expand.h"
 #include "core/idct.h"
 #include "core/image.h"
@@ -37,10 +41,6 @@ const char* const kShrinkNames[] = {"below 1", "1 to 2", "2 to 4", "4 to 8", "8 
 
 // Milliseconds or nanoseconds of every round: figures[part][level].
 using Figures = std::map<std::string, std::map<std::string, std::vector<double>>>;
-
-const char* name_of(Simd level) {
-  return level == Simd::avx512 ? "avx512" : level == Simd::avx2 ? "avx2" : "portable";
-}
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "codec: %s\n", what.c_str());
@@ -138,8 +138,8 @@ class Bench {
     crop.kind = GeometryStep::Kind::random_resized_crop;
     crop.height = crop.width = kSize;
     flip.kind = GeometryStep::Kind::horizontal_flip;
-    require(geometry_.add(crop), "RandomResizedCrop");
-    require(geometry_.add(flip), "RandomHorizontalFlip");
+    chain_.add(crop);
+    chain_.add(flip);
   }
 
   void add(const std::string& path) {
@@ -154,9 +154,10 @@ class Bench {
     photos_.push_back(std::move(photo));
   }
 
-  void measure(Simd level) {
-    simd_force(level);
-    level_ = name_of(level);
+  void measure(const SimdLevel& level, bool crops_only) {
+    simd_force(level.features);
+    level_ = level.name;
+    if (crops_only) return time_crops();
     time_dc();
     time_expand();
     for (const int size : {8, 4, 2}) time_idct(size);
@@ -186,8 +187,9 @@ class Bench {
 
   int crops_;
   Codebook book_;
-  Chain geometry_;
+  Chain chain_;
   std::vector<std::unique_ptr<Photo>> photos_;
+  std::uint64_t digest_ = 0;  // of all crops' pixels, the same at every level and round
   std::size_t blocks_ = 0, jpeg_bytes_ = 0, record_bytes_ = 0;
   int foreign_ = 0;
   const char* level_ = "";
@@ -247,12 +249,11 @@ void Bench::time_idct(int size) {
 CropPlan Bench::crop_plan(std::size_t photo, int crop) const {
   const BlockShape& shape = photos_[photo]->header.shape;
   const bool swap = photos_[photo]->orientation >= 5;
-  CropPlan plan;
-  require(
-      geometry_.plan(swap ? shape.width : shape.height, swap ? shape.height : shape.width, kSeed,
-                     static_cast<std::uint64_t>(crop), static_cast<std::int64_t>(photo), plan),
-      photos_[photo]->path);
-  return plan;
+  DrawnChain drawn;
+  require(chain_.draw(swap ? shape.width : shape.height, swap ? shape.height : shape.width, kSeed,
+                      static_cast<std::uint64_t>(crop), static_cast<std::int64_t>(photo), drawn),
+          photos_[photo]->path);
+  return drawn.crop;
 }
 
 const char* shrink_name(const CropPlan& plan) {
@@ -266,12 +267,13 @@ void Bench::time_crops() {
   ImageCounters counters;
   ImageDecoder decoder(counters);
   ImageTask task;
-  task.chain = &geometry_;
+  task.chain = &chain_;
   task.codebook = &book_;
   task.seed = kSeed;
   std::vector<std::uint8_t> out(std::size_t{3} * kSize * kSize);
   const auto place = [](void* context, std::int32_t, std::int32_t) { return context; };
   std::map<std::string, double> ns_of_shrink;
+  std::uint64_t digest = 1;
   crops_of_shrink_.clear();
   double ns = 0;
   for (int crop = 0; crop < crops_; ++crop) {
@@ -290,11 +292,14 @@ void Bench::time_crops() {
       require(decoder.decode(task, request, place, out.data()), photo.path);
       const double spent = since(start);
       const char* shrink = shrink_name(crop_plan(i, crop));
+      digest = digest * 31 + crc32c(out.data(), out.size());
       ns += spent;
       ns_of_shrink[shrink] += spent;
       ++crops_of_shrink_[shrink];
     }
   }
+  if (digest_ && digest_ != digest) fail(std::string("other pixels with ") + level_);
+  digest_ = digest;
   note("crop ms", per_image_ms(ns) / crops_);
   note("region decode ms", per_image_ms(double(counters.decode_ns)) / crops_);
   note("resample ms", per_image_ms(double(counters.resample_ns)) / crops_);
@@ -398,12 +403,12 @@ void Bench::print() const {
   std::printf("}}\n");
 }
 
-int run(const std::string& codebook, int rounds, int crops) {
+int run(const std::string& codebook, int rounds, int crops, const std::string& only) {
   Bench bench(codebook, crops);
   for (std::string path; std::getline(std::cin, path);) bench.add(path);
   for (int round = 0; round < rounds; ++round)
-    for (int level = static_cast<int>(simd_best()); level >= 0; --level)
-      bench.measure(static_cast<Simd>(level));
+    for (const SimdLevel& level : simd_levels())
+      if (only.empty() || only == level.name) bench.measure(level, !only.empty());
   bench.print();
   return 0;
 }
@@ -412,9 +417,10 @@ int run(const std::string& codebook, int rounds, int crops) {
 }  // namespace fastio
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "codec CODEBOOK ROUNDS CROPS < paths of JPEG files\n");
+  if (argc != 4 && argc != 5) {
+    std::fprintf(stderr, "codec CODEBOOK ROUNDS CROPS [LEVEL] < paths of JPEG files\n");
     return 2;
   }
-  return fastio::run(argv[1], std::max(1, std::atoi(argv[2])), std::max(1, std::atoi(argv[3])));
+  return fastio::run(argv[1], std::max(1, std::atoi(argv[2])), std::max(1, std::atoi(argv[3])),
+                     argc == 5 ? argv[4] : "");
 }

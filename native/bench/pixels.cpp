@@ -70,10 +70,6 @@ const std::vector<Part> kParts = {
     {"mix, end", PixelOp::mix_end},
 };
 
-const char* name_of(Simd level) {
-  return level == Simd::avx512 ? "avx512" : level == Simd::avx2 ? "avx2" : "portable";
-}
-
 // Returns smooth shapes with noise, which resemble a photo.
 std::vector<std::uint8_t> picture(int size) {
   std::vector<std::uint8_t> out;
@@ -101,10 +97,9 @@ void print(const char* separator, const std::vector<double>& values) {
 }
 
 int run(int rounds, int size, const std::string& level_asked, const std::string& part_asked) {
-  std::vector<Simd> levels;
-  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512})
-    if (level <= simd_best() && (level_asked == "all" || level_asked == name_of(level)))
-      levels.push_back(level);
+  std::vector<SimdLevel> levels;
+  for (const SimdLevel& level : simd_levels())
+    if (level_asked == "all" || level_asked == level.name) levels.push_back(level);
   const std::vector<std::uint8_t> photo = picture(size);
   std::vector<std::uint8_t> pixels(photo.size());
   const Planes image{pixels.data(), 3, size, size};
@@ -118,7 +113,7 @@ int run(int rounds, int size, const std::string& level_asked, const std::string&
       const bool mixes = kParts[p].op >= PixelOp::mix_begin && part_asked.rfind("mix", 0) == 0;
       if (part_asked != "all" && part_asked != kParts[p].name && !mixes) continue;
       for (std::size_t i = 0; i < levels.size(); ++i) {
-        simd_force(levels[i]);
+        simd_force(levels[i].features);
         std::memcpy(pixels.data(), photo.data(), photo.size());
         const double took = microseconds_of(runner, kParts[p], image);
         if (round >= 0 && (part_asked == "all" || part_asked == kParts[p].name))
@@ -131,7 +126,7 @@ int run(int rounds, int size, const std::string& level_asked, const std::string&
     std::printf("%s\n \"%s\": {", before, kParts[p].name);
     before = ",";
     for (std::size_t i = 0; i < levels.size(); ++i) {
-      std::printf("%s\"%s\": [", i ? ", " : "", name_of(levels[i]));
+      std::printf("%s\"%s\": [", i ? ", " : "", levels[i].name);
       print(", ", found[p][i]);
       std::printf("]");
     }

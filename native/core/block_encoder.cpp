@@ -22,25 +22,21 @@ constexpr std::size_t kWriterPad = 16;
 constexpr std::size_t kMaxTileBytes = kTileBlocks * (63 + 63 * kPlanes) / 8 + kWriterPad;
 
 struct Kernels {
-  TakeApartKernel* take_apart = take_apart_portable;
-  SearchKernel* search = search_portable;
-  PutValuesKernel* put_values = put_values_portable;
+  TakeApartKernel* take_apart;
+  SearchKernel* search;
+  PutValuesKernel* put_values;
 };
 
 Kernels choose_kernels() {
-  Kernels kernels;
+  static constexpr Choice<Kernels> kChoices[] = {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) {
-    kernels.take_apart = take_apart_avx2;
-    kernels.search = search_avx2;
-    if (fast_pdep()) kernels.put_values = put_values_avx2;
-  }
-  if (simd_active() >= Simd::avx512) {
-    kernels.take_apart = take_apart_avx512;
-    kernels.search = search_avx512;
-  }
+      {kAvx512 | kPdep, {take_apart_avx512, search_avx512, put_values_avx2}},
+      {kAvx512, {take_apart_avx512, search_avx512, put_values_portable}},
+      {kAvx2 | kPdep, {take_apart_avx2, search_avx2, put_values_avx2}},
+      {kAvx2, {take_apart_avx2, search_avx2, put_values_portable}},
 #endif
-  return kernels;
+      {0, {take_apart_portable, search_portable, put_values_portable}}};
+  return choose(kChoices);
 }
 
 // What a value of `width` bits costs at position z in class c; -1 if the class cannot have it.

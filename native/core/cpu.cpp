@@ -1,6 +1,5 @@
 #include "cpu.h"
 
-#include <algorithm>
 #include <atomic>
 
 #include "cpu_features.h"
@@ -12,25 +11,17 @@
 namespace fastio {
 namespace {
 
+constexpr SimdLevel kLevels[] = {
+    {"portable", Simd::portable},
+    {"avx2", Simd::avx2},
+    {"avx512bw", Simd::avx512bw},
+    {"avx512", Simd::avx512},
+};
+
 #ifdef FASTIO_X86
 
-Simd detect_simd() {
-  const bool avx2 = cpu_supports(CpuFeature::avx2) && cpu_supports(CpuFeature::bmi) &&
-                    cpu_supports(CpuFeature::bmi2) && cpu_supports(CpuFeature::fma) &&
-                    cpu_supports(CpuFeature::popcnt) && cpu_supports(CpuFeature::f16c) &&
-                    cpu_supports(CpuFeature::lzcnt);
-  if (!avx2) return Simd::portable;
-  const bool avx512 = cpu_supports(CpuFeature::avx512f) && cpu_supports(CpuFeature::avx512bw) &&
-                      cpu_supports(CpuFeature::avx512vl) && cpu_supports(CpuFeature::avx512dq) &&
-                      cpu_supports(CpuFeature::avx512vbmi) &&
-                      cpu_supports(CpuFeature::avx512vnni) &&
-                      cpu_supports(CpuFeature::vpclmulqdq) && cpu_supports(CpuFeature::pclmul);
-  return avx512 ? Simd::avx512 : Simd::avx2;
-}
-
 // AMD families before 19h (Zen 3) and Hygon's copies of Zen 1 run pdep as microcode.
-bool detect_fast_pdep() {
-  if (!cpu_supports(CpuFeature::bmi2)) return false;
+bool has_fast_pdep() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
   constexpr unsigned kAuthenticAmd = 0x68747541, kHygonGenuine = 0x6f677948;  // first 4 letters
@@ -41,35 +32,60 @@ bool detect_fast_pdep() {
   return family >= 0x19;
 }
 
+Simd detect() {
+  const bool avx2 = cpu_supports(CpuFeature::avx2) && cpu_supports(CpuFeature::bmi) &&
+                    cpu_supports(CpuFeature::bmi2) && cpu_supports(CpuFeature::fma) &&
+                    cpu_supports(CpuFeature::popcnt) && cpu_supports(CpuFeature::f16c) &&
+                    cpu_supports(CpuFeature::lzcnt);
+  if (!avx2) return Simd::portable;
+  unsigned features = kAvx2;
+  if (has_fast_pdep()) features |= kPdep;
+  if (!cpu_supports(CpuFeature::avx512f) || !cpu_supports(CpuFeature::avx512bw) ||
+      !cpu_supports(CpuFeature::avx512vl) || !cpu_supports(CpuFeature::avx512dq))
+    return {features};
+  features |= kAvx512bw;
+  if (cpu_supports(CpuFeature::avx512vbmi) && cpu_supports(CpuFeature::avx512vnni) &&
+      cpu_supports(CpuFeature::vpclmulqdq) && cpu_supports(CpuFeature::pclmul))
+    features |= kAvx512;
+  return {features};
+}
+
 #else
 
-Simd detect_simd() { return Simd::portable; }
-bool detect_fast_pdep() { return false; }
+Simd detect() { return Simd::portable; }
 
 #endif
 
-std::atomic<int>& active() {
-  static std::atomic<int> level{static_cast<int>(simd_best())};
-  return level;
+std::atomic<unsigned>& active() {
+  static std::atomic<unsigned> features{simd_best().features};
+  return features;
 }
 
 }  // namespace
 
 Simd simd_best() {
-  static const Simd best = detect_simd();
+  static const Simd best = detect();
   return best;
 }
 
-Simd simd_active() { return static_cast<Simd>(active().load(std::memory_order_relaxed)); }
+Simd simd_active() { return {active().load(std::memory_order_relaxed)}; }
 
-void simd_force(Simd level) {
-  active().store(std::min(static_cast<int>(level), static_cast<int>(simd_best())),
-                 std::memory_order_relaxed);
+void simd_force(Simd features) {
+  active().store(features.features & simd_best().features, std::memory_order_relaxed);
 }
 
-bool fast_pdep() {
-  static const bool fast = detect_fast_pdep();
-  return fast;
+std::vector<SimdLevel> simd_levels() {
+  std::vector<SimdLevel> levels;
+  for (const SimdLevel& level : kLevels)
+    if (simd_best().has(level.features.features)) levels.push_back(level);
+  return levels;
+}
+
+const char* simd_name(Simd simd) {
+  const char* name = kLevels[0].name;
+  for (const SimdLevel& level : kLevels)
+    if (simd.has(level.features.features)) name = level.name;
+  return name;
 }
 
 }  // namespace fastio

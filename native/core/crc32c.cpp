@@ -101,11 +101,13 @@ std::uint64_t word_at(const std::uint8_t* data) {
 }  // namespace
 
 std::uint32_t crc32c(const std::uint8_t* data, std::size_t size) {
+  static constexpr Choice<UpdateKernel*> kChoices[] = {
 #ifdef FASTIO_X86
-  if (simd_active() == Simd::avx512) return ~crc32c_update_avx512(~0u, data, size);
-  if (simd_active() == Simd::avx2) return ~update_sse42(~0u, data, size);
+      {kAvx512, crc32c_update_avx512},
+      {kAvx2, update_sse42},
 #endif
-  return ~update_portable(~0u, data, size);
+      {0, update_portable}};
+  return ~choose(kChoices)(~0u, data, size);
 }
 
 }  // namespace fastio

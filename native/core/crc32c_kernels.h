@@ -8,9 +8,11 @@ namespace fastio {
 
 inline constexpr std::uint32_t kCrc32cPolynomial = 0x82F63B78u;  // reflected
 
-#ifdef FASTIO_X86
 // The state after `size` more bytes; neither complemented before nor after.
-std::uint32_t crc32c_update_avx512(std::uint32_t state, const std::uint8_t* data, std::size_t size);
+using UpdateKernel = std::uint32_t(std::uint32_t state, const std::uint8_t* data, std::size_t size);
+
+#ifdef FASTIO_X86
+UpdateKernel crc32c_update_avx512;
 #endif
 
 }  // namespace fastio

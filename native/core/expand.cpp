@@ -28,31 +28,26 @@ std::int16_t product(std::int16_t a, std::int16_t b) {
                                    unsigned{static_cast<std::uint16_t>(b)});
 }
 
-// One kernel for each level; those for x86 need a pdep that is not microcode.
-ExpandKernel* expand_kernel() {
+constexpr Choice<ExpandKernel*> kExpand[] = {
 #ifdef FASTIO_X86
-  static const bool usable = fast_pdep();
-  if (usable && simd_active() == Simd::avx512) return expand_avx512;
-  if (usable && simd_active() == Simd::avx2) return expand_avx2;
+    {kAvx512 | kPdep, expand_avx512},
+    {kAvx2 | kPdep, expand_avx2},
 #endif
-  return expand_portable;
-}
+    {0, expand_portable}};
 
-DcKernel* dc_kernel() {
+constexpr Choice<DcKernel*> kDcDifferences[] = {
 #ifdef FASTIO_X86
-  if (simd_active() == Simd::avx512) return dc_differences_avx512;
-  if (simd_active() == Simd::avx2) return dc_differences_avx2;
+    {kAvx512, dc_differences_avx512},
+    {kAvx2, dc_differences_avx2},
 #endif
-  return dc_differences_portable;
-}
+    {0, dc_differences_portable}};
 
-SumKernel* sum_kernel() {
+constexpr Choice<SumKernel*> kSum[] = {
 #ifdef FASTIO_X86
-  if (simd_active() == Simd::avx512) return sum_avx512;
-  if (simd_active() == Simd::avx2) return sum_avx2;
+    {kAvx512, sum_avx512},
+    {kAvx2, sum_avx2},
 #endif
-  return sum_portable;
-}
+    {0, sum_portable}};
 
 std::uint32_t load32(const std::uint8_t* p) {
   return p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16 | std::uint32_t{p[3]} << 24;
@@ -93,7 +88,7 @@ struct Escapes {
 std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
                                const std::uint8_t* bits, std::uint64_t end, Escapes& escapes,
                                std::int16_t* diff) {
-  DcKernel* const kernel = dc_kernel();
+  DcKernel* const kernel = choose(kDcDifferences);
   std::uint64_t position = 0;
   for (std::int32_t i = 0; i < n && position <= end; i += kDcBlocks) {
     const std::int32_t some = std::min(n - i, kDcBlocks);
@@ -106,7 +101,7 @@ std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes
 
 // Differences to DCs, modulo 2^16, in place.
 void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16_t* dc) {
-  SumKernel* const kernel = sum_kernel();
+  SumKernel* const kernel = choose(kSum);
   int component = -1;
   unsigned start = 0;  // the DC before the block row's first block
   for (int k = 0; k < row.runs; ++k) {
@@ -206,7 +201,7 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& pa
     if (!owner[run.component]++) job.first[run.component] = run.first;
     job.last[run.component] = run.first + run.count;
   }
-  if (!is_whole(job.bits, expand_kernel()(job), job.end)) return false;
+  if (!is_whole(job.bits, choose(kExpand)(job), job.end)) return false;
 
   const std::uint8_t* exceptions = part.data + job.end / 8;
   unsigned before = 0;  // what an exception for the first block's DC, which there is none of, has

@@ -91,7 +91,7 @@ void ScanDecoder::start(const std::uint8_t* begin, const std::uint8_t* end) {
   decode_ = decode_ac;
   parse_ = parse_ac;
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) {
+  if (simd_active().has(kAvx2)) {
     decode_ = decode_ac_bmi2;
     parse_ = parse_ac_bmi2;
   }

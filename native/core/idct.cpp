@@ -12,24 +12,18 @@ struct Kernels {
   IdctKernel *size8, *size4, *size2;
 };
 
-Kernels kernels() {
-  switch (simd_active()) {
+constexpr Choice<Kernels> kChoices[] = {
 #ifdef FASTIO_X86
-    case Simd::avx512:
-      return {idct8_avx512, idct4_avx512, idct2_avx512};
-    case Simd::avx2:
-      return {idct8_avx2, idct4_avx2, idct2_avx2};
+    {kAvx512, {idct8_avx512, idct4_avx512, idct2_avx512}},
+    {kAvx2, {idct8_avx2, idct4_avx2, idct2_avx2}},
 #endif
-    default:
-      return {idct8_portable, idct4_portable, idct2_portable};
-  }
-}
+    {0, {idct8_portable, idct4_portable, idct2_portable}}};
 
 }  // namespace
 
 void idct(int size, const std::int16_t* blocks, int count, std::uint8_t* out,
           std::ptrdiff_t stride) {
-  const Kernels k = kernels();
+  const Kernels& k = choose(kChoices);
   IdctKernel* const kernel = size == 8 ? k.size8 : size == 4 ? k.size4 : k.size2;
   kernel(blocks, count, out, stride);
 }

@@ -231,7 +231,7 @@ void transpose8_portable(const std::uint8_t* const* columns, std::size_t n, std:
 void transpose8(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,
                 std::size_t stride) {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return transpose8_avx2(columns, n, out, stride);
+  if (simd_active().has(kAvx2)) return transpose8_avx2(columns, n, out, stride);
 #endif
   transpose8_portable(columns, n, out, stride);
 }

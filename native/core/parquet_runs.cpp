@@ -119,7 +119,7 @@ std::uint32_t unpack_portable(const Byte* in, const Byte* end, int bits, std::si
 std::uint32_t unpack(const Byte* in, const Byte* end, int bits, std::size_t count,
                      std::uint32_t* out) {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return unpack_avx2(in, end, bits, count, out);
+  if (simd_active().has(kAvx2)) return unpack_avx2(in, end, bits, count, out);
 #endif
   return unpack_portable(in, end, bits, count, out);
 }
@@ -138,8 +138,7 @@ void spread_portable(const Byte* bits, std::size_t count, std::size_t valid, int
 
 void spread(const Byte* bits, std::size_t count, std::size_t valid, int width, Byte* out) {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2 && fast_pdep())
-    return spread_avx2(bits, count, valid, width, out);
+  if (simd_active().has(kAvx2 | kPdep)) return spread_avx2(bits, count, valid, width, out);
 #endif
   spread_portable(bits, count, valid, width, out);
 }

@@ -117,12 +117,13 @@ std::uint16_t* line_in(std::vector<std::uint16_t>& words) {
 }  // namespace
 
 const PixelKernels& pixel_kernels() {
+  static constexpr Choice<const PixelKernels*> kChoices[] = {
 #ifdef FASTIO_X86
-  const Simd simd = simd_active();
-  if (simd == Simd::avx512) return kPixelAvx512;
-  if (simd == Simd::avx2) return kPixelAvx2;
+      {kAvx512, &kPixelAvx512},
+      {kAvx2, &kPixelAvx2},
 #endif
-  return kPixelPortable;
+      {0, &kPixelPortable}};
+  return *choose(kChoices);
 }
 
 void adjust_brightness(const Planes& image, double factor) { scale(image, factor, 0); }

@@ -24,14 +24,12 @@ void grow(std::vector<T>* vector, std::size_t size) {
   if (vector->size() < size) vector->resize(size);
 }
 
-const PlanarKernels& active_kernels() {
+constexpr Choice<const PlanarKernels*> kChoices[] = {
 #ifdef FASTIO_X86
-  const Simd simd = simd_active();
-  if (simd == Simd::avx512) return kPlanarAvx512;
-  if (simd == Simd::avx2) return kPlanarAvx2;
+    {kAvx512, &kPlanarAvx512},
+    {kAvx2, &kPlanarAvx2},
 #endif
-  return kPlanarPortable;
-}
+    {0, &kPlanarPortable}};
 
 PlanarOutput output_of(Colour colour, int channels) {
   if (colour == Colour::gray) return channels == 1 ? PlanarOutput::gray : PlanarOutput::gray_three;
@@ -153,7 +151,7 @@ void PlanarResampler::build_rows(PlanarTapSpec luma, PlanarTapSpec chroma) {
 
 void PlanarResampler::prepare(const PlanarAxis& x, const PlanarAxis& y, Colour colour,
                               int channels) {
-  kernels_ = &active_kernels();
+  kernels_ = choose(kChoices);
   output_ = output_of(colour, channels);
   planes_ = planes_of(output_);
   const bool fancy = is_fancy(x, y);

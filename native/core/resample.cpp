@@ -272,7 +272,7 @@ void HorizontalPlan::build(const AxisTaps& taps, int channels) {
   kernel_ = horizontal_portable;
 #ifdef FASTIO_X86
   const Simd simd = simd_active();
-  if (simd == Simd::avx512) {
+  if (simd.has(kAvx512)) {
     build_windows(taps, 2);
     if (place_groups()) {
       fill_groups();
@@ -280,7 +280,7 @@ void HorizontalPlan::build(const AxisTaps& taps, int channels) {
       return;
     }
   }
-  if (simd >= Simd::avx2) {
+  if (simd.has(kAvx2)) {
     build_windows(taps, 4);
     kernel_ = horizontal_avx2;
     return;
@@ -375,12 +375,13 @@ void horizontal(const HorizontalPlan& plan, const std::uint8_t* src, std::ptrdif
 namespace {
 
 VerticalKernel* vertical_kernel() {
+  static constexpr Choice<VerticalKernel*> kChoices[] = {
 #ifdef FASTIO_X86
-  const Simd simd = simd_active();
-  if (simd == Simd::avx512) return vertical_avx512;
-  if (simd == Simd::avx2) return vertical_avx2;
+      {kAvx512, vertical_avx512},
+      {kAvx2, vertical_avx2},
 #endif
-  return vertical_portable;
+      {0, vertical_portable}};
+  return choose(kChoices);
 }
 
 void vertical_row(VerticalKernel* kernel, const AxisTaps& taps, std::int32_t i,

@@ -151,7 +151,7 @@ std::uint64_t Permutation::invert(std::uint64_t value) const {
 void Permutation::walk(bool backwards, std::uint64_t* values, std::size_t count) const {
   auto* kernel = &feistel_portable;
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) kernel = &feistel_avx2;
+  if (simd_active().has(kAvx2)) kernel = &feistel_avx2;
 #endif
   std::uint64_t walking[kChunk];
   std::uint16_t places[kChunk];
@@ -191,7 +191,7 @@ void Permutation::invert(std::uint64_t* values, std::size_t count) const {
 
 void Permutation::range(std::uint64_t first, std::size_t count, std::int64_t* rows) const {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2 && n_ <= std::uint64_t{1} << 32)
+  if (simd_active().has(kAvx2) && n_ <= std::uint64_t{1} << 32)
     return feistel_range_avx2(network_, false, n_, first, count, rows);
 #endif
   range_in_chunks(first, count, rows,
@@ -201,7 +201,7 @@ void Permutation::range(std::uint64_t first, std::size_t count, std::int64_t* ro
 void Permutation::invert_range(std::uint64_t first, std::size_t count,
                                std::int64_t* positions) const {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2 && n_ <= std::uint64_t{1} << 32)
+  if (simd_active().has(kAvx2) && n_ <= std::uint64_t{1} << 32)
     return feistel_range_avx2(network_, true, n_, first, count, positions);
 #endif
   range_in_chunks(first, count, positions,

@@ -68,22 +68,25 @@ std::size_t store_bytes(const StoreSpec& spec, std::int32_t h, std::int32_t w, i
 
 void split_pixels(const std::uint8_t* src, std::size_t pixels, int channels, std::uint8_t* dst,
                   std::ptrdiff_t plane) {
-  SplitKernel* split = split_portable;
+  static constexpr Choice<SplitKernel*> kChoices[] = {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) split = split_avx2;
-  if (simd_active() == Simd::avx512) split = split_avx512;
+      {kAvx512, split_avx512},
+      {kAvx2, split_avx2},
 #endif
+      {0, split_portable}};
   std::uint8_t* planes[4] = {};
   for (int k = 0; k < channels; ++k) planes[k] = dst + k * plane;
-  split(src, pixels, channels, planes);
+  choose(kChoices)(src, pixels, channels, planes);
 }
 
 void store_floats(const StoreSpec& spec, const std::uint8_t* src, int src_channels,
                   std::size_t pixels, int channels, float* dst) {
-  ScaleKernel* scale = scale_portable;
+  static constexpr Choice<ScaleKernel*> kChoices[] = {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) scale = scale_avx2;  // AVX-512 gains nothing
+      {kAvx2, scale_avx2},  // AVX-512 gains nothing
 #endif
+      {0, scale_portable}};
+  ScaleKernel* const scale = choose(kChoices);
   float values[4][256];
   if (scale == scale_portable) fill_values(spec, channels, values);
   if (spec.layout == Layout::chw) {

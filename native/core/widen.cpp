@@ -35,7 +35,7 @@ void widen_portable(const std::uint8_t* in, std::size_t count, int from, int to,
 
 void widen(const std::uint8_t* in, std::size_t count, int from, int to, std::uint8_t* out) {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return widen_avx2(in, count, from, to, out);
+  if (simd_active().has(kAvx2)) return widen_avx2(in, count, from, to, out);
 #endif
   widen_portable(in, count, from, to, out);
 }

@@ -50,7 +50,7 @@ def machine_facts(device: torch.device | None = None) -> MachineFacts:
     return MachineFacts(
         cpu=cpu_name(),
         cores=available_cores(),
-        simd=_native.simd_active().name,
+        simd=_native.simd_active(),
         memory_bytes=total_memory(),
         torch=str(torch.__version__),
         device=torch.cuda.get_device_name(device) if gpu else "cpu",

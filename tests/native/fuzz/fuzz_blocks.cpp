@@ -347,7 +347,7 @@ void run(const std::uint8_t* data, std::size_t size) {
   static Ways kept;
   Outcome first;
   std::uint8_t filler = 0;
-  for (const Simd level : simd_levels()) {
+  for (const auto& [name, level] : simd_levels()) {
     simd_force(level);
     Outcome outcome;
     if (level == Simd::portable) {
@@ -357,7 +357,7 @@ void run(const std::uint8_t* data, std::size_t size) {
     }
     filler ^= 0xA7;
     kept.run(wanted, record, filler, outcome);
-    first.require_equal(outcome, level);
+    first.require_equal(outcome, name);
   }
   simd_force(simd_best());
 }

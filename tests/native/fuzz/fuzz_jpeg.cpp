@@ -69,8 +69,8 @@ void require_sound(const Padded& file) {
 
 void round_trip(const JpegCoefficients& in, int book) {
   Bytes record;
-  for (const Simd level : simd_levels()) {
-    simd_force(level);
+  for (const SimdLevel& level : simd_levels()) {
+    simd_force(level.features);
     Bytes other;
     const Status status = encoder(book).encode(in, other);
     if (!status.ok()) fail("encode() refuses what a file has: " + status.message);

@@ -44,12 +44,12 @@ void run(const std::uint8_t* data, std::size_t size) {
   const Wanted wanted{data};
   Outcome first;
   std::uint8_t filler = 0;
-  for (const Simd level : simd_levels()) {
+  for (const auto& [name, level] : simd_levels()) {
     simd_force(level);
     Outcome outcome;
     decode(wanted, Padded(data + kParquetSelectors, size - kParquetSelectors, 0, filler),
            level == Simd::portable ? first : outcome);
-    if (level != Simd::portable) first.require_equal(outcome, level);
+    if (level != Simd::portable) first.require_equal(outcome, name);
     filler ^= 0xA7;
   }
   simd_force(simd_best());

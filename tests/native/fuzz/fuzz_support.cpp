@@ -70,13 +70,6 @@ Padded::Padded(const std::uint8_t* data, std::size_t size, std::size_t pad, std:
   std::memset(bytes_.get() + size, filler, pad);
 }
 
-std::vector<Simd> simd_levels() {
-  std::vector<Simd> levels;
-  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512})
-    if (level <= simd_best()) levels.push_back(level);
-  return levels;
-}
-
 void Outcome::add(const char* step, const Status& status) {
   entries_.push_back({step, status.code, status.message, 0});
 }
@@ -85,8 +78,8 @@ void Outcome::add(const char* step, const void* data, std::size_t size) {
   entries_.push_back({step, Code::ok, {}, crc32c(static_cast<const std::uint8_t*>(data), size)});
 }
 
-void Outcome::require_equal(const Outcome& other, Simd level) const {
-  const std::string where = " at level " + std::to_string(static_cast<int>(level));
+void Outcome::require_equal(const Outcome& other, const char* level) const {
+  const std::string where = std::string(" at level ") + level;
   for (std::size_t i = 0; i < std::min(entries_.size(), other.entries_.size()); ++i) {
     const Entry &a = entries_[i], &b = other.entries_[i];
     if (a.code != b.code || a.message != b.message)

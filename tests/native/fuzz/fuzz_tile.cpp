@@ -144,13 +144,13 @@ void run(const std::uint8_t* data, std::size_t size) {
   const std::size_t dc_bytes = std::min(left, wanted.dc_bytes());
   Outcome first;
   std::uint8_t filler = 0;
-  for (const Simd level : simd_levels()) {
+  for (const auto& [name, level] : simd_levels()) {
     simd_force(level);
     Outcome outcome;
     decode(tile, Padded(dc, dc_bytes, kExpandPad, filler),
            Padded(dc + dc_bytes, wanted.whole(left - dc_bytes), kExpandPad, filler),
            level == Simd::portable ? first : outcome);
-    if (level != Simd::portable) first.require_equal(outcome, level);
+    if (level != Simd::portable) first.require_equal(outcome, name);
     filler ^= 0xA7;
   }
   simd_force(simd_best());

@@ -86,7 +86,7 @@ PutValuesKernel put_values_portable;
 #ifdef FASTIO_X86
 TakeApartKernel take_apart_avx2;
 SearchKernel search_avx2;
-PutValuesKernel put_values_avx2;  // by pext, which some processors do slowly: see fast_pdep()
+PutValuesKernel put_values_avx2;  // by pext, which some processors do slowly: see kPdep
 TakeApartKernel take_apart_avx512;
 SearchKernel search_avx512;
 #endif

@@ -31,6 +31,7 @@ std::int16_t product(std::int16_t a, std::int16_t b) {
 constexpr Choice<ExpandKernel*> kExpand[] = {
 #ifdef FASTIO_X86
     {kAvx512 | kPdep, expand_avx512},
+    {kAvx512bw | kPdep, expand_avx512bw},
     {kAvx2 | kPdep, expand_avx2},
 #endif
     {0, expand_portable}};
@@ -38,6 +39,7 @@ constexpr Choice<ExpandKernel*> kExpand[] = {
 constexpr Choice<DcKernel*> kDcDifferences[] = {
 #ifdef FASTIO_X86
     {kAvx512, dc_differences_avx512},
+    {kAvx512bw, dc_differences_avx512bw},
     {kAvx2, dc_differences_avx2},
 #endif
     {0, dc_differences_portable}};
@@ -45,6 +47,7 @@ constexpr Choice<DcKernel*> kDcDifferences[] = {
 constexpr Choice<SumKernel*> kSum[] = {
 #ifdef FASTIO_X86
     {kAvx512, sum_avx512},
+    {kAvx512bw, sum_avx512bw},
     {kAvx2, sum_avx2},
 #endif
     {0, sum_portable}};

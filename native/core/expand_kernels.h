@@ -39,11 +39,14 @@ DcKernel dc_differences_portable;
 SumKernel sum_portable;
 
 #ifdef FASTIO_X86
-ExpandKernel expand_avx2;    // needs fast_pdep()
-ExpandKernel expand_avx512;  // needs fast_pdep()
+ExpandKernel expand_avx2;  // this one and those below need kPdep
+ExpandKernel expand_avx512bw;
+ExpandKernel expand_avx512;
 DcKernel dc_differences_avx2;
+DcKernel dc_differences_avx512bw;
 DcKernel dc_differences_avx512;
 SumKernel sum_avx2;
+SumKernel sum_avx512bw;
 SumKernel sum_avx512;
 #endif
 

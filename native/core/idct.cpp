@@ -15,6 +15,7 @@ struct Kernels {
 constexpr Choice<Kernels> kChoices[] = {
 #ifdef FASTIO_X86
     {kAvx512, {idct8_avx512, idct4_avx512, idct2_avx512}},
+    {kAvx512bw, {idct8_avx512bw, idct4_avx512bw, idct2_avx512bw}},
     {kAvx2, {idct8_avx2, idct4_avx2, idct2_avx2}},
 #endif
     {0, {idct8_portable, idct4_portable, idct2_portable}}};

@@ -27,6 +27,7 @@ void grow(std::vector<T>* vector, std::size_t size) {
 constexpr Choice<const PlanarKernels*> kChoices[] = {
 #ifdef FASTIO_X86
     {kAvx512, &kPlanarAvx512},
+    {kAvx512bw, &kPlanarAvx512bw},
     {kAvx2, &kPlanarAvx2},
 #endif
     {0, &kPlanarPortable}};

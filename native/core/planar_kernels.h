@@ -132,6 +132,7 @@ struct PlanarKernels {
 extern const PlanarKernels kPlanarPortable;
 #ifdef FASTIO_X86
 extern const PlanarKernels kPlanarAvx2;
+extern const PlanarKernels kPlanarAvx512bw;
 extern const PlanarKernels kPlanarAvx512;
 #endif
 

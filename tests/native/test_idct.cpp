@@ -122,7 +122,7 @@ void check_against_libjpeg(const Blocks& blocks) {
     const Bytes expected = decoded(file, size);
     for (const Simd level : kLevels) {
       CAPTURE(size);
-      CAPTURE(static_cast<int>(level));
+      CAPTURE(simd_name(level));
       CHECK(transform(size, blocks, count, level) == expected);
     }
   }
@@ -177,7 +177,7 @@ void check_paths_agree(const Blocks& blocks) {
     const Bytes portable = transform(size, blocks, count, Simd::portable);
     for (const Simd level : kLevels) {
       CAPTURE(size);
-      CAPTURE(static_cast<int>(level));
+      CAPTURE(simd_name(level));
       CHECK(transform(size, blocks, count, level) == portable);
     }
   }
@@ -272,7 +272,7 @@ TEST_CASE("Nothing is written outside the rows and their slack, whatever the str
         }
         CAPTURE(size);
         CAPTURE(count);
-        CAPTURE(static_cast<int>(level));
+        CAPTURE(simd_name(level));
         CHECK(out == expected);
       }
     }

@@ -1,0 +1,294 @@
+// Expansion with AVX-512: one source for both of its kinds, of which VBMI makes orders of bytes
+// shorter.
+#pragma once
+
+#include "expand_kernels.h"
+#include "intrinsics.h"
+
+namespace fastio {
+namespace {
+
+// Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
+
+using u64 = std::uint64_t;
+
+[[gnu::always_inline]] inline u64 load64(const std::uint8_t* p) {
+  u64 word;
+  __builtin_memcpy(&word, p, 8);
+  return word;
+}
+
+// At least 57 bits from `position` on.
+[[gnu::always_inline]] inline u64 bits57(const std::uint8_t* bits, u64 position) {
+  return load64(bits + (position >> 3)) >> (position & 7);
+}
+
+// 64 bits from `position` on.
+[[gnu::always_inline]] inline u64 bits64(const std::uint8_t* bits, u64 position) {
+  const u64 next = bits[(position >> 3) + 8];
+  const unsigned shift = position & 7;
+  return load64(bits + (position >> 3)) >> shift | (next << 1) << (63 - shift);
+}
+
+// kDense: masks of more than 57 positions, whose planes may be longer than a load.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 bits_at(const std::uint8_t* bits, u64 position) {
+  return kDense ? bits64(bits, position) : bits57(bits, position);
+}
+
+[[gnu::always_inline]] inline unsigned count(u64 mask) {
+  return static_cast<unsigned>(_mm_popcnt_u64(mask));
+}
+
+// Adds plane j to the byte lanes: value `bit` where its bit is set.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 add_plane(const std::uint8_t* bits, u64 position, u64 plane,
+                                            int bit, __m512i& lanes) {
+  const u64 set = _pdep_u64(bits_at<kDense>(bits, position), plane);
+  lanes = _mm512_mask_add_epi8(lanes, set, lanes, _mm512_set1_epi8(static_cast<char>(bit)));
+  return position + count(plane);
+}
+
+struct Quant {
+  __m512i low, high;
+};
+
+[[maybe_unused, gnu::always_inline]] inline __m256i load32(const std::uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+// Bytes in zigzag order to words in natural order, sign-extended.
+#ifdef __AVX512VBMI__
+struct Order {
+  __m512i from = _mm512_loadu_si512(kZigzagInverse);
+};
+
+struct Words {
+  __m512i low, high;
+  [[gnu::always_inline]] Words(__m512i bytes, const Order& order) {
+    const __m512i natural = _mm512_permutexvar_epi8(order.from, bytes);
+    low = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(natural));
+    high = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(natural, 1));
+  }
+};
+#else
+struct Order {
+  __m512i low = _mm512_cvtepu8_epi16(load32(kZigzagInverse));
+  __m512i high = _mm512_cvtepu8_epi16(load32(kZigzagInverse + 32));
+};
+
+struct Words {
+  __m512i low, high;
+  [[gnu::always_inline]] Words(__m512i bytes, const Order& order) {
+    const __m512i first = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(bytes));
+    const __m512i second = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(bytes, 1));
+    low = _mm512_permutex2var_epi16(first, order.low, second);
+    high = _mm512_permutex2var_epi16(first, order.high, second);
+  }
+};
+#endif
+
+// A block of a class whose widths are at most 8: a value is a byte lane.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 narrow_block(const std::uint8_t* bits, u64 position, u64 mask,
+                                               const u64* has, const Order& order,
+                                               const Quant& quant, std::int16_t* out) {
+  const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
+  position += count(mask);
+  __m512i lanes = _mm512_maskz_set1_epi8(mask, 1);
+  position = add_plane<kDense>(bits, position, mask & has[1], 1, lanes);
+  position = add_plane<kDense>(bits, position, mask & has[2], 2, lanes);
+  position = add_plane<kDense>(bits, position, mask & has[3], 4, lanes);
+  if (mask & has[4]) {
+    position = add_plane<kDense>(bits, position, mask & has[4], 8, lanes);
+    position = add_plane<kDense>(bits, position, mask & has[5], 16, lanes);
+    position = add_plane<kDense>(bits, position, mask & has[6], 32, lanes);
+    position = add_plane<kDense>(bits, position, mask & has[7], 64, lanes);
+  }
+  lanes = _mm512_mask_sub_epi8(lanes, negative, _mm512_setzero_si512(), lanes);
+  const Words words(lanes, order);
+  _mm512_store_si512(out, _mm512_mullo_epi16(words.low, quant.low));
+  _mm512_store_si512(out + 32, _mm512_mullo_epi16(words.high, quant.high));
+  return position;
+}
+
+// Half of a wide block: the low and high bytes of values, and -1 for what is to be added to them.
+[[gnu::always_inline]] inline void wide_half(__m512i low, __m512i high, __m512i less, __m512i quant,
+                                             std::int16_t* out) {
+  constexpr int kSelect = 0xca;  // bits of the first that are set: of the second; else of the third
+  const __m512i v =
+      _mm512_ternarylogic_epi32(_mm512_set1_epi16(0xff), low, _mm512_slli_epi16(high, 8), kSelect);
+  _mm512_store_si512(out, _mm512_mullo_epi16(_mm512_sub_epi16(v, less), quant));
+}
+
+// A block of a class with wider values: 16 bits each.
+template <bool kDense>
+[[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
+                                 const u64* has_wide, const Quant& quant, std::int16_t* out) {
+  const Order order;
+  const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
+  position += count(mask);
+  __m512i low = _mm512_setzero_si512(), high = low;
+  for (int j = 1; j < 8; ++j)
+    position = add_plane<kDense>(bits, position, mask & has[j], 1 << (j - 1), low);
+  position = add_plane<kDense>(bits, position, mask & has_wide[0], 1 << 7, low);
+  for (int j = 1; j < kPlanes - 8; ++j)
+    position = add_plane<kDense>(bits, position, mask & has_wide[j], 1 << (j - 1), high);
+  // The negative of a number is the complement of that number less one.
+  const __m512i minus = _mm512_movm_epi8(negative);
+  const Words low_words(_mm512_xor_si512(low, minus), order);
+  const Words high_words(_mm512_xor_si512(high, minus), order);
+  const Words less(_mm512_movm_epi8(mask & ~negative), order);
+  wide_half(low_words.low, high_words.low, less.low, quant.low, out);
+  wide_half(low_words.high, high_words.high, less.high, quant.high, out + 32);
+  return position;
+}
+
+template <bool kDense>
+[[gnu::noinline]] u64 dense_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
+                                  const Quant& quant, std::int16_t* out) {
+  return narrow_block<kDense>(bits, position, mask, has, Order(), quant, out);
+}
+
+// The bits that a block's values take.
+[[gnu::always_inline]] inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
+  u64 bits = count(mask) + count(mask & has[1]) + count(mask & has[2]) + count(mask & has[3]);
+  if (mask & has[4]) {
+    for (int j = 4; j < 8; ++j) bits += count(mask & has[j]);
+    for (int j = 0; j < kPlanes - 8; ++j) bits += count(mask & has_wide[j]);
+  }
+  return bits;
+}
+
+// The bits of the differences of at most 64 blocks, zeros behind them.
+[[gnu::always_inline]] inline void look_up(const std::uint8_t* table, const std::uint8_t* classes,
+                                           int n, std::uint8_t* width) {
+#ifdef __AVX512VBMI__
+  const u64 all = n < 64 ? (u64{1} << n) - 1 : ~u64{0};
+  const __m512i numbers = _mm512_maskz_loadu_epi8(all, classes);
+  const __m512i low =
+      _mm512_permutex2var_epi8(_mm512_load_si512(table), numbers, _mm512_load_si512(table + 64));
+  const __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), numbers,
+                                                _mm512_load_si512(table + 192));
+  _mm512_store_si512(
+      width,
+      _mm512_maskz_mov_epi8(all, _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(numbers), high)));
+#else
+  _mm512_store_si512(width, _mm512_setzero_si512());
+  for (int i = 0; i < n; ++i) width[i] = table[classes[i]];
+#endif
+}
+
+// Sixteen numbers to their sums up to, not including, each; the sum of all in `total`.
+[[gnu::always_inline]] inline __m512i sums_before(__m512i numbers, u64& total) {
+  __m512i sums = numbers;
+  const __m512i zero = _mm512_setzero_si512();
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 15));
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 14));
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 12));
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 8));
+  total = static_cast<std::uint32_t>(_mm_extract_epi32(_mm512_extracti32x4_epi32(sums, 3), 3));
+  return _mm512_sub_epi32(sums, numbers);
+}
+
+// The differences of sixteen blocks at `position`; which of them are escapes.
+[[gnu::always_inline]] inline __mmask16 sixteen_differences(__m512i width, const std::uint8_t* bits,
+                                                            u64& position, std::int16_t* diff,
+                                                            __mmask16 wanted) {
+  u64 total = 0;
+  const __m512i at = _mm512_add_epi32(sums_before(width, total),
+                                      _mm512_set1_epi32(static_cast<int>(position & 7)));
+  const __m512i word = _mm512_mask_i32gather_epi32(
+      _mm512_setzero_si512(), wanted, _mm512_srli_epi32(at, 3), bits + (position >> 3), 1);
+  const __m512i value = _mm512_srlv_epi32(word, _mm512_and_si512(at, _mm512_set1_epi32(7)));
+  const __m512i empty = _mm512_sub_epi32(_mm512_set1_epi32(32), width);  // shifts by 32 give 0
+  const __m512i number = _mm512_srav_epi32(_mm512_sllv_epi32(value, empty), empty);
+  const __m512i lowest =
+      _mm512_sllv_epi32(_mm512_set1_epi32(-1), _mm512_sub_epi32(width, _mm512_set1_epi32(1)));
+  _mm512_mask_cvtepi32_storeu_epi16(diff, wanted, number);
+  position += total;
+  return _mm512_mask_cmpeq_epi32_mask(_mm512_mask_test_epi32_mask(wanted, width, width), number,
+                                      lowest);
+}
+
+// Thirty-two running sums, which begin at `carry`.
+[[gnu::always_inline]] inline __m512i running_sums(__m512i numbers, __m512i carry) {
+  __m512i sums = _mm512_add_epi16(numbers, _mm512_bslli_epi128(numbers, 2));
+  sums = _mm512_add_epi16(sums, _mm512_bslli_epi128(sums, 4));
+  sums = _mm512_add_epi16(sums, _mm512_bslli_epi128(sums, 8));
+  // Each eighth's last sum, spread over the eighth; those of one, two and three eighths before.
+  const __m512i last = _mm512_shuffle_epi8(sums, _mm512_set1_epi16(15 << 8 | 14));
+  const __m512i zero = _mm512_setzero_si512();
+  const __m512i one = _mm512_alignr_epi64(last, zero, 6), two = _mm512_alignr_epi64(last, zero, 4),
+                three = _mm512_alignr_epi64(last, zero, 2);
+  return _mm512_add_epi16(_mm512_add_epi16(sums, carry),
+                          _mm512_add_epi16(_mm512_add_epi16(one, two), three));
+}
+
+[[gnu::always_inline]] inline u64 expand_blocks(const ExpandJob& job) {
+  const Codebook& book = *job.book;
+  // Copies, since stores to `out` might change what a reference refers to.
+  const std::uint8_t* const bits = job.bits;
+  const std::uint8_t* const classes = job.classes;
+  const u64 wanted = job.wanted, end = job.end;
+  std::int16_t* const blocks = job.out;
+  const Order order;
+  u64 masks = 0, values = job.mask_bits;
+  for (int c = 0; c < 3; ++c) {
+    const Quant quant{_mm512_load_si512(job.quant->value[c]),
+                      _mm512_load_si512(job.quant->value[c] + 32)};
+    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
+      const int cls = classes[i];
+      const u64* has = book.has[cls];
+      const unsigned length = book.mask_bits[cls];
+      const u64 mask = _bzhi_u64(bits64(bits, masks), length) << 1;
+      masks += length;
+      std::int16_t* out = blocks + 64 * i;
+      if (!(wanted >> i & 1)) {
+        values += value_bits(mask, has, book.has_wide[cls]);
+      } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
+        values = count(mask) > 57
+                     ? wide_block<true>(bits, values, mask, has, book.has_wide[cls], quant, out)
+                     : wide_block<false>(bits, values, mask, has, book.has_wide[cls], quant, out);
+      } else if (__builtin_expect(count(mask) > 57, 0)) {
+        values = dense_block<true>(bits, values, mask, has, quant, out);
+      } else {
+        values = narrow_block<false>(bits, values, mask, has, order, quant, out);
+      }
+      if (values > end) return values;
+    }
+  }
+  return values;
+}
+
+[[gnu::always_inline]] inline u64 differences(const Codebook& book, const std::uint8_t* classes,
+                                              int n, const std::uint8_t* bits, u64 position,
+                                              std::int16_t* diff, bool& escapes) {
+  alignas(64) std::uint8_t width[64];
+  look_up(book.dc_bits, classes, n, width);
+  const u64 all = n < 64 ? (u64{1} << n) - 1 : ~u64{0};
+  unsigned any = 0;
+  for (int i = 0; i < n; i += 16) {
+    const __m512i of_sixteen =
+        _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(width + i)));
+    any |=
+        sixteen_differences(of_sixteen, bits, position, diff + i, static_cast<__mmask16>(all >> i));
+  }
+  escapes |= any != 0;
+  return position;
+}
+
+[[gnu::always_inline]] inline void sum_up(std::int16_t* dc, std::int32_t n, std::uint16_t start) {
+  const __m512i last = _mm512_set1_epi16(31);
+  __m512i carry = _mm512_set1_epi16(static_cast<short>(start));
+  for (std::int32_t i = 0; i < n; i += 32) {
+    const std::int32_t left = n - i;
+    const auto some = static_cast<__mmask32>(left < 32 ? (1u << left) - 1 : ~0u);
+    const __m512i sums = running_sums(_mm512_maskz_loadu_epi16(some, dc + i), carry);
+    _mm512_mask_storeu_epi16(dc + i, some, sums);
+    carry = _mm512_permutexvar_epi16(last, sums);
+  }
+}
+
+}  // namespace
+}  // namespace fastio

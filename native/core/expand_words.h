@@ -53,7 +53,7 @@ struct Quant {
   __m512i low, high;
 };
 
-[[maybe_unused, gnu::always_inline]] inline __m256i load32(const std::uint8_t* p) {
+[[gnu::always_inline]] inline __m256i load32(const std::uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
@@ -198,9 +198,13 @@ template <bool kDense>
   u64 total = 0;
   const __m512i at = _mm512_add_epi32(sums_before(width, total),
                                       _mm512_set1_epi32(static_cast<int>(position & 7)));
-  const __m512i word = _mm512_mask_i32gather_epi32(
-      _mm512_setzero_si512(), wanted, _mm512_srli_epi32(at, 3), bits + (position >> 3), 1);
-  const __m512i value = _mm512_srlv_epi32(word, _mm512_and_si512(at, _mm512_set1_epi32(7)));
+  // All lie in 32 bytes, and each in two words of 16 bits that follow each other.
+  const __m512i words = _mm512_castsi256_si512(load32(bits + (position >> 3)));
+  const __m512i first_word = _mm512_shuffle_epi8(
+      _mm512_srli_epi32(at, 4), _mm512_set4_epi32(0x0d0c0d0c, 0x09080908, 0x05040504, 0x01000100));
+  const __m512i pair =
+      _mm512_permutexvar_epi16(_mm512_add_epi32(first_word, _mm512_set1_epi32(0x00010000)), words);
+  const __m512i value = _mm512_srlv_epi32(pair, _mm512_and_si512(at, _mm512_set1_epi32(15)));
   const __m512i empty = _mm512_sub_epi32(_mm512_set1_epi32(32), width);  // shifts by 32 give 0
   const __m512i number = _mm512_srav_epi32(_mm512_sllv_epi32(value, empty), empty);
   const __m512i lowest =

@@ -269,9 +269,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads(
 
 
 @pytest.mark.parametrize("level", _native.simd_levels()[:-1])
-def test_the_bytes_do_not_depend_on_the_instruction_set(
-    photos: FolderDataset, level: str
-) -> None:
+def test_the_bytes_do_not_depend_on_the_instruction_set(photos: FolderDataset, level: str) -> None:
     steps = [T.RandomResizedCrop(40), T.RandomHorizontalFlip()]
     best = images(photos, steps)
     try:

@@ -40,12 +40,23 @@ template <bool kDense>
   return static_cast<unsigned>(_mm_popcnt_u64(mask));
 }
 
-// Adds plane j to the byte lanes: value `bit` where its bit is set.
+// 1 << k in each byte. In registers: compilers would make each of them again for each block.
+struct Powers {
+  __m512i of[7];
+  [[gnu::always_inline]] Powers() {
+    for (int k = 0; k < 7; ++k) {
+      of[k] = _mm512_set1_epi8(static_cast<char>(1 << k));
+      asm("" : "+v"(of[k]));
+    }
+  }
+};
+
+// Adds a plane to the byte lanes: value `bit` where its bit is set.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 add_plane(const std::uint8_t* bits, u64 position, u64 plane,
-                                            int bit, __m512i& lanes) {
+                                            __m512i bit, __m512i& lanes) {
   const u64 set = _pdep_u64(bits_at<kDense>(bits, position), plane);
-  lanes = _mm512_mask_add_epi8(lanes, set, lanes, _mm512_set1_epi8(static_cast<char>(bit)));
+  lanes = _mm512_mask_add_epi8(lanes, set, lanes, bit);
   return position + count(plane);
 }
 
@@ -91,20 +102,16 @@ struct Words {
 // A block of a class whose widths are at most 8: a value is a byte lane.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 narrow_block(const std::uint8_t* bits, u64 position, u64 mask,
-                                               const u64* has, const Order& order,
-                                               const Quant& quant, std::int16_t* out) {
+                                               const u64* has, const Powers& powers,
+                                               const Order& order, const Quant& quant, std::int16_t* out) {
   const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
   position += count(mask);
-  __m512i lanes = _mm512_maskz_set1_epi8(mask, 1);
-  position = add_plane<kDense>(bits, position, mask & has[1], 1, lanes);
-  position = add_plane<kDense>(bits, position, mask & has[2], 2, lanes);
-  position = add_plane<kDense>(bits, position, mask & has[3], 4, lanes);
-  if (mask & has[4]) {
-    position = add_plane<kDense>(bits, position, mask & has[4], 8, lanes);
-    position = add_plane<kDense>(bits, position, mask & has[5], 16, lanes);
-    position = add_plane<kDense>(bits, position, mask & has[6], 32, lanes);
-    position = add_plane<kDense>(bits, position, mask & has[7], 64, lanes);
-  }
+  __m512i lanes = _mm512_maskz_mov_epi8(mask, powers.of[0]);
+  for (int j = 1; j < 4; ++j)
+    position = add_plane<kDense>(bits, position, mask & has[j], powers.of[j - 1], lanes);
+  if (mask & has[4])
+    for (int j = 4; j < 8; ++j)
+      position = add_plane<kDense>(bits, position, mask & has[j], powers.of[j - 1], lanes);
   lanes = _mm512_mask_sub_epi8(lanes, negative, _mm512_setzero_si512(), lanes);
   const Words words(lanes, order);
   _mm512_store_si512(out, _mm512_mullo_epi16(words.low, quant.low));
@@ -129,11 +136,13 @@ template <bool kDense>
   const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
   position += count(mask);
   __m512i low = _mm512_setzero_si512(), high = low;
-  for (int j = 1; j < 8; ++j)
-    position = add_plane<kDense>(bits, position, mask & has[j], 1 << (j - 1), low);
-  position = add_plane<kDense>(bits, position, mask & has_wide[0], 1 << 7, low);
-  for (int j = 1; j < kPlanes - 8; ++j)
-    position = add_plane<kDense>(bits, position, mask & has_wide[j], 1 << (j - 1), high);
+  const auto plane = [&](u64 of, int bit, __m512i& lanes) {
+    position =
+        add_plane<kDense>(bits, position, of, _mm512_set1_epi8(static_cast<char>(1 << bit)), lanes);
+  };
+  for (int j = 1; j < 8; ++j) plane(mask & has[j], j - 1, low);
+  plane(mask & has_wide[0], 7, low);
+  for (int j = 1; j < kPlanes - 8; ++j) plane(mask & has_wide[j], j - 1, high);
   // The negative of a number is the complement of that number less one.
   const __m512i minus = _mm512_movm_epi8(negative);
   const Words low_words(_mm512_xor_si512(low, minus), order);
@@ -147,7 +156,7 @@ template <bool kDense>
 template <bool kDense>
 [[gnu::noinline]] u64 dense_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
                                   const Quant& quant, std::int16_t* out) {
-  return narrow_block<kDense>(bits, position, mask, has, Order(), quant, out);
+  return narrow_block<kDense>(bits, position, mask, has, Powers(), Order(), quant, out);
 }
 
 // The bits that a block's values take.
@@ -237,6 +246,7 @@ template <bool kDense>
   const u64 wanted = job.wanted, end = job.end;
   std::int16_t* const blocks = job.out;
   const Order order;
+  const Powers powers;
   u64 masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
     const Quant quant{_mm512_load_si512(job.quant->value[c]),
@@ -257,7 +267,7 @@ template <bool kDense>
       } else if (__builtin_expect(count(mask) > 57, 0)) {
         values = dense_block<true>(bits, values, mask, has, quant, out);
       } else {
-        values = narrow_block<false>(bits, values, mask, has, order, quant, out);
+        values = narrow_block<false>(bits, values, mask, has, powers, order, quant, out);
       }
       if (values > end) return values;
     }

@@ -103,7 +103,8 @@ struct Words {
 template <bool kDense>
 [[gnu::always_inline]] inline u64 narrow_block(const std::uint8_t* bits, u64 position, u64 mask,
                                                const u64* has, const Powers& powers,
-                                               const Order& order, const Quant& quant, std::int16_t* out) {
+                                               const Order& order, const Quant& quant,
+                                               std::int16_t* out) {
   const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
   position += count(mask);
   __m512i lanes = _mm512_maskz_mov_epi8(mask, powers.of[0]);
@@ -142,7 +143,9 @@ template <bool kDense>
   };
   for (int j = 1; j < 8; ++j) plane(mask & has[j], j - 1, low);
   plane(mask & has_wide[0], 7, low);
-  for (int j = 1; j < kPlanes - 8; ++j) plane(mask & has_wide[j], j - 1, high);
+  plane(mask & has_wide[1], 0, high);
+  if (__builtin_expect((mask & has_wide[2]) != 0, 0))  // more than 10 bits
+    for (int j = 2; j < kPlanes - 8; ++j) plane(mask & has_wide[j], j - 1, high);
   // The negative of a number is the complement of that number less one.
   const __m512i minus = _mm512_movm_epi8(negative);
   const Words low_words(_mm512_xor_si512(low, minus), order);

@@ -9,6 +9,10 @@ all of them. The loader of "auto" is the same in all turns: its first ones have 
 - training: a small network is trained on the CPU, on crops of the same photos packed as blocks
 - mixed: likewise, on the JPEGs as they are, which take about as long to decode as to train on
 - sleep: the caller sleeps as long as an accelerator would compute
+- small: raw images of 32 x 32 pixels, made here, which take a microsecond each, in batches of 4,096
+  and of 16 with 2 and 64 threads: what it costs to share work. No photos are needed
+
+    python benchmarks/threads.py --load small
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ import itertools
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -81,11 +85,17 @@ def training() -> Callable[[torch.Tensor], None]:
     return step
 
 
+def endless(loader: fastio.Loader) -> Generator[Any, None, None]:
+    """The batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
 def run(
     loader: fastio.Loader, step: Callable[[torch.Tensor], None], seconds: float
 ) -> tuple[float, Counter[int]]:
     """Samples a second, and how many batches came with which number of threads."""
-    batches = iter(loader)
+    batches = endless(loader)
     for _ in range(4):
         step(next(batches)[0])
     before, seen = loader.stats(), Counter[int]()
@@ -98,16 +108,64 @@ def run(
     return (loader.stats() - before).samples / took_s, seen
 
 
+def rate(loader: fastio.Loader, seconds: float) -> float:
+    """Samples a second, of batches that are thrown away."""
+    batches = endless(loader)
+    next(batches)
+    samples, began_s = 0, time.perf_counter()
+    while time.perf_counter() - began_s < seconds:
+        samples += len(next(batches)["image"])
+    took_s = time.perf_counter() - began_s
+    batches.close()
+    return samples / took_s
+
+
+class Noise:
+    """Images 32 x 32 of random pixels."""
+
+    def __len__(self) -> int:
+        return 65_536
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"image": np.random.default_rng(row).integers(0, 256, (32, 32, 3), np.uint8)}
+
+
+def small(turns: int, seconds: float) -> None:
+    """Measures small raw images and prints a line for each setting."""
+    with tempfile.TemporaryDirectory() as folder:
+        fastio.pack(Noise(), Path(folder, "packed"), codec="raw")
+        settings = [(threads, batch) for threads in (2, 64) for batch in (4096, 16)]
+        rates: dict[tuple[int, int], list[float]] = {one: [] for one in settings}
+        for _, (threads, batch) in itertools.product(range(turns), settings):
+            with fastio.Loader(
+                Path(folder, "packed"),
+                batch,
+                shuffle=True,
+                transforms=[fastio.CenterCrop(32)],
+                num_workers=threads,
+            ) as loader:
+                rates[threads, batch].append(rate(loader, seconds))
+    for (threads, batch), found in rates.items():
+        each = " ".join(f"{rate:,.0f}" for rate in found)
+        print(f"{threads} threads, batches of {batch}: {np.median(found):,.0f} images/s ({each})")
+
+
 def main() -> None:
     """Measures one load and prints a line for each number of threads."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("photos", help="a folder of class folders")
-    parser.add_argument("--load", choices=["decode", "training", "mixed", "sleep"], required=True)
+    parser.add_argument("photos", nargs="?", help="a folder of class folders")
+    loads = ["decode", "training", "mixed", "sleep", "small"]
+    parser.add_argument("--load", choices=loads, required=True)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--settle", type=int, default=2, help="turns that do not count")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 3, 4])
     args = parser.parse_args()
+    if args.load == "small":
+        small(args.turns, args.seconds)
+        return
+    if args.photos is None:
+        parser.error("this load needs a folder of photos")
     steps = {"decode": nothing, "sleep": sleeping, "training": training, "mixed": training}
     step = steps[args.load]()
     with tempfile.TemporaryDirectory() as folder:

@@ -16,12 +16,14 @@ import pytest
 from PIL import Image as Pillow
 from PIL import ImageOps
 
+import fastio
 from fastio import (
     FolderDataset,
     ImageError,
     LoaderClosed,
     LoaderTimeout,
     SampleError,
+    SourceNotFound,
     TransformError,
     _native,
 )
@@ -109,6 +111,77 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> FolderDataset:
             files.append((f"{index}-{name.replace(':', '')}.jpg", data))
     files.append(("gray.jpg", jpeg(picture(90, 77, 9, channels=1))))
     return folder(root, files)
+
+
+class Squares:
+    """Images 8 x 8 of one colour each."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"image": np.full((8, 8, 3), row, np.uint8)}
+
+
+def squares(root: Path) -> fastio.Dataset:
+    """96 raw images in several shards."""
+    fastio.pack(Squares(), root, codec="raw", shard_size=16 * 192)
+    return fastio.Dataset(root)
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 96])
+def test_raw_images_of_many_shards_come_in_batches_of_any_size(tmp_path: Path, size: int) -> None:
+    dataset = squares(tmp_path / "packed")
+    assert dataset.num_shards > 4
+    transforms = {"image": T.compile([T.CenterCrop(8)])}
+    engine = Engine(dataset, EngineSettings(transforms=transforms, threads=3))
+    try:
+        for _ in range(3):
+            for batch in engine.run(Plan(Order(96, seed=1), size), epoch=0):
+                pixels = batch.fields["image"].reshape(len(batch.rows), -1)
+                assert (pixels == batch.rows[:, None]).all()
+    finally:
+        engine.close()
+
+
+def test_a_shard_that_is_missing_is_an_error_of_the_batches_that_need_it(tmp_path: Path) -> None:
+    dataset = squares(tmp_path / "packed")
+    Path(dataset.shard_path(3)).unlink()
+    engine = Engine(dataset, EngineSettings(transforms={"image": T.compile([T.CenterCrop(8)])}))
+    whole, missing = [], 0
+    stream = engine.run(Plan(Order(96, mode="sequential"), 4), epoch=0)
+    try:
+        while True:
+            try:
+                whole += next(stream).rows.tolist()
+            except StopIteration:
+                break
+            except SourceNotFound:
+                missing += 1
+    finally:
+        engine.close()
+    first, last = dataset.manifest.first_row[3:5].tolist()
+    lost = [begin for begin in range(0, 96, 4) if begin < last and begin + 4 > first]
+    assert 0 < len(lost) == missing < 24
+    assert whole == [row for row in range(96) if row // 4 * 4 not in lost]
+
+
+def test_a_raw_image_that_is_damaged_is_named_whatever_the_size_of_its_batch(
+    tmp_path: Path,
+) -> None:
+    dataset = squares(tmp_path / "packed")
+    shard = Path(dataset.shard_path(int(dataset.locate(np.array([37]))[0][0])))
+    data = bytearray(shard.read_bytes())
+    place = data.index(bytes([37]) * 192)
+    data[place + 100] ^= 1
+    with shard.open("r+b") as file:  # the same file
+        file.seek(place)
+        file.write(data[place : place + 192])
+    for size in (1, 96):
+        engine = Engine(dataset, EngineSettings(transforms={"image": T.compile([T.CenterCrop(8)])}))
+        with pytest.raises(ImageError, match="row 37"):
+            run(engine, size)
+        engine.close()
 
 
 @pytest.fixture

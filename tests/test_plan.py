@@ -125,6 +125,17 @@ def test_an_impossible_plan_is_an_error(bad: dict[str, int]) -> None:
         Plan(**({"order": Order(10), "batch_size": 2} | bad))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("batch", [1, 16, 300, 600, 2000])
+def test_small_batches_say_which_rows_they_are_looked_up_with(batch: int) -> None:
+    plan = Plan(Order(5000, seed=3), batch, start=7)
+    for planned in plan:
+        assert np.array_equal(planned.rows, plan.batch(planned.step).rows)
+        if planned.together is not None:
+            last = planned.first + len(planned.rows)
+            assert np.array_equal(planned.together.rows[planned.first : last], planned.rows)
+    assert (next(iter(plan)).together is None) == (batch > 512)
+
+
 def test_following_a_sampler_keeps_its_rows_and_counts() -> None:
     planned = list(follow([[3, 1], [2], []], rows=4, start=5))
     assert [batch.rows.tolist() for batch in planned] == [[3, 1], [2], []]

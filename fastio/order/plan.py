@@ -20,6 +20,19 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _ROWS_AT_ONCE = 1024  # of which a plan asks the order, if batches are smaller
 
 
+class Together:
+    """Consecutive small batches, whose rows are looked up at once.
+
+    Attributes:
+        rows: int64 (n,), the rows of all of them, one batch after another.
+        found: what was looked up for the rows, by the object that did it.
+    """
+
+    def __init__(self, rows: npt.NDArray[np.int64]) -> None:
+        self.rows = rows
+        self.found: dict[object, Any] = {}
+
+
 class PlannedBatch(NamedTuple):
     """One batch of one rank, before anything is read.
 
@@ -30,6 +43,8 @@ class PlannedBatch(NamedTuple):
             every rank has the same number.
         next_position: samples of the epoch, over all ranks, that are done after this batch.
         occurrences: int64 (n,), how often each row occurred earlier in the epoch; None if never.
+        together: this batch and others that will be read soon; None if it is not small.
+        first: place of its first row in the rows of `together`.
     """
 
     step: int
@@ -37,6 +52,8 @@ class PlannedBatch(NamedTuple):
     valid: int
     next_position: int
     occurrences: npt.NDArray[np.int64] | None = None
+    together: Together | None = None
+    first: int = 0
 
 
 def draw_keys(
@@ -167,10 +184,13 @@ class Plan:
             count = min(at_once, full - step)
             begin = self.start + step * size
             rows = self.order.span(begin, count * size)
+            together = Together(rows) if count > 1 else None
             for number in range(count):
                 first = number * size
                 last = first + size
-                yield PlannedBatch(step + number, rows[first:last], size, begin + last)
+                yield PlannedBatch(
+                    step + number, rows[first:last], size, begin + last, None, together, first
+                )
         yield from map(self._batch, range(full, len(self)))
 
 

@@ -309,6 +309,25 @@ class ImageReads:
     planar: bool = False
     pieces: NDArray[np.int64] | None = None
 
+    def part(self, begin: int, end: int) -> ImageReads:
+        """Returns the reads of rows [begin, end) of these."""
+        return ImageReads(
+            self.path,
+            self.file[begin:end],
+            self.offset[begin:end],
+            self.length[begin:end],
+            self.codec[begin:end],
+            self.orientation[begin:end],
+            self.height[begin:end],
+            self.width[begin:end],
+            None if self.crc32c is None else self.crc32c[begin:end],
+            self.codebook,
+            self.same_files,
+            self.memory,
+            self.planar,
+            None if self.pieces is None else self.pieces[begin:end],
+        )
+
 
 def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:
     """Returns the reads of an image field of a packed dataset; a file's number is its shard's."""
@@ -318,14 +337,13 @@ def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageR
     file, offset = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
     length = np.empty_like(offset)
     for shard, places, local in dataset.by_shard(rows):
-        reader = dataset.shard(shard)
-        offsets = reader.offsets(field)
+        at, offsets, found = dataset.shard(shard).images(field, tuple(columns))
         begin = offsets[local]
         file[places] = shard
-        offset[places] = begin + reader.extent(field)[0]
+        offset[places] = begin + at
         length[places] = offsets[local + 1] - begin
-        for name, values in columns.items():
-            values[places] = reader.fixed(f"{field}.{name}")[local]
+        for values, stored in zip(columns.values(), found, strict=True):
+            values[places] = stored[local]
     codebook = dataset.codebook
     return ImageReads(dataset.shard_path, file, offset, length, **columns, codebook=codebook)
 

@@ -47,6 +47,7 @@ _VARIABLE = (
 
 
 _NO_OFFSETS = np.empty(0, np.int64)
+ImageColumns = tuple[int, NDArray[np.int64], list[NDArray[Any]]]  # see `ShardReader.images`
 
 
 class Column(NamedTuple):
@@ -103,6 +104,7 @@ class ShardReader:
         self._layout = None if schema is None else schema.record_layout
         self._expected = expected
         self._columns: dict[str, Column] = {}
+        self._images: dict[tuple[str, tuple[str, ...]], ImageColumns] = {}
         file = MappedFile(self._where, ShardCorrupt, name)
         self.stamp: FileStamp = file.stamp
         self._mapping: _native.Mapping | None = file.mapping
@@ -280,6 +282,22 @@ class ShardReader:
         """
         return self._column(column, BYTES, TEXT).offsets
 
+    def images(self, field: str, names: tuple[str, ...]) -> ImageColumns:
+        """Returns where the images of a field lie, and columns that describe them.
+
+        They are looked up once: a batch of a few rows would take longer to find them than to read
+        its rows.
+
+        Returns:
+            `extent` and `offsets` of the field, and the columns `field.name` of the names.
+        """
+        found = self._images.get((field, names))
+        if found is None:
+            columns = [self.fixed(f"{field}.{name}") for name in names]
+            found = self.extent(field)[0], self.offsets(field), columns
+            self._images[field, names] = found
+        return found
+
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Returns a column of tokens as views of the map.
 
@@ -329,7 +347,7 @@ class ShardReader:
     def close(self) -> None:
         """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
         self._mapping = self._batch = None
-        self._columns = {}
+        self._columns, self._images = {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:

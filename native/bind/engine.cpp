@@ -406,9 +406,8 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t vie
 }
 
 nb::tuple counters(const HeldEngine& held) {
-  const ImageCounters& c = held.engine.counters();
-  return nb::make_tuple(c.images.load(), c.bytes.load(), c.read_ns.load(), c.decode_ns.load(),
-                        c.resample_ns.load(), c.augment_ns.load());
+  const ImageTotals c = held.engine.counters();
+  return nb::make_tuple(c.images, c.bytes, c.read_ns, c.decode_ns, c.resample_ns, c.augment_ns);
 }
 
 }  // namespace

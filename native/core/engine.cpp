@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <utility>
 
 namespace fastio {
 namespace {
@@ -14,6 +15,33 @@ namespace {
 constexpr int kReadAhead = 8;
 
 }  // namespace
+
+CounterList::~CounterList() {
+  for (Entry* entry = first_.load(); entry;) delete std::exchange(entry, entry->next);
+}
+
+ImageCounters& CounterList::add() {
+  Entry* const entry = new Entry;
+  entry->next = first_.load(std::memory_order_relaxed);
+  while (!first_.compare_exchange_weak(entry->next, entry, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+  }
+  return entry->counters;
+}
+
+ImageTotals CounterList::sum() const {
+  ImageTotals total;
+  for (const Entry* at = first_.load(std::memory_order_acquire); at; at = at->next) {
+    const ImageCounters& of_thread = at->counters;
+    total.images += of_thread.images.load();
+    total.bytes += of_thread.bytes.load();
+    total.read_ns += of_thread.read_ns.load();
+    total.decode_ns += of_thread.decode_ns.load();
+    total.resample_ns += of_thread.resample_ns.load();
+    total.augment_ns += of_thread.augment_ns.load();
+  }
+  return total;
+}
 
 Engine::Engine(int threads)
     : pid_(::getpid()),
@@ -36,7 +64,9 @@ Engine::~Engine() {
 
 void Engine::start(std::size_t threads) {
   while (crew_.size() < threads)
-    crew_.start([shared = shared_, number = crew_.size()] { work(*shared, number); });
+    crew_.start([shared = shared_, number = crew_.size(), &counters = shared_->counters.add()] {
+      work(*shared, number, counters);
+    });
 }
 
 int Engine::set_threads(int threads) {
@@ -79,24 +109,30 @@ void Engine::close(std::chrono::nanoseconds patience) {
 
 // The one place where what a slot's code throws becomes its rows' status: a thread that threw would
 // end the process.
-void Engine::work(Shared& shared, std::size_t thread) {
+void Engine::work(Shared& shared, std::size_t thread, ImageCounters& counters) {
   std::optional<Worker> worker;
-  std::size_t begin = 0, end = 0;
-  while (const std::shared_ptr<Slot> slot = shared.queue.claim(thread, begin, end)) {
+  Claim claim;
+  for (;;) {
+    if (!shared.queue.claim(thread, claim)) {
+      if (worker) worker->open.let_go();
+      if (!shared.queue.wait(thread)) return;
+      continue;
+    }
+    Slot& slot = *claim.slot;
     try {
-      if (!worker) worker.emplace(shared.counters);
-      slot->fill(begin, end, *worker);
+      if (!worker) worker.emplace(counters);
+      slot.fill(claim.begin, claim.end, *worker);
     } catch (const std::bad_alloc& error) {
-      slot->broke(begin, Code::memory, error.what());
+      slot.broke(claim.begin, Code::memory, error.what());
       worker.reset();  // it may have been left halfway through a row
     } catch (const std::exception& error) {
-      slot->broke(begin, Code::unforeseen, error.what());
+      slot.broke(claim.begin, Code::unforeseen, error.what());
       worker.reset();
     } catch (...) {
-      slot->broke(begin, Code::unforeseen, "something that is no std::exception");
+      slot.broke(claim.begin, Code::unforeseen, "something that is no std::exception");
       worker.reset();
     }
-    slot->finish(end - begin);
+    slot.finish(claim.end - claim.begin);
   }
 }
 

@@ -93,7 +93,7 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_})
     buffer->shrink(kKeep);
   pixels_.shrink(kKeep);
-  if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
+  if (status.ok()) counters_.images.add(1);
   return status;
 }
 
@@ -270,6 +270,8 @@ Status ImageDecoder::read_region(const ImageRequest& request, const Reading& rea
     if (!status.ok()) return status;
     out.first = block_.data() + offset * channels;
   }
+  if (reading.orientation == 1 && reading.source_channels == reading.channels)
+    return Status::okay();
   const Stopwatch watch(counters_.resample_ns);
   Status status = turn_upright(reading, upright, out);
   return status.ok() ? convert(reading, upright, out) : status;

@@ -35,6 +35,7 @@ struct ImageRequest {
   // Of a block record that is not in memory, data being null: where its `size` bytes lie. The
   // decoder reads the parts that it needs.
   FileSet* files = nullptr;
+  OpenFiles* open = nullptr;  // of the thread
   std::int64_t file = 0, offset = 0;
   Codec codec = Codec::jpeg;
   std::uint8_t orientation = 0;        // EXIF 1 to 8; 0: look into the JPEG
@@ -66,10 +67,20 @@ struct ImageTask : ViewTask {
   }
 };
 
-// Where time goes, in nanoseconds and counts; summed over threads.
+// A number that one thread adds to, without an atomic addition, and any thread may look at.
+class Count {
+ public:
+  void add(std::uint64_t n) { value_.store(load() + n, std::memory_order_relaxed); }
+  std::uint64_t load() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+// Where time goes, in nanoseconds and counts; of one thread.
 struct ImageCounters {
-  std::atomic<std::uint64_t> images{0}, bytes{0}, read_ns{0}, decode_ns{0}, resample_ns{0};
-  std::atomic<std::uint64_t> augment_ns{0};  // of operations on pixels
+  Count images, bytes, read_ns, decode_ns, resample_ns;
+  Count augment_ns;  // of operations on pixels
 };
 
 // Decodes, crops, resamples and stores one image at a time. One a thread; it keeps its scratch

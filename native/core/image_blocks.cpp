@@ -90,7 +90,7 @@ Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& re
     buffer->shrink(kKeep);
   for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
   pixels_.shrink(kKeep);
-  if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
+  if (status.ok()) counters_.images.add(1);
   return status;
 }
 
@@ -125,8 +125,8 @@ Status ImageDecoder::fetch(const ImageRequest& request, const ByteRange& range, 
   const Stopwatch watch(counters_.read_ns);
   const Status status =
       request.files->read(request.file, request.offset + static_cast<std::int64_t>(range.begin),
-                          static_cast<std::int64_t>(range.size()), scratch);
-  if (status.ok()) counters_.bytes.fetch_add(range.size(), std::memory_order_relaxed);
+                          static_cast<std::int64_t>(range.size()), scratch, *request.open);
+  if (status.ok()) counters_.bytes.add(range.size());
   bytes = scratch.data();
   return status;
 }

@@ -1,10 +1,10 @@
 // What image.cpp and image_blocks.cpp share.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 
+#include "image.h"
 #include "status.h"
 
 namespace fastio {
@@ -23,17 +23,16 @@ inline bool mirrors_x(int orientation) {
 
 class Stopwatch {
  public:
-  explicit Stopwatch(std::atomic<std::uint64_t>& total)
-      : total_(total), start_(std::chrono::steady_clock::now()) {}
+  explicit Stopwatch(Count& total) : total_(total), start_(std::chrono::steady_clock::now()) {}
   ~Stopwatch() {
     const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - start_;
-    total_.fetch_add(static_cast<std::uint64_t>(spent.count()), std::memory_order_relaxed);
+    total_.add(static_cast<std::uint64_t>(spent.count()));
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
-  std::atomic<std::uint64_t>& total_;
+  Count& total_;
   const std::chrono::steady_clock::time_point start_;
 };
 

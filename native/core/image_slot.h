@@ -67,6 +67,7 @@ class ImageSlot : public Slot {
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
   // Of a large block record it is the beginning, which tells what else is needed.
   std::vector<WantedRange> wanted() const override;
+  bool in_memory() const override;
   void ask_for(const WantedRange& range) const override;
 
   // After wait() said true. take(): an image goes to the first who asks, from whatever thread.
@@ -77,7 +78,8 @@ class ImageSlot : public Slot {
   std::vector<Failure> noted() const override;
 
  private:
-  Status read(std::size_t row, Buffer& bytes, ImageCounters& counters) const;
+  Status read(std::size_t row, Worker& worker) const;
+  bool look_up(std::size_t row, Worker& worker) const;
   Status look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const;
   Status decode(std::size_t row, Worker& worker);
   static void* place(void* context, std::int32_t height, std::int32_t width);
@@ -87,6 +89,7 @@ class ImageSlot : public Slot {
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;
+  const bool small_;  // raw images in files, small and with checksums
 
   std::vector<Status> status_;
   std::mutex taking_;

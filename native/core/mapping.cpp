@@ -186,7 +186,6 @@ class Descriptor {
 }  // namespace
 
 Status Mapping::open(const std::string& path, std::shared_ptr<Mapping>& out) {
-  install();
   const Descriptor file(path);
   if (file.get() < 0)
     return errno == ENOENT || errno == ENOTDIR ? Status::error(Code::not_found, "no such file")
@@ -194,12 +193,16 @@ Status Mapping::open(const std::string& path, std::shared_ptr<Mapping>& out) {
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return failed("fstat");
   if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "is no regular file");
-  const auto size = static_cast<std::size_t>(info.st_size);
+  return open(file.get(), static_cast<std::size_t>(info.st_size), out);
+}
+
+Status Mapping::open(int fd, std::size_t size, std::shared_ptr<Mapping>& out) {
+  install();
   if (size == 0) {
     out.reset(new Mapping(nullptr, 0, kUnguarded));
     return Status::okay();
   }
-  void* const data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  void* const data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return failed("cannot be mapped");
   const std::size_t guard = add_guard(reinterpret_cast<std::uintptr_t>(data), size);
   out.reset(new Mapping(static_cast<const std::uint8_t*>(data), size, guard));
@@ -238,6 +241,8 @@ bool Mapping::damaged() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   return guard_ != kUnguarded && table().at(guard_).damaged.load(std::memory_order_relaxed);
 }
+
+bool Mapping::guarded() const { return guard_ != kUnguarded; }
 
 void Mapping::keep_guards() { install(); }
 

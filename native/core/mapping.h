@@ -22,6 +22,8 @@ class Mapping {
  public:
   // Maps a whole regular file; an empty one has no data. No descriptor stays open.
   static Status open(const std::string& path, std::shared_ptr<Mapping>& out);
+  // Maps the first `size` bytes of an open regular file, which may be closed afterwards.
+  static Status open(int fd, std::size_t size, std::shared_ptr<Mapping>& out);
 
   ~Mapping();
   Mapping(const Mapping&) = delete;
@@ -39,6 +41,10 @@ class Mapping {
 
   // Says that pages are used in no order, and others bring what is next to them if it is wanted.
   void expect_scattered() const;
+
+  // Whether a page that the file does not have any more reads as zeros. False where there were more
+  // mappings than the handler can know: such a page ends the process.
+  bool guarded() const;
 
   // Whether a page was read that the file did not have any more. What was read up to then may be
   // zeros, and goes on being zeros from there to the end. Asked after the bytes were read: false

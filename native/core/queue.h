@@ -1,7 +1,9 @@
 // The slots that wait for threads, oldest first.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -10,9 +12,18 @@
 
 namespace fastio {
 
+// Rows that a thread has claimed. The slot is kept for the next claim, which takes no lock then.
+struct Claim {
+  std::shared_ptr<Slot> slot;
+  std::size_t begin = 0, end = 0;
+};
+
 // Thread-safe. All threads work on the oldest slot until its rows are handed out, so that batches
 // complete in order and a slow row delays its own batch only. The first `limit` threads do: those
 // with a higher number wait, until they are allowed or the queue is closed.
+//
+// A thread takes the lock when its slot has no more rows. A slot wakes one thread, which wakes the
+// next as long as there are rows left: a batch of a few small rows does not wake all of them.
 class SlotQueue {
  public:
   explicit SlotQueue(std::size_t limit) : limit_(limit) {}
@@ -25,30 +36,55 @@ class SlotQueue {
         return;
       }
       slots_.push_back(std::move(slot));
+      if (waiting_ == 0) return;
     }
-    ready_.notify_all();
+    ready_.notify_one();
   }
 
-  // Waits for rows and claims some of them for a thread, numbered from 0; null once closed.
-  std::shared_ptr<Slot> claim(std::size_t thread, std::size_t& begin, std::size_t& end) {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      while (thread < limit_ && !slots_.empty()) {
-        if (slots_.front()->claim(begin, end)) return slots_.front();
-        slots_.pop_front();
+  // Claims rows for a thread, numbered from 0, of the slot of its last claim or of the oldest one.
+  // False where there are none at the moment: wait() then.
+  bool claim(std::size_t thread, Claim& claim) {
+    if (claim.slot && allowed(thread) && claim.slot->claim(claim.begin, claim.end)) return true;
+    claim.slot.reset();
+    bool wake = false;
+    {
+      const std::lock_guard lock(mutex_);
+      while (allowed(thread) && !slots_.empty() && !claim.slot) {
+        if (slots_.front()->claim(claim.begin, claim.end)) {
+          claim.slot = slots_.front();
+          wake = waiting_ > 0 && (claim.slot->unclaimed() || slots_.size() > 1);
+        } else {
+          slots_.pop_front();
+        }
       }
-      if (closed_) return nullptr;
-      (thread < limit_ ? ready_ : allowed_).wait(lock);
     }
+    if (wake) ready_.notify_one();
+    return claim.slot != nullptr;
+  }
+
+  // Waits until there may be rows for a thread; false once closed.
+  bool wait(std::size_t thread) {
+    std::unique_lock lock(mutex_);
+    while (!closed_ && !(allowed(thread) && !slots_.empty())) {
+      if (!allowed(thread)) {
+        allowed_.wait(lock);
+        continue;
+      }
+      ++waiting_;
+      ready_.wait(lock);
+      --waiting_;
+    }
+    return !closed_;
   }
 
   // Rows that are claimed already are finished all the same.
   void limit(std::size_t threads) {
     {
       const std::lock_guard lock(mutex_);
-      limit_ = threads;
+      limit_.store(threads, std::memory_order_relaxed);
     }
     allowed_.notify_all();
+    ready_.notify_all();  // one that is not allowed any more would take another's call
   }
 
   // Wakes every waiting thread for good; rows not claimed yet are never handed out.
@@ -64,10 +100,13 @@ class SlotQueue {
   }
 
  private:
+  bool allowed(std::size_t thread) const { return thread < limit_.load(std::memory_order_relaxed); }
+
   std::mutex mutex_;
   std::condition_variable ready_, allowed_;
   std::deque<std::shared_ptr<Slot>> slots_;
-  std::size_t limit_;
+  std::atomic<std::size_t> limit_;  // changed under mutex_
+  std::size_t waiting_ = 0;         // threads at ready_; guarded by mutex_
   bool closed_ = false;
 };
 

@@ -2,13 +2,19 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <thread>
+#include <utility>
+
+#include "mapping.h"
 
 namespace fastio {
 namespace {
@@ -38,6 +44,11 @@ Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t of
 // The read-ahead window that Linux gives a device where nobody set another.
 constexpr std::int64_t kReadAheadWindow = 128 << 10;
 
+// Where the process has no more descriptors: how often to try, while other threads let go of those
+// that they have in use, and how long to wait in between.
+constexpr int kMostAttempts = 50;
+constexpr std::chrono::milliseconds kForOthers{1};
+
 }  // namespace
 
 bool Buffer::resize(std::size_t size) {
@@ -61,17 +72,48 @@ void Buffer::shrink(std::size_t keep) {
   size_ = capacity_ = 0;
 }
 
-class FileSet::Descriptor {
+// An open regular file, and its size when it was opened.
+class Descriptor {
  public:
-  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(int fd, std::int64_t size) : fd_(fd), size_(size) {}
   ~Descriptor() { ::close(fd_); }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int fd() const { return fd_; }
+  std::int64_t size() const { return size_; }
+
+  // All of the file; null where it cannot be mapped.
+  const Mapping* mapping() const {
+    std::call_once(mapped_, [this] {
+      std::shared_ptr<Mapping> mapping;
+      if (!Mapping::open(fd_, static_cast<std::size_t>(size_), mapping).ok()) return;
+      if (!mapping->guarded()) return;
+      mapping->expect_scattered();
+      mapping_ = std::move(mapping);
+    });
+    return mapping_.get();
+  }
 
  private:
   const int fd_;
+  const std::int64_t size_;
+  mutable std::once_flag mapped_;
+  mutable std::shared_ptr<const Mapping> mapping_;
 };
+
+namespace {
+
+Status size_of(int fd, std::int64_t& size) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return system_error("cannot stat", errno);
+  if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "not a regular file");
+  size = info.st_size;
+  return Status::okay();
+}
+
+bool no_descriptors(int fd) { return fd < 0 && (errno == EMFILE || errno == ENFILE); }
+
+}  // namespace
 
 FileSet::FileSet(bool keep_open, std::size_t max_open)
     : keep_open_(keep_open), pid_(::getpid()), max_open_(std::max<std::size_t>(1, max_open)) {}
@@ -93,7 +135,7 @@ std::size_t FileSet::size() const {
   return paths_.size();
 }
 
-Status FileSet::open(std::int64_t file, std::shared_ptr<Descriptor>& out) {
+Status FileSet::open(std::int64_t file, Shared& out) {
   std::string path;
   {
     const std::lock_guard lock(mutex_);
@@ -110,77 +152,144 @@ Status FileSet::open(std::int64_t file, std::shared_ptr<Descriptor>& out) {
   // Non-blocking: opening a pipe would wait for its writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   int fd = ::open(path.c_str(), kFlags);
-  if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+  for (int attempt = 0; no_descriptors(fd) && attempt < kMostAttempts; ++attempt) {
     close();
+    if (attempt > 0) std::this_thread::sleep_for(kForOthers);
     fd = ::open(path.c_str(), kFlags);
   }
   if (fd < 0) return system_error("cannot open", errno);
+  std::int64_t size = 0;
+  Status status = size_of(fd, size);
+  if (!status.ok()) {
+    ::close(fd);
+    return status;
+  }
   try {
-    out = std::make_shared<Descriptor>(fd);
+    out = std::make_shared<const Descriptor>(fd, size);
   } catch (...) {
     ::close(fd);
     throw;
   }
-  if (!keep_open_) return Status::okay();
+  if (keep_open_) out = keep(file, std::move(out));
+  return status;
+}
 
-  // Two threads may have opened the same file meanwhile: the first to come back is kept.
+// Keeps a descriptor, unless another thread has opened the same file meanwhile: returns the one
+// that is kept.
+FileSet::Shared FileSet::keep(std::int64_t file, Shared opened) {
   const std::lock_guard lock(mutex_);
   if (open_order_.size() == open_order_.capacity())  // first, since it may throw
     open_order_.reserve(std::min(2 * open_order_.size() + 8, max_open_));
-  const auto [entry, inserted] = open_.try_emplace(file, out);
-  if (!inserted) {
-    out = entry->second;
-  } else if (open_order_.size() < max_open_) {
+  const auto [entry, inserted] = open_.try_emplace(file, opened);
+  if (!inserted) return entry->second;
+  if (open_order_.size() < max_open_) {
     open_order_.push_back(file);
   } else {
     open_.erase(open_order_[hand_]);
     open_order_[hand_] = file;
     hand_ = (hand_ + 1) % max_open_;
   }
-  return Status::okay();
+  std::shared_ptr<OpenFiles::Table> table;
+  if (paths_.size() <= max_open_) {
+    table = std::make_shared<OpenFiles::Table>(paths_.size());
+    for (const auto& [number, descriptor] : open_)
+      (*table)[static_cast<std::size_t>(number)] = descriptor;
+  }
+  published_.store(table.get(), std::memory_order_relaxed);
+  table_ = std::move(table);
+  return opened;
 }
 
-Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out) {
-  std::shared_ptr<Descriptor> descriptor;
-  if (Status status = open(file, descriptor); !status.ok()) return status;
-  struct stat info;
-  if (::fstat(descriptor->fd(), &info) != 0) return system_error("cannot stat", errno);
-  if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "not a regular file");
+// A kept descriptor, without a lock where the thread has it. Null: it is to be opened, or looked up
+// under the lock. A thread that compares with what was published before reads from a file that is
+// still open; nothing is read through `published_`, so that its order does not matter.
+const Descriptor* FileSet::find(std::int64_t file, OpenFiles& open) {
+  const OpenFiles::Table* const published = published_.load(std::memory_order_relaxed);
+  if (published != open.files_.get()) {
+    open.let_go();
+    if (!published) return nullptr;
+    const std::lock_guard lock(mutex_);
+    open.files_ = table_;
+  }
+  const OpenFiles::Table* const known = open.files_.get();
+  if (!known || file < 0 || static_cast<std::size_t>(file) >= known->size()) return nullptr;
+  return (*known)[static_cast<std::size_t>(file)].get();
+}
+
+Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
+                     OpenFiles& open) {
+  Shared own;  // of a file that the thread does not know to be open
+  const Descriptor* descriptor = find(file, open);
+  if (!descriptor) {
+    open.let_go();  // it may keep the last descriptor that there is
+    if (Status status = this->open(file, own); !status.ok()) return status;
+    descriptor = own.get();
+  }
+  const int fd = descriptor->fd();
+  std::int64_t size = descriptor->size();
   if (length == kWholeFile) {
+    if (keep_open_)
+      if (Status status = size_of(fd, size); !status.ok()) return status;
     offset = 0;
-    length = info.st_size;
+    length = size;
   }
   if (offset < 0 || length < 0)
     return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
                                             " bytes from byte " + std::to_string(offset));
+  // Before memory is asked for: the range may come from a damaged file.
+  if (length > size - offset)
+    if (Status status = size_of(fd, size); !status.ok()) return status;
   const std::size_t wanted = static_cast<std::size_t>(length);
   std::size_t got = 0;
-  // Asked for before memory is: the range may come from a damaged file.
-  if (length <= info.st_size - offset) {
+  if (length <= size - offset) {
     if (!out.resize(wanted))
       return Status::error(Code::memory, "no memory for " + std::to_string(length) + " bytes");
-    if (Status status = read_fully(descriptor->fd(), out.data(), wanted, offset, got); !status.ok())
+    if (Status status = read_fully(fd, out.data(), wanted, offset, got); !status.ok())
       return status;
+    if (got < wanted)  // it was cut off since it was opened
+      if (Status status = size_of(fd, size); !status.ok()) return status;
   }
   if (got < wanted)
     return Status::error(Code::truncated, "the file ends too early: it has " +
-                                              std::to_string(info.st_size) + " bytes, " +
+                                              std::to_string(size) + " bytes, " +
                                               std::to_string(length) + " from byte " +
                                               std::to_string(offset) + " on were wanted");
   return Status::okay();
 }
 
+bool FileSet::look_up(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
+                      OpenFiles& open) {
+  const Descriptor* const descriptor = find(file, open);
+  if (!descriptor || offset < 0 || length < 0 || length > descriptor->size() - offset) return false;
+  const Mapping* const mapping = descriptor->mapping();
+  const auto bytes = static_cast<std::size_t>(length);
+  if (!mapping || !out.resize(bytes)) return false;
+  if (bytes) std::memcpy(out.data(), mapping->data() + offset, bytes);
+  return true;
+}
+
+bool FileSet::in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open) {
+#ifdef RWF_NOWAIT
+  const Descriptor* const descriptor = find(file, open);
+  if (!descriptor) return false;
+  char byte;
+  const struct iovec to{&byte, 1};
+  return ::preadv2(descriptor->fd(), &to, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1;
+#else
+  static_cast<void>(file), static_cast<void>(offset), static_cast<void>(open);
+  return false;
+#endif
+}
+
 void FileSet::advise(std::int64_t file, std::int64_t offset, std::int64_t length) {
   if (length != kWholeFile && (offset < 0 || length <= 0)) return;
-  std::shared_ptr<Descriptor> descriptor;
+  Shared descriptor;
   // A file that cannot be opened is reported by the read that follows.
   if (const Status status = open(file, descriptor); !status.ok()) return;
   const int fd = descriptor->fd();
   if (length == kWholeFile) {
-    struct stat info;
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return;
     offset = 0;
-    length = info.st_size;
+    length = descriptor->size();
   }
   length = std::min(length, kMostAhead);
   if (length <= 0 || offset > INT64_MAX - length) return;
@@ -197,6 +306,8 @@ bool FileSet::forked() const { return ::getpid() != pid_; }
 void FileSet::close() {
   if (forked()) return;
   const std::lock_guard lock(mutex_);
+  published_.store(nullptr, std::memory_order_relaxed);
+  table_.reset();
   open_.clear();
   open_order_.clear();
   hand_ = 0;

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,9 +38,26 @@ class Buffer {
   std::size_t size_ = 0, capacity_ = 0;
 };
 
+class Descriptor;
+
+// What a thread keeps of the open descriptors of a set, so that its reads take no lock and change
+// no counter that other threads use. Of one thread. Descriptors in it stay open: a thread lets go
+// of them before it waits for work.
+class OpenFiles {
+ public:
+  void let_go() { files_.reset(); }
+
+ private:
+  friend class FileSet;
+  // By the number of the file; null: it was not open. Never changed.
+  using Table = std::vector<std::shared_ptr<const Descriptor>>;
+  std::shared_ptr<const Table> files_;
+};
+
 // Thread-safe. A file is known by the number that add() returned. `keep_open` files (shards) keep
 // their descriptor until more than `max_open` are open, or the process has no more; the others (a
-// folder's images) are opened for each read.
+// folder's images) are opened for each read. Reads of a set of more than `max_open` files, and the
+// first one of each file, take a lock.
 class FileSet {
  public:
   static constexpr std::int64_t kWholeFile = -1;  // as a length
@@ -54,8 +72,23 @@ class FileSet {
 
   // Reads [offset, offset + length) of `file`, which must be a regular one; length kWholeFile reads
   // all of it. Fewer bytes in the file than asked for are Code::truncated. A range that is no range
-  // is Code::corrupt.
-  Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out);
+  // is Code::corrupt. The size of a kept file is looked at again where it seems to be too short.
+  Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
+              OpenFiles& open);
+  Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out) {
+    OpenFiles open;
+    return read(file, offset, length, out, open);
+  }
+
+  // Copies [offset, offset + length) of a kept file from a mapping of it, without a system call.
+  // False where that cannot be done: read() then. The copy is of no use, and nothing says so, where
+  // the file was cut off or cannot be read: it is for bytes that have a checksum.
+  bool look_up(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
+               OpenFiles& open);
+
+  // Whether the byte at `offset` is in the page cache, as far as that can be told without waiting:
+  // false for a file that is not known to be open.
+  bool in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open);
 
   // Tells the system that a range, or all of a file, will be wanted soon: it begins to read what it
   // has not cached, kMostAhead bytes at most, and does not wait for that. A file that is not kept
@@ -63,8 +96,9 @@ class FileSet {
   static constexpr std::int64_t kMostAhead = 32 << 20;
   void advise(std::int64_t file, std::int64_t offset, std::int64_t length);
 
-  // Closes every kept descriptor; reads in flight finish first on their own reference. Does nothing
-  // in a forked child, where a thread of the parent may have left the lock held.
+  // Closes every kept descriptor; those that threads have in an OpenFiles are closed when these
+  // threads let go of them, or read from the set again. Does nothing in a forked child, where a
+  // thread of the parent may have left the lock held.
   void close();
 
   // Whether this is a child of the process that the set was made in: neither to be used nor
@@ -72,17 +106,23 @@ class FileSet {
   bool forked() const;
 
  private:
-  class Descriptor;
-  Status open(std::int64_t file, std::shared_ptr<Descriptor>& out);
+  using Shared = std::shared_ptr<const Descriptor>;
+  Status open(std::int64_t file, Shared& out);
+  Shared keep(std::int64_t file, Shared opened);
+  const Descriptor* find(std::int64_t file, OpenFiles& open);
 
   const bool keep_open_;
   const pid_t pid_;
   const std::size_t max_open_;
   mutable std::mutex mutex_;
   std::vector<std::string> paths_;
-  std::unordered_map<std::int64_t, std::shared_ptr<Descriptor>> open_;
+  std::unordered_map<std::int64_t, Shared> open_;
   std::vector<std::int64_t> open_order_;  // ring: the next to be closed stands at hand_
   std::size_t hand_ = 0;
+  // What is in open_, for threads to take over, where no file is ever pushed out by others.
+  std::shared_ptr<const OpenFiles::Table> table_;
+  std::atomic<const OpenFiles::Table*> published_{
+      nullptr};  // table_, to be compared without a lock
 };
 
 }  // namespace fastio

@@ -6,6 +6,13 @@
 #include <utility>
 
 namespace fastio {
+namespace {
+
+// After a slot that was not in memory, so many are asked for even if they seem to be: where a part
+// of the data is cached, the few rows that are looked at may be of that part.
+constexpr int kWary = 8;
+
+}  // namespace
 
 ReadAhead::ReadAhead(int threads) : pid_(::getpid()), shared_(std::make_shared<Shared>()) {
   try {
@@ -27,6 +34,13 @@ ReadAhead::~ReadAhead() {
 
 void ReadAhead::push(const std::shared_ptr<const Slot>& slot) noexcept {
   try {
+    if (!slot->in_memory()) {
+      wary_.store(kWary, std::memory_order_relaxed);
+    } else if (wary_.load(std::memory_order_relaxed) == 0) {
+      return;
+    } else {
+      wary_.fetch_sub(1, std::memory_order_relaxed);
+    }
     std::vector<WantedRange> ranges = slot->wanted();
     if (ranges.empty()) return;
     const std::lock_guard lock(shared_->mutex);

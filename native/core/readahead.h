@@ -2,11 +2,13 @@
 // has many reads to do at a time, however few threads decode.
 //
 // What is asked for goes to the page cache: nothing is read into memory of ours, so nothing here
-// can fail or be wrong, only useless. A range that is cached already costs a look.
+// can fail or be wrong, only useless. A range that is cached already costs a look, so that slots
+// are left out as long as they seem to be in memory.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -56,6 +58,7 @@ class ReadAhead {
   };
 
   const pid_t pid_;
+  std::atomic<int> wary_{0};  // slots to be asked for whether or not they seem to be in memory
   std::shared_ptr<Shared> shared_;
   Crew crew_;
 };

@@ -9,7 +9,8 @@ Slot::Slot(std::size_t rows, std::size_t chunk)
     : rows_(rows),
       chunk_(chunk),
       broken_(std::make_unique<std::atomic<std::uint8_t>[]>((rows + chunk - 1) / chunk)),
-      left_(rows) {}
+      left_(rows),
+      done_(rows == 0) {}
 
 void Slot::broke(std::size_t begin, Code code, const char* what) noexcept {
   const std::lock_guard lock(mutex_);

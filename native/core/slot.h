@@ -23,10 +23,11 @@ namespace fastio {
 
 // What a worker thread keeps between rows.
 struct Worker {
-  explicit Worker(ImageCounters& shared) : decoder(shared), counters(shared) {}
+  explicit Worker(ImageCounters& of_thread) : decoder(of_thread), counters(of_thread) {}
 
   ImageDecoder decoder;
   Buffer bytes;
+  OpenFiles open;
   ImageCounters& counters;
 };
 
@@ -55,11 +56,13 @@ class Slot {
 
   // The workers' side. claim() hands out the next rows, [begin, end); false when none are left.
   bool claim(std::size_t& begin, std::size_t& end) {
+    if (!unclaimed()) return false;  // without a write that other threads would wait for
     begin = next_.fetch_add(chunk_, std::memory_order_relaxed);
     if (begin >= rows_) return false;
     end = std::min(begin + chunk_, rows_);
     return true;
   }
+  bool unclaimed() const { return next_.load(std::memory_order_relaxed) < rows_; }
   // May be called once for claimed rows; what goes wrong is the rows' status.
   virtual void fill(std::size_t begin, std::size_t end, Worker& worker) = 0;
   // Claimed rows were not filled, or not all of them, since fill() threw: `what` it said. Called in
@@ -67,14 +70,23 @@ class Slot {
   void broke(std::size_t begin, Code code, const char* what) noexcept;
   // So many claimed rows are done.
   void finish(std::size_t rows) {
-    // Notified under the lock: the consumer may free the slot as soon as it sees left_ == 0.
+    // Release: what this thread wrote to rows comes before the subtraction. Acquire: the thread
+    // that takes the last rows away, and after it the consumer through the mutex, sees what all
+    // others wrote. A thread that is not the last touches no row after this; it may look for more
+    // rows in the slot, which its own shared_ptr keeps.
+    if (rows == 0 || left_.fetch_sub(rows, std::memory_order_acq_rel) != rows) return;
+    // The consumer does not look at left_, but at done_, and that under the lock: as soon as it
+    // sees it, it may free the slot, and the last touch of a thread is the unlocking. Notified
+    // under the lock for the same reason.
     const std::lock_guard lock(mutex_);
-    left_ -= rows;
-    if (left_ == 0) done_.notify_all();
+    done_ = true;
+    changed_.notify_all();
   }
 
   // What the rows will need of files, by file and offset, neighbours joined: see ReadAhead.
   virtual std::vector<WantedRange> wanted() const { return {}; }
+  // Whether all of it seems to be in memory already, by a look at a few rows.
+  virtual bool in_memory() const { return false; }
   // Asks the system for it, unless workers have begun with all rows of it.
   virtual void ask_for(const WantedRange&) const {}
 
@@ -87,7 +99,7 @@ class Slot {
   }
   bool wait(std::chrono::nanoseconds timeout) {
     std::unique_lock lock(mutex_);
-    return done_.wait_for(lock, timeout, [this] { return left_ == 0; });
+    return changed_.wait_for(lock, timeout, [this] { return done_; });
   }
   bool cancelled() const { return cancelled_.load(); }
   // The consumer waits no longer for a thread that does not come back: rows that it has not begun
@@ -105,16 +117,19 @@ class Slot {
   bool begun(std::size_t row) const { return row < next_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr std::size_t kCacheLine = 64;
   const std::size_t rows_, chunk_;
   // Of each claim the code of what fill() threw, else ok. Made before the slot is queued.
   const std::unique_ptr<std::atomic<std::uint8_t>[]> broken_;
   std::atomic<bool> any_broken_{false};
   char what_[200] = "";  // the first of them said; guarded by mutex_
-  std::atomic<std::size_t> next_{0};
+  alignas(kCacheLine) std::atomic<std::size_t> next_{0};
   std::atomic<bool> cancelled_{false}, abandoned_{false};
+  // Rows neither finished nor cancelled. On a line of its own, as next_ is.
+  alignas(kCacheLine) std::atomic<std::size_t> left_;
   mutable std::mutex mutex_;
-  std::condition_variable done_;
-  std::size_t left_;  // rows neither finished nor cancelled; guarded by mutex_
+  std::condition_variable changed_;
+  bool done_;  // no thread touches the slot any more; guarded by mutex_
 };
 
 }  // namespace fastio

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/crc32c.h"
 #include "core/image_slot.h"
 #include "jpeg_files.h"
 
@@ -547,6 +548,104 @@ TEST_CASE("as many threads take rows as were asked for last") {
   CHECK(engine.set_threads(5) == 5);  // of no consequence
 }
 
+TEST_CASE("batches go on while the number of threads changes") {
+  const Shard shard;
+  Engine engine(1);
+  std::atomic<bool> done{false};
+  std::thread changing([&] {
+    for (int i = 0; !done; ++i) engine.set_threads(1 + i % 5);
+  });
+  std::vector<Bytes> memory(8);
+  std::vector<std::shared_ptr<ImageSlot>> ring(8);
+  for (std::size_t i = 0; i < 1500; ++i) {
+    auto& slot = ring[i % 8];
+    if (slot) {
+      REQUIRE(slot->wait(kLong));
+      REQUIRE(Shard::is_whole(memory[i % 8], 2));
+    }
+    slot = shard.batch(3, memory[i % 8]);
+    engine.submit(slot);
+  }
+  for (const auto& slot : ring) REQUIRE(slot->wait(kLong));
+  done = true;
+  changing.join();
+}
+
+// Rows in claims of 7 that note which of them were filled, in memory that the test frees as soon as
+// the slot is done.
+class NotingSlot : public Slot {
+ public:
+  NotingSlot(std::size_t rows, std::uint8_t* filled) : Slot(rows, 7), filled_(filled) {}
+  void fill(std::size_t begin, std::size_t end, Worker&) override {
+    for (std::size_t row = begin; row < end; ++row) ++filled_[row];
+  }
+  std::vector<Failure> noted() const override { return {}; }
+
+ private:
+  std::uint8_t* const filled_;
+};
+
+TEST_CASE("each row is filled once, or cancelled, by whichever threads, and none after the wait") {
+  Engine engine(4);
+  std::mt19937 rng(3);
+  for (int round = 0; round < 2000; ++round) {
+    const std::size_t rows = rng() % 40;
+    auto filled = std::make_unique<std::uint8_t[]>(rows + 1);
+    const auto slot = std::make_shared<NotingSlot>(rows, filled.get());
+    const bool cancel = round % 3 == 0;
+    engine.submit(slot);
+    if (cancel) slot->cancel();
+    REQUIRE(slot->wait(kLong));
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (cancel) {
+        // Whole claims, from the first on.
+        REQUIRE(filled[row] <= 1);
+        REQUIRE(filled[row] == filled[row / 7 * 7]);
+        if (row) REQUIRE(filled[row] <= filled[row - 1]);
+      } else {
+        REQUIRE(filled[row] == 1);
+      }
+    }
+    filled.reset();  // the sanitizers tell if a thread still writes
+  }
+}
+
+TEST_CASE("a thread that waits keeps neither the last slot nor the descriptors of its files") {
+  const Shard shard;
+  Engine engine(2);
+  std::weak_ptr<ImageSlot> seen;
+  Bytes memory;
+  {
+    const auto slot = shard.batch(16, memory);
+    seen = slot;
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+  }
+  for (int i = 0; i < 60'000 && !seen.expired(); ++i) std::this_thread::sleep_for(1ms);
+  CHECK(seen.expired());
+}
+
+TEST_CASE("what threads count is added up, whoever counted it") {
+  const Shard shard;
+  Engine engine(1);
+  Bytes memory;
+  std::uint64_t rows = 0;
+  for (const int threads : {1, 6, 2, 3}) {
+    engine.set_threads(threads);
+    const auto slot = shard.batch(64, memory);
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    rows += 64;
+    CHECK(engine.counters().images == rows);
+    CHECK(engine.counters().bytes > rows);
+  }
+  const auto broken = std::make_shared<ThrowingSlot>(13, 1);  // threads begin anew after it
+  engine.submit(broken);
+  REQUIRE(broken->wait(kLong));
+  engine.close();
+  CHECK(engine.counters().images == rows);
+}
+
 TEST_CASE("closing wakes threads that were not allowed to work") {
   Engine engine(4);
   engine.set_threads(1);
@@ -606,6 +705,63 @@ TEST_CASE("a forked child can let go of its parent's engine") {
   for (const auto& slot : slots) REQUIRE(slot->wait(kLong));
 }
 #endif
+
+TEST_CASE(
+    "small raw images with checksums: pixels, and what is wrong with those that are not whole") {
+  constexpr std::size_t kRows = 300, kImage = 5 * 7 * 3;
+  Bytes stored(kRows * kImage);
+  for (std::size_t i = 0; i < stored.size(); ++i)
+    stored[i] = static_cast<std::uint8_t>(i * 37 >> 3);
+  std::string path = (fs::temp_directory_path() / "fastio-raw-XXXXXX").string();
+  ::close(::mkstemp(path.data()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(stored.data()),
+             static_cast<std::streamsize>(stored.size()));
+  const auto files = std::make_shared<FileSet>(true);
+  files->add({path});
+  const auto chain = std::make_shared<Chain>();
+  Engine engine(3);
+  Bytes out;
+  const auto run = [&](std::size_t wrong) {
+    ImageReads reads;
+    for (std::size_t row = 0; row < kRows; ++row) {
+      reads.file.push_back(0);
+      reads.offset.push_back(static_cast<std::int64_t>(row * kImage));
+      reads.length.push_back(kImage);
+      reads.codec.push_back(static_cast<std::uint8_t>(Codec::raw));
+      reads.orientation.push_back(1);
+      reads.height.push_back(5);
+      reads.width.push_back(7);
+      reads.row.push_back(static_cast<std::int64_t>(row));
+      reads.crc32c.push_back(crc32c(&stored[row * kImage], kImage) + (row == wrong));
+    }
+    out.assign(stored.size(), 0);
+    auto slot = std::make_shared<ImageSlot>(files, std::vector{SlotView{chain, out.data(), 5, 7}},
+                                            nullptr, ImageTask{}, reads);
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    return slot;
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) {  // the first rows open the file
+    CHECK(run(kRows)->failures().empty());
+    CHECK(out == stored);
+  }
+  CHECK(engine.counters().images == 3 * kRows);
+  CHECK(engine.counters().bytes == 3 * stored.size());
+  const auto damaged = run(250);
+  REQUIRE(damaged->failures().size() == 1);
+  CHECK(damaged->status(250).code == Code::corrupt);
+  // Cut off within a page, whose rest reads as zeros, and with pages gone.
+  fs::resize_file(path, 5 * kImage + 1);
+  const auto cut = run(kRows);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    CHECK(cut->status(row).code == (row < 5 ? Code::ok : Code::truncated));
+    if (row < 5)
+      CHECK(std::equal(&out[row * kImage], &out[(row + 1) * kImage], &stored[row * kImage]));
+  }
+  engine.close();
+  fs::remove(path);
+}
 
 TEST_CASE("raw images in memory come out whole, in planes or interleaved") {
   constexpr std::size_t kRows = 40, kImage = 5 * 7 * 3;

@@ -159,7 +159,7 @@ TEST_CASE("a record that is cut short or longer is an error, and the next one is
   longer.push_back(0);
   CHECK(blocks(bench, task, {}, longer).status.code == Code::corrupt);
   CHECK(blocks(bench, task, {}, s.record).out == right.out);
-  CHECK(bench.counters.images == 2);
+  CHECK(bench.counters.images.load() == 2);
 }
 
 TEST_CASE("damage in what a picture takes is an error, elsewhere it is not seen") {
@@ -200,7 +200,7 @@ TEST_CASE("a record whose size is refused ends there, and the next one is whole"
   const auto refuse = [](void*, std::int32_t, std::int32_t) -> void* { return nullptr; };
   CHECK(bench.decoder.decode(task, request, refuse, nullptr).code == Code::unsupported);
   CHECK(blocks(bench, task, {}, s.record).status.ok());
-  CHECK(bench.counters.images == 1);
+  CHECK(bench.counters.images.load() == 1);
 }
 
 TEST_CASE("a decoder depends on nothing that it decoded before") {

@@ -186,31 +186,86 @@ TEST_CASE("descriptors stay within their bound, and close() closes them") {
   CHECK(holds(buffer, 0, 50, 3));
 }
 
-TEST_CASE("many threads read while descriptors come and go") {
+TEST_CASE("a thread keeps descriptors until it lets go of them, or reads again") {
+  const Folder folder;
+  const std::size_t before = open_descriptors();
+  FileSet files(true);
+  files.add({folder.write("a", 50), folder.write("b", 50, 1)});
+  Buffer buffer;
+  OpenFiles open;
+  for (const std::int64_t file : {0, 1, 0}) REQUIRE(files.read(file, 3, 40, buffer, open).ok());
+  CHECK(open_descriptors() == before + 2);
+  files.close();
+  CHECK(open_descriptors() == before + 2);
+  REQUIRE(files.read(1, 3, 40, buffer, open).ok());
+  CHECK(holds(buffer, 3, 40, 1));
+  CHECK(open_descriptors() == before + 1);
+  REQUIRE(files.read(1, 3, 40, buffer, open).ok());
+  files.close();
+  open.let_go();
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("what a thread keeps of one set is not taken for another's") {
+  const Folder folder;
+  FileSet first(true), second(true), folders(false);
+  first.add({folder.write("a", 50)});
+  second.add({folder.write("b", 50, 1)});
+  folders.add({folder.write("c", 50, 2)});
+  Buffer buffer;
+  OpenFiles open;
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(first.read(0, 0, 50, buffer, open).ok());
+    CHECK(holds(buffer, 0, 50, 0));
+    REQUIRE(second.read(0, 0, 50, buffer, open).ok());
+    CHECK(holds(buffer, 0, 50, 1));
+    REQUIRE(folders.read(0, 0, FileSet::kWholeFile, buffer, open).ok());
+    CHECK(holds(buffer, 0, 50, 2));
+  }
+}
+
+TEST_CASE("files that are added to a set are found, also by threads that know it") {
   const Folder folder;
   FileSet files(true, 3);
-  std::vector<std::string> paths;
-  for (int i = 0; i < 12; ++i) paths.push_back(folder.write(std::to_string(i), 3000, i));
-  files.add(paths);
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 6; ++t) {
-    threads.emplace_back([&files, &wrong, t] {
-      std::mt19937 rng(t);
-      Buffer buffer;
-      for (int i = 0; i < 400; ++i) {
-        const auto file = static_cast<std::int64_t>(rng() % 12);
-        const std::size_t offset = rng() % 2000, size = rng() % 1000;
-        if (i % 50 == 49) files.close();
-        if (i % 7 == 0) files.advise(file, 0, 3000);
-        const Status status = files.read(file, static_cast<std::int64_t>(offset),
-                                         static_cast<std::int64_t>(size), buffer);
-        wrong += !status.ok() || !holds(buffer, offset, size, static_cast<int>(file));
-      }
-    });
+  Buffer buffer;
+  OpenFiles open;
+  for (int i = 0; i < 6; ++i) {  // beyond 3, others are pushed out
+    files.add({folder.write(std::to_string(i), 50, i)});
+    for (int file = 0; file <= i; ++file) {
+      REQUIRE(files.read(file, 0, 50, buffer, open).ok());
+      CHECK(holds(buffer, 0, 50, file));
+    }
   }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(wrong == 0);
+}
+
+TEST_CASE("many threads read while descriptors come and go") {
+  const Folder folder;
+  for (const std::size_t most : {3, 12}) {  // some are pushed out; all are known to threads
+    FileSet files(true, most);
+    std::vector<std::string> paths;
+    for (int i = 0; i < 12; ++i) paths.push_back(folder.write(std::to_string(i), 3000, i));
+    files.add(paths);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 6; ++t) {
+      threads.emplace_back([&files, &wrong, t] {
+        std::mt19937 rng(t);
+        Buffer buffer;
+        OpenFiles open;
+        for (int i = 0; i < 400; ++i) {
+          const auto file = static_cast<std::int64_t>(rng() % 12);
+          const std::size_t offset = rng() % 2000, size = rng() % 1000;
+          if (i % 50 == 49) files.close();
+          if (i % 7 == 0) files.advise(file, 0, 3000);
+          const Status status = files.read(file, static_cast<std::int64_t>(offset),
+                                           static_cast<std::int64_t>(size), buffer, open);
+          wrong += !status.ok() || !holds(buffer, offset, size, static_cast<int>(file));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("where descriptors run out, kept ones are given up") {

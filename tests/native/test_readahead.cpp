@@ -185,6 +185,21 @@ TEST_CASE("asked for, a whole file that is not kept open comes into the page cac
   CHECK(file.comes(0, 600'000, (600'000 + 4095) / 4096));
 }
 
+TEST_CASE("a slot whose rows are in the page cache seems to be in memory, a cold one does not") {
+  const ColdFile file(4 * kMiB);
+  if (file.cached(0, 4 * kMiB) > 0) return;
+  const auto files = std::make_shared<FileSet>(true);
+  files->add({file.path});
+  const auto slot = slot_of(files, {{0, 0, kMiB}, {0, 2 * kMiB, kMiB}});
+  CHECK_FALSE(slot->in_memory());  // of a file that is not open nothing is known
+  Buffer buffer;
+  REQUIRE(files->read(0, 0, kMiB, buffer).ok());
+  CHECK_FALSE(slot->in_memory());
+  REQUIRE(files->read(0, 2 * kMiB, kMiB, buffer).ok());
+  const bool known = slot_of(files, {{0, 0, kMiB}})->in_memory();  // not on every file system
+  CHECK(slot->in_memory() == known);
+}
+
 TEST_CASE("rows that workers have begun with, or that were cancelled, are not asked for") {
   const ColdFile file(kMiB);
   if (file.cached(0, kMiB) > 0) return;

@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.errors import ImageError
+from fastio.order.plan import PlannedBatch, Together
 from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.packed.rows import Remote, Rows
 from fastio.recoded import RecodedImages
 from fastio.stage import Stager
 
 _OF_PIECES = 64  # open files of a batch with recoded images, each of whose rows may have its own
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
 
@@ -51,20 +53,51 @@ class ImageSource:
         self._stager = stager if self._remote is not None else None
         self._files = OpenFiles()
 
-    def reads(self, rows: Int64s, *, original: bool = False) -> tuple[Place, ImageReads]:
-        """Returns where the images of rows, int64 (n,), lie, and what the reads refer to.
+    def reads(self, rows: Int64s, *, original: bool = False) -> tuple[Place, Int32s, ImageReads]:
+        """Returns where the images of rows, int64 (n,), lie.
 
-        The reads refer to files, or for images in memory to (the memory, whether its images are
-        planar). With `original`, recoded images are not used.
+        Args:
+            original: Whether recoded images are not used.
+
+        Returns:
+            What the reads refer to: files, or for images in memory (the memory, whether its images
+            are planar); int32 (n,), the numbers of the rows' files among them; and the reads.
         """
         where = reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:
-            return (reads.memory, reads.planar), reads
+            return (reads.memory, reads.planar), reads.file, reads
         if self._stager is not None:
             reads = _staged(reads, self._stager, self._field, rows)
         if self.recoded is not None and not original:
             reads = self.recoded.reads(rows, where, reads)
-        return self._files.of(reads)
+        return *self._files.of(reads), reads
+
+    def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[Place, Int32s, ImageReads]:
+        """Returns the same of a batch, whose rows are `rows`. Small batches are looked up together.
+
+        Images in memory are not, which may lie elsewhere when the next batch is read. Nor are
+        recoded images, and files that are numbered for each batch.
+        """
+        together = batch.together
+        if together is None or self._stager is not None or self.recoded is not None:
+            return self.reads(rows)
+        if self not in together.found:
+            together.found[self] = self._of_all(together)
+        found = together.found[self]
+        if found is None:
+            return self.reads(rows)
+        files, file, reads = found
+        begin, end = batch.first, batch.first + len(rows)
+        return files, file[begin:end], reads.part(begin, end)
+
+    def _of_all(self, together: Together) -> tuple[Place, Int32s, ImageReads] | None:
+        try:
+            reads = self._dataset.image_reads(self._field, together.rows)
+        except Exception:  # of rows of one batch, which will raise it
+            return None
+        if reads.memory is not None or not reads.same_files:
+            return None
+        return *self._files.of(reads), reads
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
         """Decodes one image with Pillow, uint8 (H, W, C), for images that the engine cannot decode.
@@ -120,8 +153,8 @@ class OpenFiles:
         self._numbers = np.empty(0, np.int32)  # of `_kept`, by the dataset's; -1: not added yet
         self._lock = threading.Lock()
 
-    def of(self, reads: ImageReads) -> tuple[_native.FileSet, ImageReads]:
-        """Returns the files of reads, and the reads with these files' numbers."""
+    def of(self, reads: ImageReads) -> tuple[_native.FileSet, Int32s]:
+        """Returns the files of reads, and each row's number among them, int32 (n,)."""
         if not reads.same_files:
             numbers, file = np.unique(reads.file, return_inverse=True)
             # Whole files are read once: to keep them open would only take descriptors.
@@ -129,11 +162,11 @@ class OpenFiles:
             most = most_open() if reads.pieces is None else min(most_open(), _OF_PIECES)
             files = _native.FileSet(keep_open=several, max_open=most)
             files.add([reads.path(number) for number in numbers.tolist()])
-            return files, replace(reads, file=file.astype(np.int32))
+            return files, file.astype(np.int32)
         if self._lacks(reads.file):
             with self._lock:
                 self._add(reads)
-        return self._kept, replace(reads, file=self._numbers[reads.file])
+        return self._kept, self._numbers[reads.file]
 
     def close(self) -> None:
         """Closes the files that were kept open."""

@@ -11,7 +11,7 @@ from PIL import ImageFile
 
 from fastio import _native
 from fastio.engine.batch import AnyArray, SlotPool
-from fastio.engine.fields.image_files import ImageSource
+from fastio.engine.fields.image_files import ImageSource, Place
 from fastio.engine.fields.reader import WAIT_S, Reader, Work, result_of, sample_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
@@ -143,10 +143,12 @@ class ImageReader(Reader):
     def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""
         outs = {name: work.acquire(name, len(batch.rows)) for name in self.pools}
-        reads = self._submit(batch, batch.rows, batch.keys, outs, work.slots)
+        found = self._source.reads_of(batch.planned, batch.rows)
+        reads = self._submit(batch, found, batch.keys, outs, work.slots)
         work.detail = reads.pieces
-        for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
-            work.futures[place] = self._to_pillow(batch, place, outs)
+        if CODEC_ENCODED in reads.codec:
+            for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
+                work.futures[place] = self._to_pillow(batch, place, outs)
 
     def follow(self, batch: Pending, work: Work) -> None:
         """Passes images to Pillow that the native threads could not decode.
@@ -200,14 +202,13 @@ class ImageReader(Reader):
     def _submit(
         self,
         batch: Pending,
-        rows: npt.NDArray[np.int64],
+        found: tuple[Place, npt.NDArray[np.int32], ImageReads],
         keys: npt.NDArray[np.int64],
         outs: Outs,
         slots: list[_native.Slot],
-        original: bool = False,
     ) -> ImageReads:
         """Passes rows to the native threads, whose slot is added to `slots`."""
-        files, reads = self._source.reads(rows, original=original)
+        files, file, reads = found
         views = [
             (part.chain, part.channels_last, part.affine, outs.get(part.name))
             for part in self.parts
@@ -218,7 +219,7 @@ class ImageReader(Reader):
                 views,
                 batch.seed,
                 batch.epoch,
-                reads.file,
+                file,
                 reads.offset,
                 reads.length,
                 reads.codec,
@@ -319,7 +320,8 @@ class ImageReader(Reader):
             name: np.empty((len(rows), *out.shape[1:]), out.dtype) for name, out in outs.items()
         }
         slots: list[_native.Slot] = []
-        self._submit(batch, rows, batch.keys[places], again, slots, original=True)
+        found = self._source.reads(rows, original=True)
+        self._submit(batch, found, batch.keys[places], again, slots)
         (slot,) = slots
         while not slot.wait(WAIT_S):
             pass

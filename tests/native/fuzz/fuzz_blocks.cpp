@@ -316,7 +316,9 @@ class Ways {
     }
     if (wanted.from_file()) {
       static RecordFile file;
+      static OpenFiles open;
       request.files = file.write(whole);
+      request.open = &open;
     } else {
       request.data = whole.data();
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -163,10 +164,11 @@ class BatchStream:
             else:
                 self._engine.lose(batch)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # Not close(): garbage may be collected on any thread, also on one of those that Pillow
         # works on, which must not be waited for there. They and the native slots keep the memory.
-        if not self._owner.is_here:
+        # At the interpreter's exit the engine has ended the work, and modules may be gone.
+        if is_finalizing() or not self._owner.is_here:
             return
         for batch in self._pending:
             batch.cancel()

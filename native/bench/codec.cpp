@@ -301,8 +301,8 @@ void Bench::time_crops() {
   if (digest_ && digest_ != digest) fail(std::string("other pixels with ") + level_);
   digest_ = digest;
   note("crop ms", per_image_ms(ns) / crops_);
-  note("region decode ms", per_image_ms(double(counters.decode_ns)) / crops_);
-  note("resample ms", per_image_ms(double(counters.resample_ns)) / crops_);
+  note("region decode ms", per_image_ms(double(counters.decode_ns.load())) / crops_);
+  note("resample ms", per_image_ms(double(counters.resample_ns.load())) / crops_);
   for (const auto& [shrink, spent] : ns_of_shrink)
     note("crop ms, shrink " + shrink, spent / 1e6 / static_cast<double>(crops_of_shrink_[shrink]));
 }

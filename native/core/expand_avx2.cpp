@@ -135,13 +135,17 @@ template <bool kDense>
                                  std::int16_t* out) {
   u64 planes[kPlanes] = {};
   position = read_block<kDense>(bits, position, mask, has, planes, quant, out);
-  for (int j = 8; j < kPlanes; ++j) {
+  const int end = mask & has_wide[2] ? kPlanes : 10;  // hardly any block has more than 10 bits
+  u64 too_wide = 0, most = ~u64{0};
+  for (int j = 8; j < end; ++j) {
     const u64 plane = mask & has_wide[j - 8];
     planes[j] = _pdep_u64(bits_at<kDense>(bits, position), plane);
     position += count(plane);
+    too_wide |= planes[j];
   }
   // A value of 8 bits may not fit a byte lane either: |v| = 128.
-  for (u64 left = mask & has[7]; left; left &= left - 1) {
+  for (int j = 1; j < 8; ++j) most &= planes[j];
+  for (u64 left = too_wide | most; left; left &= left - 1) {
     const auto z = static_cast<unsigned>(__builtin_ctzll(left));
     std::uint32_t magnitude = 1;
     for (int j = 1; j < kPlanes; ++j)

@@ -153,7 +153,7 @@ def recoded_epochs(settings: Settings, report: Report) -> list[RecodedEpoch]:
     """Loads the folder with `cache=`, one changed line, until an epoch reads records alone."""
     found: list[RecodedEpoch] = []
     cache = fastio.Cache(settings.cache, pack="always")  # here nothing leaves a processor idle
-    with fast_loader(settings, settings.folder, "train", cache=cache) as loader, cache:
+    with cache, fast_loader(settings, settings.folder, "train", cache=cache) as loader:
         while len(found) < MOST_EPOCHS and (not found or found[-1].share < 1):
             before, start, images = loader.stats().from_recoded, time.perf_counter(), 0
             for batch, _ in loader:

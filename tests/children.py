@@ -20,6 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,22 @@ def run_ranks(code: str, *arguments: Any, ranks: int = 2) -> subprocess.Complete
     done = _run(code, arguments, each, None)
     del store
     return done
+
+
+def killed_at(number: int) -> None:
+    """Has this process killed right before so manieth call of a function that changes files."""
+    calls = count(1)
+
+    def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if next(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return call
+
+    for name in ("fsync", "replace", "unlink"):
+        setattr(os, name, deadly(getattr(os, name)))
 
 
 def in_fork(work: Callable[[], object]) -> int:

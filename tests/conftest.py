@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import S3, s3_server
+from tests.servers import S3, FaultProxy, http_folder, s3_server
+from tests.support import numbered_folder
 
 # No test depends on a clock, Hypothesis' own included; and a run repeats another exactly.
 settings.register_profile(
@@ -52,6 +54,28 @@ def s3() -> Iterator[S3]:
     pytest.importorskip("flask", reason="moto[server] needs it")
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image folder, for reading alone, of files whose fixture of this name is not another."""
+    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
+
+
+@pytest.fixture(scope="module")
+def running(root: Path) -> Iterator[FaultProxy]:
+    """A proxy in front of the folder `root` of a file of tests."""
+    with http_folder(root) as url, FaultProxy(url, seed=1) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
+    """`running`, which makes no faults and has seen nothing."""
+    running.calm()
+    running.forget()
+    yield running
+    running.calm()
 
 
 @pytest.fixture

@@ -29,9 +29,20 @@ import fastio.sources.table
 import fastio.sources.tar.dataset
 import fastio.sources.tar.fields
 import fastio.store.receive
-from fastio import CacheError, FastioError, Scalar, Schema, TarDataset, Tokens
+from fastio import (
+    Array,
+    Bytes,
+    CacheError,
+    FastioError,
+    Image,
+    Scalar,
+    Schema,
+    TarDataset,
+    Text,
+    Tokens,
+)
 from fastio.packed import Manifest
-from fastio.schema import Array, Bytes, Field, Image, Text
+from fastio.schema import Field
 from fastio.sources.tar.headers import BLOCK, Window, check_end, read_members
 from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import index_bytes, read_index

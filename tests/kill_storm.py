@@ -167,7 +167,7 @@ def pack(place: Place, number: int) -> None:
 
 def command(place: Place, seed: int) -> None:
     """Commands on the cache, over and over."""
-    from fastio.stage import warm
+    from fastio import warm
 
     choice = random.Random(seed)
     while True:

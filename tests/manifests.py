@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from fastio import Schema
 from fastio.packed import MANIFEST_NAME
 from fastio.packed.manifest import manifest_batch
 from fastio.packed.shard_writer import write_sealed
-from fastio.schema import CODEC_NAMES, Schema
+from fastio.schema import CODEC_NAMES
 
 HASH = "0123456789abcdef"
 

@@ -1,4 +1,4 @@
-"""Arrays, tensors and torchvision's sets in memory: natively, with what DataLoader delivers."""
+"""Arrays and tensors in memory: natively, with what DataLoader delivers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from torch.utils.data import (
 )
 
 import fastio
-from fastio import DatasetNotFound, Loader, OptionError, SchemaError
-from tests.support import import_torchvision
+from fastio import Loader, OptionError, SchemaError
+from tests.support import assert_same, equal
 
 ROWS = 37
 RANDOM = np.random.default_rng(0)
@@ -35,30 +35,6 @@ PIXELS = RANDOM.integers(0, 256, (ROWS, 8, 12, 3), np.uint8)
 
 def pairs(rows: int = ROWS) -> TensorDataset:
     return TensorDataset(torch.randn(rows, 5), torch.arange(rows))
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Whether two batches are equal in all values, shapes and dtypes."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return type(one) is type(other) and one == other
-
-
-def assert_same(given: Any, batch_size: int | None = 4, **options: Any) -> None:
-    """Checks that a loader is native and gives what DataLoader gives."""
-    torch.manual_seed(1)
-    expected = list(DataLoader(given, batch_size, **options))
-    torch.manual_seed(1)
-    with Loader(given, batch_size, **options) as loader:
-        assert loader.path == "native"
-        found = list(loader)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert equal(one, other)
 
 
 # --- TensorDataset --------------------------------------------------------------------------------
@@ -254,6 +230,18 @@ def test_subsets_and_concatenations() -> None:
     assert_same(Subset(second, [3, 3, -1, 0]), 3)
     assert_same(ConcatDataset([dataset, pairs(11)]), 6, shuffle=True)
     assert_same(ConcatDataset([Subset(dataset, [1, 2]), first]), 6, shuffle=True)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+@pytest.mark.parametrize("nested", [False, True])
+def test_indices_of_a_subset_that_change_in_place_are_read_again(kind: Any, nested: bool) -> None:
+    indices = kind([4, 1, 7, 30])
+    part = Subset(TensorDataset(torch.arange(ROWS)), indices)
+    with Loader(ConcatDataset([part, part]) if nested else part, 4) as loader:
+        for _ in range(2):
+            indices[1] = (int(indices[1]) + 1) % ROWS
+            (rows,) = next(iter(loader))
+            assert rows.tolist() == [int(index) for index in indices]
 
 
 @pytest.mark.parametrize("replacement", [False, True])
@@ -595,150 +583,3 @@ def test_a_mix_with_a_packed_dataset(tmp_path: Any) -> None:
         with Loader(both, 4, seed=1) as loader:
             images, _ = next(iter(loader))
     assert images.shape == (4, 3, 8, 12)
-
-
-# --- torchvision's sets ---------------------------------------------------------------------------
-
-
-def held(name: str, transform: Any = None, target_transform: Any = None) -> Any:
-    """One of torchvision's sets with random pixels, without its files."""
-    datasets = import_torchvision().datasets
-    kind = getattr(datasets, name)
-    dataset = kind.__new__(kind)
-    random = np.random.default_rng(5)
-    labels = random.integers(0, 10, ROWS)
-    shape: tuple[int, ...] = (32, 32, 3) if name.startswith("CIFAR") else (28, 28)
-    shape = {"SVHN": (3, 32, 32), "STL10": (3, 96, 96), "USPS": (16, 16)}.get(name, shape)
-    shape = (16, 16) if name == "SEMEION" else shape
-    data = random.integers(0, 256, (ROWS, *shape), np.uint8)
-    dataset.data = torch.from_numpy(data) if "MNIST" in name else data
-    if name == "SVHN":  # as scipy's loadmat gives it
-        dataset.data = np.asfortranarray(data.transpose(2, 3, 1, 0)).transpose(3, 2, 0, 1)
-    given: Any = torch.from_numpy(labels) if "MNIST" in name else labels
-    if name.startswith("CIFAR") or name == "USPS":
-        given = labels.tolist()
-    if name == "QMNIST":
-        dataset.what, dataset.compat = "train", True
-        given = torch.stack([torch.from_numpy(labels)] * 8, 1)
-    setattr(dataset, "labels" if name in ("SVHN", "STL10", "SEMEION") else "targets", given)
-    dataset.transform, dataset.target_transform = transform, target_transform
-    return dataset
-
-
-SETS = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST"]
-SETS += ["SVHN", "STL10", "USPS", "SEMEION"]
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_torchvision_sets(name: str) -> None:
-    transforms = import_torchvision().transforms
-    one = (0.5,) if name in ("USPS", "SEMEION") or "MNIST" in name else (0.5, 0.4, 0.3)
-    assert_close(held(name, transforms.ToTensor()))
-    both = transforms.Compose([transforms.ToTensor(), transforms.Normalize(one, one)])
-    assert_close(held(name, both))
-
-
-def assert_close(dataset: Any) -> None:
-    """As `assert_same`; one rounding of a division by 255 differs from torchvision's two."""
-    torch.manual_seed(1)
-    expected = list(DataLoader(dataset, 4, shuffle=True))
-    torch.manual_seed(1)
-    with Loader(dataset, 4, shuffle=True) as loader:
-        assert loader.path == "native"
-        for (image, label), (wanted, number) in zip(loader, expected, strict=True):
-            assert torch.equal(label, number)
-            torch.testing.assert_close(image, wanted)
-
-
-def test_target_transforms_and_unknown_transforms() -> None:
-    transforms = import_torchvision().transforms
-    own = transforms.Compose([transforms.ToTensor(), transforms.Lambda(negative)])
-    assert_close(held("CIFAR10", own, double))
-    assert_close(Subset(held("MNIST", own, double), [5, 3, 8, 9, 9]))
-
-
-def negative(image: Any) -> Any:
-    return -image
-
-
-def double(label: int) -> int:
-    return 2 * label
-
-
-def test_parts_of_torchvision_sets() -> None:
-    transforms = import_torchvision().transforms
-    dataset = held("CIFAR10", transforms.ToTensor())
-    assert_close(random_split(dataset, [30, 7], torch.Generator().manual_seed(0))[0])
-    assert_close(ConcatDataset([dataset, held("CIFAR100", transforms.ToTensor())]))
-
-
-def test_changes_of_a_torchvision_set() -> None:
-    transforms = import_torchvision().transforms
-    dataset = held("CIFAR10", transforms.ToTensor())
-    with Loader(dataset, ROWS) as loader:
-        list(loader)
-        dataset.targets[0] = 77
-        dataset.data = dataset.data[:5]
-        dataset.targets = dataset.targets[:5]
-        ((images, labels),) = list(loader)
-    assert images.shape[0] == 5
-    assert labels[0] == 77
-
-
-def test_labels_of_cifar_keep_their_type() -> None:
-    transforms = import_torchvision().transforms
-    dataset = held("CIFAR10", transforms.ToTensor())
-    for dtype in (torch.int32, torch.uint8):
-        dataset.targets = torch.arange(ROWS).to(dtype)
-        assert_close(dataset)
-
-
-def test_labels_that_are_tensors_show_changes() -> None:
-    dataset = held("MNIST")
-    with fastio.open(dataset) as opened, Loader(opened, ROWS) as loader:
-        dataset.targets.fill_(9)
-        assert next(iter(loader))[1].tolist() == [9] * ROWS
-
-
-def test_reversed_data_takes_the_torch_path() -> None:
-    dataset = held("CIFAR10", import_torchvision().transforms.ToTensor())
-    dataset.data = dataset.data[::-1]
-    with Loader(dataset, 4) as loader:
-        assert loader.path == "torch"
-        assert equal(list(loader), list(DataLoader(dataset, 4)))
-
-
-def test_sets_with_other_data_take_the_torch_path() -> None:
-    transforms = import_torchvision().transforms
-    dataset = held("CIFAR10", transforms.ToTensor())
-    dataset.data = dataset.data.astype(np.float32)[:, :, :, 0]
-    with Loader(dataset, 4) as loader:
-        assert loader.path == "torch"
-        assert "float32" in loader.stats().reason
-
-
-def test_samples_for_collate_fn_are_those_of_the_set() -> None:
-    dataset = held("MNIST")
-
-    def collate(samples: list[Any]) -> list[Any]:
-        return [(image.mode, image.size, image.tobytes(), label) for image, label in samples]
-
-    assert_same(dataset, 4, collate_fn=collate)
-
-
-def test_a_set_with_transforms_is_not_opened_without_them() -> None:
-    transforms = import_torchvision().transforms
-    with pytest.raises(DatasetNotFound, match=r"fastio\.Loader"):
-        fastio.open(held("CIFAR10", transforms.ToTensor()))
-    assert len(fastio.open(held("CIFAR10"))) == ROWS
-
-
-def test_draws_are_keyed_by_row_not_by_threads() -> None:
-    transforms = import_torchvision().transforms
-    steps = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()]
-    dataset = held("CIFAR10", transforms.Compose([*steps, transforms.ToTensor()]))
-    batches = []
-    for threads in (1, 3):
-        with Loader(dataset, 5, shuffle=True, seed=9, num_workers=threads) as loader:
-            batches.append(torch.cat([images for images, _ in loader]))
-    assert torch.equal(*batches)

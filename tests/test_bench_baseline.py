@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from fastio import BenchError
 from fastio.diagnose.bench.baseline import (
     Delivery,
     PillowFolder,
     TorchLoader,
 )
 from fastio.diagnose.imagesteps import evaluation_edge, middle, random_box
-from fastio.errors import BenchError
 from tests.support import import_torchvision, numbered_folder, told
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,15 @@ import make_images
 import pytest
 import torch
 
-from fastio import pack
-from fastio.diagnose.bench import BenchError, Options
+from fastio import BenchError, pack
+from fastio.diagnose.bench import Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
 from fastio.diagnose.bench.ladder import Recipe, recipes
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.report import ladder_report, print_report, write_page
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 COUNT, CLASSES, SIZE = 24, 3, 32
 module = sys.modules["fastio.diagnose.bench.ladder"]  # whose name in the package is the function's
 
@@ -39,14 +39,6 @@ def packed(folder: Path) -> dict[str, str]:
         found[codec] = str(folder.parent / codec)
         pack(folder, found[codec], codec=codec)
     return found
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def options(folder: Path) -> Options:

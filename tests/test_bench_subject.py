@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 import fastio
+from fastio import BenchError
 from fastio.diagnose.bench import Options
 from fastio.diagnose.bench.runs import packed_rate
 from fastio.diagnose.bench.subject import Subject
-from fastio.errors import BenchError
 from tests.support import numbered_folder
 
 

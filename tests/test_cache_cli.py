@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio import CacheError, warm
-from fastio.cache import Cache, CacheFolder
+from fastio import Cache, CacheError, warm
+from fastio.cache import CacheFolder
 from fastio.cli import main
 from fastio.cli.parsing import parse_storage_options
 

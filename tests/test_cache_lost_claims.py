@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastio import CacheError
-from fastio.cache import Cache, CacheFolder, Source
+from fastio import Cache, CacheError
+from fastio.cache import CacheFolder, Source
 
 MIB = 1 << 20
 PIECE = 64 << 10

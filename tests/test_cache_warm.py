@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
-from fastio import CacheError, DatasetNotFound, StoreError, warm
-from fastio.cache import Cache, CacheFolder
+from fastio import Cache, CacheError, DatasetNotFound, StoreError, warm
+from fastio.cache import CacheFolder
 from fastio.cache.index import LOADING
 from fastio.cli import main
 from fastio.stage.warming import Pace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import fastio
 from fastio import Cache, TarDataset, warm
 from fastio.cli import main
 from tests.pictures import png
-from tests.servers import FaultProxy, http_folder
+from tests.servers import FaultProxy
 from tests.tars import write_tar
 
 TARS, SAMPLES = 3, 40
@@ -27,7 +26,7 @@ MOST_ASKED = 1024  # bytes that asking for the tars' sizes may take
 
 
 @pytest.fixture(scope="module")
-def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """3 MB of samples of one image, a number and a text; the last one has no text."""
     folder = tmp_path_factory.mktemp("tars")
     for number in range(TARS):
@@ -43,19 +42,6 @@ def sample(row: int) -> list[tuple[str, bytes]]:
         (f"{row:06}.cls", str(row).encode()),
         (f"{row:06}.txt", f"sample {row}".encode()),
     ]
-
-
-@pytest.fixture(scope="module")
-def running(tars: Path) -> Iterator[FaultProxy]:
-    with http_folder(tars) as url, FaultProxy(url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(running: FaultProxy) -> FaultProxy:
-    running.calm()
-    running.forget()
-    return running
 
 
 def epoch(proxy: FaultProxy, cache: Path, **options: Any) -> dict[int, bytes]:
@@ -77,21 +63,21 @@ def index_only(proxy: FaultProxy, cache: Path) -> None:
     proxy.forget()
 
 
-def pixels(tars: Path) -> dict[int, bytes]:
-    with fastio.TarDataset(str(tars / PATTERN), fields=FIELDS) as dataset:
+def pixels(root: Path) -> dict[int, bytes]:
+    with fastio.TarDataset(str(root / PATTERN), fields=FIELDS) as dataset:
         images = (np.moveaxis(dataset.image("png", row), 2, 0) for row in range(ROWS))
         return {row: image.tobytes() for row, image in enumerate(images)}
 
 
 def test_an_epoch_of_warm_tars_fetches_nothing_of_the_samples(
-    proxy: FaultProxy, tars: Path, tmp_path: Path
+    proxy: FaultProxy, root: Path, tmp_path: Path
 ) -> None:
     report = warm(f"{proxy.url}/{PATTERN}", tmp_path / "cache", fields=FIELDS)
     assert report.complete
     assert (report.rows, report.rows_staged, report.damaged) == (ROWS, ROWS, [])
     assert report.bytes == report.bytes_fetched > 2 * MIB
     proxy.forget()
-    assert epoch(proxy, tmp_path / "cache") == pixels(tars)
+    assert epoch(proxy, tmp_path / "cache") == pixels(root)
     assert proxy.sent() < MOST_ASKED
 
 
@@ -110,25 +96,25 @@ def test_what_is_there_is_not_fetched_again(proxy: FaultProxy, tmp_path: Path) -
     assert proxy.sent() < MOST_ASKED
 
 
-def test_a_small_budget_holds_the_beginning(proxy: FaultProxy, tars: Path, tmp_path: Path) -> None:
+def test_a_small_budget_holds_the_beginning(proxy: FaultProxy, root: Path, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", 2 * MIB)
     report = warm(f"{proxy.url}/{PATTERN}", cache, fields=FIELDS)
     assert 0 < report.rows_staged < ROWS
     assert cache.status().bytes <= 2 * MIB
     assert not cache.verify().damaged
-    assert epoch(proxy, tmp_path / "cache") == pixels(tars)
+    assert epoch(proxy, tmp_path / "cache") == pixels(root)
     cache.close()
 
 
 @pytest.mark.parametrize("fault", ["truncate", "reset", "status"])
 def test_faults_on_the_way_are_not_noticed(
-    fault: str, proxy: FaultProxy, tars: Path, tmp_path: Path
+    fault: str, proxy: FaultProxy, root: Path, tmp_path: Path
 ) -> None:
     index_only(proxy, tmp_path / "cache")
     proxy.fail(fault, next=2)
     assert warm(f"{proxy.url}/{PATTERN}", tmp_path / "cache", fields=FIELDS).complete
     assert proxy.struck()[fault] == 2
-    assert epoch(proxy, tmp_path / "cache") == pixels(tars)
+    assert epoch(proxy, tmp_path / "cache") == pixels(root)
 
 
 def test_samples_that_lack_a_field_are_named(proxy: FaultProxy, tmp_path: Path) -> None:
@@ -143,7 +129,7 @@ def test_progress_adds_up_to_what_is_staged(proxy: FaultProxy, tmp_path: Path) -
 
 
 def test_the_command_reads_the_headers_once_and_says_what_it_did(
-    proxy: FaultProxy, tars: Path, tmp_path: Path
+    proxy: FaultProxy, root: Path, tmp_path: Path
 ) -> None:
     arguments = ["cache", "warm", f"{proxy.url}/{PATTERN}", str(tmp_path / "cache")]
     options = ["--field", "png", "--field", "cls", "--json", "--quiet"]
@@ -152,7 +138,7 @@ def test_the_command_reads_the_headers_once_and_says_what_it_did(
     found = json.loads(result.stdout)
     assert found["complete"]
     assert found["rows_staged"] == ROWS
-    total = sum(path.stat().st_size for path in tars.iterdir())
+    total = sum(path.stat().st_size for path in root.iterdir())
     assert proxy.sent() < 2.5 * total  # headers with what lies between them, and samples
     proxy.forget()
     assert len(epoch(proxy, tmp_path / "cache")) == ROWS

@@ -14,14 +14,13 @@ import pytest
 from torch.utils.data import DataLoader
 
 import fastio
+from fastio import BenchError, Stats
 from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
 from fastio.diagnose.costs import Costs, costs
 from fastio.diagnose.facts import StepFacts
 from fastio.diagnose.imagesteps import ImageSteps, spelled
 from fastio.diagnose.probes import examine
 from fastio.diagnose.report.report import fact_lines
-from fastio.errors import BenchError
-from fastio.stats import Stats
 from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES
 from tests.measurements import ROWS, measured, phase
 from tests.support import import_torchvision, numbered_folder

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastio
+from fastio import FolderDataset
 from fastio.diagnose.imagesteps import ImageSteps
 from fastio.diagnose.probes.data import Images
 from fastio.diagnose.probes.rates import (
@@ -22,7 +23,6 @@ from fastio.diagnose.probes.rates import (
     rates_of,
     within,
 )
-from fastio.sources import FolderDataset
 from tests.support import numbered_folder
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import fastio
 from fastio import (
+    Dataset,
     DatasetNotFound,
     FolderDataset,
     Image,
@@ -21,7 +22,7 @@ from fastio import (
     SourceNotFound,
     pack,
 )
-from fastio.packed import JOURNAL_NAME, Dataset
+from fastio.packed import JOURNAL_NAME
 from tests.pictures import decoded, jpeg, oriented_jpeg, png, png_16_bit, write_folder
 from tests.support import import_torchvision
 

@@ -24,14 +24,9 @@ from tests.saved import (
     save_to,
     table_dataset,
 )
-from tests.support import packing_ends_after
+from tests.support import contents, packing_ends_after
 
 SHARD = 2000
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """A folder's files by name."""
-    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
 
 
 @pytest.fixture

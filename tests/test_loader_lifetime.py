@@ -17,28 +17,10 @@ from typing import Any
 import pytest
 
 import fastio
-from fastio import Loader, Resize
+from fastio import Loader
 from tests.children import in_fork, run_code
-from tests.support import numbered_folder, told
-
-ROWS = 24  # of numbered_folder
-SMALL = [Resize((8, 8))]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
-
-
-def loader(folder: Path, batch_size: int | None = 5, **options: Any) -> Loader:
-    options = {"transforms": SMALL, "num_workers": 2, "seed": 0} | options
-    return Loader(folder, batch_size, **options)
-
-
-def rows_of(batches: Any) -> list[list[int]]:
-    """The rows of each batch, read off its images."""
-    return [told(images) for images, _ in batches]
-
+from tests.numbered import loader, rows_of
+from tests.support import told
 
 # Ending
 

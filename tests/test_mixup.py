@@ -14,16 +14,11 @@ from torch.utils.data import TensorDataset
 import fastio
 from fastio import CutMix, Loader, Mixup, RandomChoice
 from fastio.transforms import StepDraw
-from tests.support import import_torchvision, numbered_folder
+from tests.support import import_torchvision
 
 CLASSES = 5
 SIZE = [fastio.Resize((8, 12))]
 FLOATS = [*SIZE, fastio.ToDtype("float32", scale=True)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbered_folder(tmp_path_factory.mktemp("mixup") / "photos")
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,6 @@ SMALL = [fastio.Resize((8, 8))]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbered_folder(tmp_path_factory.mktemp("on_batch") / "photos")
-
-
-@pytest.fixture(scope="module")
 def packed(folder: Path) -> Path:
     fastio.pack(folder, folder.parent / "packed")
     return folder.parent / "packed"

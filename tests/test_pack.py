@@ -32,7 +32,7 @@ from fastio import (
 from fastio.pack.api import parse_size
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from tests.pictures import write_folder
-from tests.support import import_torchvision
+from tests.support import contents, import_torchvision
 
 SMALL_SHARDS = 2500
 
@@ -40,11 +40,6 @@ SMALL_SHARDS = 2500
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "images")
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """A folder's files by name."""
-    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
 
 
 def test_a_folder_s_files_are_packed_byte_for_byte_in_imagefolder_s_order(

@@ -14,7 +14,7 @@ from PIL import JpegImagePlugin
 
 import fastio
 from fastio import Dataset as open_dataset
-from fastio import ImageError, PackError, Writer, _native, pack
+from fastio import Image, ImageError, PackError, Schema, Writer, _native, pack
 from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
@@ -23,7 +23,7 @@ from fastio.pack.images import (
     open_codebook,
 )
 from fastio.packed import decode_image
-from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, Image, Schema
+from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED
 from tests.pictures import (
     cmyk_jpeg,
     decoded,

@@ -13,6 +13,7 @@ from fastio import Dataset as open_dataset
 from fastio import DatasetExists, PackError, SchemaError, pack
 from fastio.packed import MANIFEST_NAME
 from tests.pictures import jpeg, write_folder
+from tests.support import contents
 
 SMALL_SHARDS = 2500
 
@@ -20,11 +21,6 @@ SMALL_SHARDS = 2500
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "images")
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """A folder's files by name."""
-    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
 
 
 def test_a_dataset_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image as Pillow
 
 from fastio import Dataset as open_dataset
-from fastio import ImageError, Writer
+from fastio import Image, ImageError, Schema, Writer
 from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
@@ -22,7 +22,7 @@ from fastio.pack.images import (
     is_image_file,
     open_codebook,
 )
-from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image, Schema
+from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW
 from tests.pictures import (
     cmyk_jpeg,
     decoded,

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastio import Writer
+from fastio import Array, Scalar, Schema, Text, Writer
 from fastio.packed import Manifest
-from fastio.schema import RECORD_COLUMN, Array, Scalar, Schema, Text
+from fastio.schema import RECORD_COLUMN
 
 FIELDS = {
     "flag": Scalar("bool"),

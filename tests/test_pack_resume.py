@@ -27,32 +27,20 @@ from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
+from tests.support import contents
 
 SHARD_SIZE = 5000
 
-# Packs, and kills itself right before the given call of a function that changes files.
+# Packs, and kills itself at a call of a function that changes files.
 KILLER = """
-import json, os, signal, sys
+import json, os, sys
 
 source, destination, kill_at, shard_size = sys.argv[1:]
-calls = 0
-
-
-def deadly(function):
-    def call(*args, **kwargs):
-        global calls
-        calls += 1
-        if calls == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-
-    return call
-
-
-for name in ("fsync", "replace", "unlink"):
-    setattr(os, name, deadly(getattr(os, name)))
 
 from fastio.pack import pack
+from tests.children import killed_at
+
+killed_at(int(kill_at))
 
 options = json.loads(os.environ.get("OPTIONS", "{}"))
 pack(source, destination, shard_size=int(shard_size), on_error="skip", workers=2, **options)
@@ -66,11 +54,6 @@ def folder(tmp_path: Path) -> Path:
     (folder / "class0" / "1.jpg").write_bytes(b"")
     (folder / "class2" / "4.jpg").write_bytes(b"text")
     return folder
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """A folder's files by name."""
-    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
 
 
 def resume(source: Any, out: Path, **options: Any) -> None:

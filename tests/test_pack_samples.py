@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from fastio import Array, Bytes, Image, Scalar, Schema, SchemaError, Text, Writer, pack
 from fastio import Dataset as open_dataset
-from fastio import SchemaError, Writer, pack
 from fastio.pack.cells import infer_schema
-from fastio.schema import Array, Bytes, Field, Image, Scalar, Schema, Text
+from fastio.schema import Field
 from tests.pictures import jpeg, picture, pixels, png
 
 

@@ -26,32 +26,20 @@ from fastio import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotF
 from fastio.cli import main
 from fastio.pack.tokens.encoders import open_encoder
 from tests.children import run_code
+from tests.support import contents
 
 WORDS = ["the", "loader", "reads", "shards", "über", "naïve", "日本", "and", "so", "on", "\n", "#"]
 
-# Packs, and kills itself right before the given call of a function that changes files.
+# Packs, and kills itself at a call of a function that changes files.
 KILLER = """
-import os, signal, sys
+import sys
 
 source, destination, tokenizer, kill_at = sys.argv[1:]
-calls = 0
-
-
-def deadly(function):
-    def call(*args, **kwargs):
-        global calls
-        calls += 1
-        if calls == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-
-    return call
-
-
-for name in ("fsync", "replace", "unlink"):
-    setattr(os, name, deadly(getattr(os, name)))
 
 from fastio.pack import pack
+from tests.children import killed_at
+
+killed_at(int(kill_at))
 
 pack(source, destination, tokenizer=tokenizer, columns=["score"], shard_size=9000, workers=2)
 """
@@ -78,10 +66,6 @@ def tokens_of(path: Path) -> list[list[int]]:
     """All documents of a packed dataset."""
     with fastio.open(path) as dataset:
         return [row.tolist() for row in dataset.gather("tokens", np.arange(len(dataset)))]
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
 
 
 def as_bytes(texts: Sequence[str]) -> list[list[int]]:

@@ -10,13 +10,9 @@ from fastio import Dataset as open_dataset
 from fastio import Image, ImageError, PackError, Scalar, Schema, Text, Writer, pack
 from fastio.packed import MANIFEST_NAME
 from tests.pictures import jpeg
+from tests.support import contents
 
 SMALL_SHARDS = 2500
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """A folder's files by name."""
-    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
 
 
 def test_a_writer_gives_the_same_shards_as_pack(tmp_path: Path) -> None:

@@ -12,19 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio import SchemaError
-from fastio.schema import (
-    DTYPES,
-    RECORD_COLUMN,
-    Array,
-    Bytes,
-    Field,
-    Image,
-    Scalar,
-    Schema,
-    Text,
-    is_fixed_width,
-)
+from fastio import Array, Bytes, Image, Scalar, Schema, SchemaError, Text
+from fastio.schema import DTYPES, RECORD_COLUMN, Field, is_fixed_width
 
 FIELDS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Image, st.sampled_from(["RGB", "L"])),

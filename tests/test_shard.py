@@ -17,11 +17,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio import FastioError, ShardCorrupt, SourceNotFound
+from fastio import Array, Bytes, FastioError, Scalar, Schema, ShardCorrupt, SourceNotFound, Text
 from fastio.packed.ipc import ALIGNMENT
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_writer import write_shard
-from fastio.schema import DTYPES, Array, Bytes, Scalar, Schema, Text
+from fastio.schema import DTYPES
 
 SCHEMA = Schema({"number": Scalar("int64"), "text": Text(), "data": Bytes()})
 

@@ -24,7 +24,7 @@ from fastio import Cache, ManifestInvalid, ShardCorrupt, StoreError
 from fastio.engine import Engine
 from fastio.stage import Blocks, Stager
 from tests.children import run_code
-from tests.servers import FaultProxy, http_folder
+from tests.servers import FaultProxy
 from tests.staging_support import (
     CROPS,
     MIB,
@@ -54,20 +54,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(root: Path) -> Reference:
     return Reference(root / "photos")
-
-
-@pytest.fixture(scope="module")
-def running(root: Path) -> Iterator[FaultProxy]:
-    with http_folder(root) as url, FaultProxy(url, seed=1) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
-    running.calm()
-    running.forget()
-    yield running
-    running.calm()
 
 
 @pytest.fixture(params=(None, 16 * MIB, 2 * MIB), ids=("memory", "cache", "small"))

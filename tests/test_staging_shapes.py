@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.utils.data import Subset
 import fastio
 from fastio import Cache, Loader, Resize
 from tests.children import in_fork
-from tests.servers import FaultProxy, http_folder
+from tests.servers import FaultProxy
 from tests.staging_support import (
     CROPS,
     MIB,
@@ -56,19 +55,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(root: Path) -> Reference:
     return Reference(root / "photos")
-
-
-@pytest.fixture(scope="module")
-def running(root: Path) -> Iterator[FaultProxy]:
-    with http_folder(root) as url, FaultProxy(url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(running: FaultProxy) -> FaultProxy:
-    running.calm()
-    running.forget()
-    return running
 
 
 @pytest.fixture(params=(None, 16 * MIB, 2 * MIB), ids=("memory", "cache", "small"))

@@ -15,8 +15,7 @@ import torch.distributed.checkpoint as dcp
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, get_worker_info
 
 import fastio
-from fastio import Loader
-from fastio.errors import StateMismatch
+from fastio import Loader, StateMismatch
 
 pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
 

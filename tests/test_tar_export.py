@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio import ImageError, PackError
+from fastio import Array, Bytes, Image, ImageError, PackError, Scalar, Schema, Text
 from fastio.pack.exporters import extensions
-from fastio.schema import Array, Bytes, Field, Image, Scalar, Schema, Text
+from fastio.schema import Field
 from tests.pictures import jpeg, png, write_folder
 from tests.tars import webdataset_samples, write_tars
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +17,7 @@ from fastio import Cache, Loader, Scalar, Schema, Tokens
 from fastio.order.order import Orders, ShardOrder
 from fastio.order.plan import Plan
 from fastio.stage import Forecast, Lookahead, Stager, StagingPlan
-from tests.servers import Answer, FaultProxy, http_folder
+from tests.servers import Answer, FaultProxy
 from tests.staging_support import piece_files
 from tests.support import open_loader
 from tests.token_support import Padding, Windows
@@ -42,19 +41,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in range(DOCS):
             writer.write({"tokens": tokens_of(row), "label": row})
     return folder
-
-
-@pytest.fixture(scope="module")
-def running(root: Path) -> Iterator[FaultProxy]:
-    with http_folder(root) as url, FaultProxy(url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(running: FaultProxy) -> FaultProxy:
-    running.calm()
-    running.forget()
-    return running
 
 
 def shard_bytes(root: Path) -> int:

@@ -16,7 +16,7 @@ from fastio.train import Options, fit
 from fastio.train.checkpoint import keep, load, restore_rng_state, rng_state, save
 from fastio.train.parallel import Place, on_main
 from fastio.train.run import Run
-from tests.train_support import TinyTask, tiny_data
+from tests.train_support import TinyTask, tiny_data, tiny_options
 
 CPU = torch.device("cpu")
 
@@ -27,8 +27,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(data: Path, folder: Path, **changes: Any) -> Options:
-    plain = {"epochs": 1, "batch_size": 8, "threads": 1, "device": "cpu", "resume": True}
-    return Options(**{"data": str(data), "checkpoint_dir": str(folder), **plain, **changes})
+    kept = {"epochs": 1, "checkpoint_dir": str(folder), "resume": True}
+    return tiny_options(data, **{**kept, **changes})
 
 
 @pytest.fixture

@@ -25,8 +25,12 @@ from tests.train_support import (
     run_apart,
     same_weights,
     tiny_data,
+    tiny_options,
+    train,
     weights_of,
 )
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +38,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_data(tmp_path_factory.mktemp("tiny") / "data", 60)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def options(data: Path, **changes: Any) -> Options:
     """Seven steps an epoch, three epochs."""
-    plain = {"epochs": 3, "batch_size": 8, "log_every": 2, "threads": 1, "device": "cpu"}
-    return Options(**{"data": str(data), **plain, **changes})
-
-
-def train(given: Options, *monitors: Monitor, dropout: float = 0.3) -> Result:
-    return fit(TinyTask(given, dropout), given, *monitors)
+    return tiny_options(data, **{"epochs": 3, **changes})
 
 
 def timeless(result: Result) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from fastio.train import Options, Result, fit
+from fastio.train import Options, fit
 from fastio.train.checkpoint import load
 from fastio.train.kinds import image_task
 from fastio.train.monitor import Monitor
@@ -28,6 +28,8 @@ from tests.train_support import (
     run_apart,
     same_weights,
     tiny_data,
+    tiny_options,
+    train,
     weights_of,
 )
 
@@ -41,13 +43,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(data: Path, folder: Path | None, **changes: Any) -> Options:
-    plain = {"epochs": 2, "batch_size": 8, "log_every": 2, "threads": 1, "device": "cpu"}
     kept = {} if folder is None else {"checkpoint_dir": str(folder), "resume": True}
-    return Options(**{"data": str(data), **plain, **kept, "checkpoint_every": 1, **changes})
-
-
-def train(given: Options, *monitors: Monitor) -> Result:
-    return fit(TinyTask(given, 0.3), given, *monitors)
+    return tiny_options(data, **{"epochs": 2, **kept, "checkpoint_every": 1, **changes})
 
 
 class Rates(Monitor):

@@ -17,7 +17,7 @@ import fastio
 from fastio.train import Options, fit
 from fastio.train.monitor import TensorBoard, Visdom
 from fastio.train.progress import Bar, Usage, _count, _readable, _utilisation, allocator_advice
-from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
+from tests.train_support import Crash, CrashAt, TinyTask, tiny_data, tiny_options
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(data: Path, **changes: Any) -> Options:
-    plain = {"epochs": 2, "batch_size": 8, "log_every": 1, "threads": 1, "device": "cpu"}
-    return Options(**{"data": str(data), "val": str(data), **plain, **changes})
+    return tiny_options(data, **{"epochs": 2, "log_every": 1, "val": str(data), **changes})
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

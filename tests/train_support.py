@@ -66,6 +66,17 @@ class TinyTask(Task):
         return {"width": self.width}
 
 
+def tiny_options(data: Path, **changes: Any) -> Options:
+    """Options for the task, whose epoch is as many steps as the data has eights of rows."""
+    plain = {"batch_size": 8, "log_every": 2, "threads": 1, "device": "cpu"}
+    return Options(**{"data": str(data), **plain, **changes})
+
+
+def train(given: Options, *monitors: Monitor, dropout: float = 0.3) -> Result:
+    """Trains on the task."""
+    return fit(TinyTask(given, dropout), given, *monitors)
+
+
 def tiny_data(path: Path, rows: int, seed: int = 0) -> Path:
     """A packed dataset for the task."""
     numbers = np.random.default_rng(seed).standard_normal((rows, 6), np.float32)

@@ -46,7 +46,7 @@ from fastio.sources.torch_dataset import (
     is_iterable_dataset,
     single_sample,
 )
-from fastio.sources.torch_rows import torch_rows
+from fastio.sources.torch_rows import TorchRows, torch_rows
 from fastio.stage import staged
 from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
 from fastio.store import is_remote
@@ -92,6 +92,7 @@ class Request:
         cache: cache for recoded images, and for the sources of a mix that are paths.
         auto_threads: whether `num_workers` is "auto".
         by_rows: whether any row may be read at any time, because several datasets are loaded.
+        found: the rows of the dataset, if it is one of torch and was looked at before.
     """
 
     dataset: Any
@@ -106,6 +107,7 @@ class Request:
     cache: Cache | str | os.PathLike[str] | None = None
     auto_threads: bool = False
     by_rows: bool = False
+    found: TorchRows | None = None
 
 
 def make_feed(request: Request) -> Feed:
@@ -213,9 +215,10 @@ def _placed(
 
 def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
     """Returns a request for the picked rows of a dataset, if the native path supports it."""
-    in_memory = as_rows(inner) is None and not isinstance(torch_rows(inner), Slow)
-    if as_rows(inner) is not None or in_memory:
-        return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
+    found = torch_rows(inner) if as_rows(inner) is None else None
+    if not isinstance(found, Slow):
+        sampling = replace(request.sampling, picked=picked)
+        return replace(request, dataset=inner, sampling=sampling, found=found)
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
         return replace(request, dataset=inner.select(picked, keep_in_memory=True))
     return request
@@ -322,7 +325,7 @@ def _native_source(
     if rows is not None:
         tensors = rows.tensor_fields
         return rows, {}, SampleForm(tensors=tensors) if tensors else None
-    found = torch_rows(request.dataset)
+    found = request.found or torch_rows(request.dataset)
     if isinstance(found, Slow):
         return found
     if not found.count:
@@ -455,11 +458,7 @@ def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
     if request.device is not None and request.device.type == "cuda":
         workers = replace(workers, pin_memory=True)  # or copies would wait for one another
     return TorchFeed(
-        request.dataset,
-        request.sampling,
-        workers,
-        transforms=request.transforms,
-        slow=slow,
+        request.dataset, request.sampling, workers, transforms=request.transforms, slow=slow
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
-
-import xxhash
 
 from fastio.feed.arguments import check_shuffled
 from fastio.feed.base import Feed
@@ -17,7 +16,7 @@ from fastio.sources.torch_dataset import Slow, WorkerSettings
 from fastio.sources.torch_rows import torch_rows
 from fastio.stats import Stats
 from fastio.transforms import from_pipeline
-from fastio.views.subsets import parts_of
+from fastio.views.subsets import inside
 
 
 class CurrentFeed:
@@ -61,13 +60,14 @@ class CurrentFeed:
         Returns:
             The counters of the feed before; None if nothing has changed.
         """
-        wanted = workers, _dataset_settings(self._request.dataset)
-        if wanted == self._made_for:
+        dataset = self._request.dataset
+        if (workers, _dataset_settings(dataset, lambda given: given)) == self._made_for:
             return None
         request = replace(self._request, workers=workers)
         before, feed = self.feed, make_feed(request)
         feed.warn()
-        self.feed, self._request, self._made_for = feed, request, wanted
+        self.feed, self._request = feed, request
+        self._made_for = workers, _dataset_settings(dataset)
         stats = before.stats()
         if in_use:
             self._replaced.append(before)
@@ -97,16 +97,20 @@ class CurrentFeed:
         self.tuner = make_tuner(self.feed) if state["tuner"] else None
 
 
-def _dataset_settings(dataset: Any) -> Any:
+def _dataset_settings(dataset: Any, keep: Callable[[list[Any]], list[Any]] = list) -> Any:
     """Returns the settings of a dataset that may change after a loader is made and affect reading.
 
     The results of two calls (transforms, places of arrays, formats, ...) compare equal if nothing
     changed in between.
+
+    Args:
+        dataset: the dataset.
+        keep: copies a list that the user may change in place, or returns it as it is, for a result
+            that is compared at once.
     """
-    parts, picked = parts_of(dataset)
-    if len(parts) > 1 or parts[0] is not dataset:  # the user may change indices in place
-        indices = 0 if picked is None else xxhash.xxh3_64_intdigest(picked.tobytes())
-        return indices, [_dataset_settings(part) for part in parts]
+    indices, parts = inside(dataset, keep)
+    if len(parts) > 1 or parts[0] is not dataset:
+        return indices, [_dataset_settings(part, keep) for part in parts]
     if is_hugging_face(dataset):
         return getattr(dataset, "format", None)
     rows = torch_rows(dataset)

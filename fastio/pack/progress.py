@@ -4,34 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.text import Text
-
-
-class _RateColumn(ProgressColumn):
-    """Shows the rate in units per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self._unit = unit
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self._unit}/s")
+from typing import Any
 
 
 @contextmanager
@@ -49,20 +22,39 @@ def progress_bar(
     Returns:
         A function to call with the number of units that are done since it was last called.
     """
-    counts: list[ProgressColumn] = []
-    if unit == "bytes":
-        counts = [BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn()]
-    elif unit is not None:
-        counts = [BarColumn(), MofNCompleteColumn(), _RateColumn(unit)]
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        *counts,
-        TimeElapsedColumn(),
-        *([] if unit is None else [TimeRemainingColumn()]),
-        console=Console(stderr=True),
-        disable=not shown,
-    )
+    if not shown:
+        yield lambda count: None
+        return
+    progress = _bar(unit)
     with progress:
         task = progress.add_task(label, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+def _bar(unit: str | None) -> Any:
+    # rich takes a tenth of the time in which fastio is imported, and most processes show no bar.
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
+
+    class Rate(rich.ProgressColumn):
+        """Shows the rate in units per second."""
+
+        def render(self, task: rich.Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f} {unit}/s")
+
+    counts: list[rich.ProgressColumn] = []
+    if unit == "bytes":
+        size = rich.DownloadColumn(binary_units=True)
+        counts = [rich.BarColumn(), size, rich.TransferSpeedColumn()]
+    elif unit is not None:
+        counts = [rich.BarColumn(), rich.MofNCompleteColumn(), Rate()]
+    return rich.Progress(
+        rich.SpinnerColumn(),
+        rich.TextColumn("{task.description}"),
+        *counts,
+        rich.TimeElapsedColumn(),
+        *([] if unit is None else [rich.TimeRemainingColumn()]),
+        console=Console(stderr=True),
+    )

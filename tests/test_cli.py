@@ -21,7 +21,6 @@ from fastio import Array, Bytes, Image, Scalar, Schema, Text, Writer, pack
 from fastio import Dataset as open_dataset
 from fastio.cli import main
 from fastio.cli.command import descriptions
-from fastio.cli.common import readable_bytes
 from tests.pictures import jpeg, pixels, write_folder
 
 
@@ -472,15 +471,6 @@ def test_help_names_every_command() -> None:
     for command in ("pack", "info", "verify", "show", "export"):
         assert command in out
         assert run(command, "--help")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 bytes"), (1, "1 byte"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (14094278, "13.4 MiB"),
-     (5 << 30, "5.0 GiB"), (1 << 50, "1024.0 TiB")],
-)  # fmt: skip
-def test_sizes_are_written_for_people(nbytes: int, text: str) -> None:
-    assert readable_bytes(nbytes) == text
 
 
 def fastio(*arguments: Any, script: str = "") -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fastio.diagnose import words
+from fastio.runtime.sizes import size_text
 
 X = words.TIMES
 NAN = float("nan")
@@ -92,6 +93,7 @@ def test_times(value: float, text: str) -> None:
     ("value", "text"),
     [
         (0, "0 bytes"),
+        (1, "1 byte"),
         (512, "512 bytes"),
         (999.6, "1.00 kB"),
         (109_600, "110 kB"),
@@ -99,7 +101,7 @@ def test_times(value: float, text: str) -> None:
     ],
 )
 def test_size(value: float, text: str) -> None:
-    assert words.size(value) == text
+    assert size_text(value) == text
 
 
 @pytest.mark.parametrize("write", [words.rate, words.percent, words.times, words.accuracy])

@@ -10,8 +10,9 @@ import typer
 
 from fastio.cache import Cache, CacheStatus, Removed, check_is_cache
 from fastio.cli.command import EXIT_FAILED, Given, Output, Written, command
-from fastio.cli.common import counted, line, readable_bytes
+from fastio.cli.common import counted, line
 from fastio.pack.progress import progress_bar
+from fastio.runtime.sizes import size_text
 from fastio.sources import open as open_data
 from fastio.stage import WarmReport
 from fastio.stage import warm as warm_dataset
@@ -73,7 +74,7 @@ def prune(folder: Given, given: Given, quiet: bool = False) -> Output:
     """Delete the least recently used data until the cache has a given size; data in use stays."""
     with _opened(folder) as opened:
         removed = opened.prune(**given)
-        left = readable_bytes(opened.status().bytes)
+        left = size_text(opened.status().bytes)
     return _deleted(folder, removed, f", {left} left")
 
 
@@ -124,10 +125,10 @@ def _status_lines(found: CacheStatus) -> Iterator[str]:
     rate = "nothing requested yet" if found.hit_rate is None else f"{found.hit_rate:.1%}"
     yield line("cache", found.path)
     yield line("holds", f"{_pieces(found.pieces, found.bytes)}{claims}")
-    yield line("disk", f"{readable_bytes(found.free_bytes)} free")
+    yield line("disk", f"{size_text(found.free_bytes)} free")
     yield line("open in", f"{found.processes} other process{'' if found.processes == 1 else 'es'}")
     yield line("hit rate", f"{rate} ({found.hits:,} hits, {found.misses:,} misses)")
-    yield line("fetched", readable_bytes(found.fetched_bytes))
+    yield line("fetched", size_text(found.fetched_bytes))
     yield line("evicted", counted(found.evicted, "piece"))
     yield line("damaged", counted(found.damaged, "piece"))
     if found.tar_indexes:
@@ -139,14 +140,14 @@ def _status_lines(found: CacheStatus) -> Iterator[str]:
 
 
 def _pieces(count: int, nbytes: int) -> str:
-    return f"{counted(count, 'piece')}, {readable_bytes(nbytes)}"
+    return f"{counted(count, 'piece')}, {size_text(nbytes)}"
 
 
 def _warm_summary(report: WarmReport) -> str:
-    rate = readable_bytes(round(report.bytes_fetched / max(report.seconds, 1e-3)))
+    rate = size_text(round(report.bytes_fetched / max(report.seconds, 1e-3)))
     part = "all" if report.complete else f"{report.rows_staged:,} of"
     return (
         f"{part} {counted(report.rows, 'sample')} of {report.url}, "
-        f"{readable_bytes(report.bytes)}; {readable_bytes(report.bytes_fetched)} fetched in "
+        f"{size_text(report.bytes)}; {size_text(report.bytes_fetched)} fetched in "
         f"{report.seconds:.1f} s ({rate}/s)"
     )

@@ -61,18 +61,6 @@ def _finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def readable_bytes(nbytes: int) -> str:
-    """Returns a size in readable form: "512 bytes", "13.4 MiB"."""
-    if nbytes < 1024:
-        return "1 byte" if nbytes == 1 else f"{nbytes} bytes"
-    size = float(nbytes)
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} TiB"
-
-
 def counted(count: int, noun: str) -> str:
     """Returns a count with its noun in the singular or with an s: "1 shard", "1,200 shards"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastio.cli.command import Given, Output, Written, command
-from fastio.cli.common import counted, readable_bytes
+from fastio.cli.common import counted
 from fastio.cli.parsing import parse_rows
 from fastio.pack.export import export as export_images
+from fastio.runtime.sizes import size_text
 from fastio.sources import open as open_data
 
 _ROWS = Written(metavar="A:B", syntax="Rows A to B - 1; A or B may be omitted.", parse=parse_rows)
@@ -22,7 +23,7 @@ def export(
     """Write the images of a packed dataset to files, or the whole dataset to WebDataset tars."""
     with open_data(given.pop("dataset"), storage_options=storage_options) as dataset:
         report = export_images(dataset, **given, progress=not quiet)
-    images, size = counted(report.images, "image"), readable_bytes(report.bytes)
+    images, size = counted(report.images, "image"), size_text(report.bytes)
     index = "" if report.index is None else f", and {report.index}"
     tars = f" in {counted(report.tars, 'tar')}" if report.tars else ""
     summary = f"{given['dst']}: {images}, {size}{tars}{index}, in {report.seconds:.1f} s"

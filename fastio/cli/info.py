@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastio.cli.command import Given, Output, command
-from fastio.cli.common import cell, counted, line, new_table, readable_bytes
+from fastio.cli.common import cell, counted, line, new_table
+from fastio.runtime.sizes import size_text
 from fastio.sources import describe
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield line("samples", "known after all rows are read" if rows is None else f"{rows:,}")
     for files in ("shards", "tars", "files"):
         if files in found:
-            yield line(files, f"{found[files]:,}, {readable_bytes(nbytes or 0)}")
+            yield line(files, f"{found[files]:,}, {size_text(nbytes or 0)}")
     if "bytes_per_sample" in found:
-        yield line("a sample", readable_bytes(round(found["bytes_per_sample"])))
+        yield line("a sample", size_text(round(found["bytes_per_sample"])))
     if found.get("row_groups") is not None:
         yield line("row groups", f"{found['row_groups']:,}")
     if found.get("created_by"):
@@ -136,7 +137,7 @@ def _columns_table(columns: list[dict[str, Any]]) -> Table:
         if stored:
             cells += [", ".join(column["compression"]), _encoding(column["encodings"])]
             sizes = column["bytes"], column["uncompressed_bytes"]
-            cells += ["" if size is None else readable_bytes(size) for size in sizes]
+            cells += ["" if size is None else size_text(size) for size in sizes]
             cells.append(_number(column["nulls"]))
         table.add_row(*map(cell, cells))
     return table

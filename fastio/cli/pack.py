@@ -8,7 +8,7 @@ from dataclasses import replace
 from typer import BadParameter
 
 from fastio.cli.command import STANDARD, Given, Output, Written, command
-from fastio.cli.common import counted, readable_bytes
+from fastio.cli.common import counted
 from fastio.cli.parsing import (
     parse_conditions,
     parse_names,
@@ -17,6 +17,7 @@ from fastio.cli.parsing import (
 )
 from fastio.pack.api import PackReport, parse_size
 from fastio.pack.api import pack as pack_samples
+from fastio.runtime.sizes import size_text
 from fastio.sources import find
 
 
@@ -78,7 +79,7 @@ def pack(given: Given, quiet: bool = False) -> Output:
 
 def _summary(report: PackReport) -> str:
     shards = counted(report.shards, "shard")
-    made = f"{shards}, {readable_bytes(report.bytes)}, packed in {report.seconds:.1f} s"
+    made = f"{shards}, {size_text(report.bytes)}, packed in {report.seconds:.1f} s"
     if report.tokens is None:
         skipped = f"; {counted(len(report.skipped), 'bad one')} skipped" if report.skipped else ""
         return f"{counted(report.rows, 'sample')} in {made}{skipped}"

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from fastio.cli.command import EXIT_FAILED, Given, Output, command
-from fastio.cli.common import counted, readable_bytes
+from fastio.cli.common import counted
 from fastio.pack.progress import progress_bar
+from fastio.runtime.sizes import size_text
 from fastio.sources import Findings, check
 
 
@@ -81,5 +82,5 @@ def _all_well(found: Findings) -> str:
         holds = f"all headers are sound, and {samples} have the same fields"
     if found.kind == "file":
         holds = f"all {counted(found.rows, 'row')} can be read"
-    size = f"{counted(found.files, found.kind)}, {readable_bytes(found.nbytes)}"
+    size = f"{counted(found.files, found.kind)}, {size_text(found.nbytes)}"
     return f"{found.path}: {size}: {holds}{decoded}"

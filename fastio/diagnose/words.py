@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from fastio.diagnose.facts import StepFacts, spent
+from fastio.runtime.sizes import decimals, three_digits
 from fastio.shown import shown
 
 NO_FINDINGS = "Nothing was found that would make an epoch shorter."
@@ -69,7 +70,7 @@ def seconds_like(value: float | None, largest: float) -> str:
     unit, scale = next(
         ((unit, scale) for unit, scale, until in _UNITS if largest < until), ("h", _HOUR)
     )
-    return f"{value / scale:,.{_decimals(largest / scale)}f} {unit}"
+    return f"{value / scale:,.{decimals(largest / scale)}f} {unit}"
 
 
 def rate(value: float | None) -> str:
@@ -77,8 +78,8 @@ def rate(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     if value >= 999_500:
-        return f"{_three_digits(value / 1e6)} M"
-    return _three_digits(value)
+        return f"{three_digits(value / 1e6)} M"
+    return three_digits(value)
 
 
 def percent(value: float | None) -> str:
@@ -116,25 +117,8 @@ def steps_line(steps: Iterable[StepFacts]) -> str:
     parts = []
     for kind in kinds:
         these = [step for step in found if step.kind == kind]
-        names = [f"{step.name} {_three_digits(step.seconds * 1e3)}" for step in these]
+        names = [f"{step.name} {three_digits(step.seconds * 1e3)}" for step in these]
         told = f" ({', '.join(names)})" if kind in ("augment", "python") else ""
         kind_name = "your functions" if kind == "python" else kind
-        parts.append(f"{kind_name} {_three_digits(spent(these) * 1e3)} ms{told}")
+        parts.append(f"{kind_name} {three_digits(spent(these) * 1e3)} ms{told}")
     return ", ".join(parts)
-
-
-def size(nbytes: float) -> str:
-    """Returns bytes in powers of 1000: "109 kB", "5.48 GB"."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= scale * 0.9995:
-            return f"{_three_digits(nbytes / scale)} {unit}"
-    return f"{nbytes:.0f} bytes"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.{_decimals(value)}f}"
-
-
-def _decimals(value: float) -> int:
-    """Returns the number of decimals that make three digits; 0 for zero."""
-    return 0 if value >= 99.95 or value == 0 else 1 if value >= 9.995 else 2

@@ -24,3 +24,21 @@ def size_in_bytes(size: int | str) -> int:
     if nbytes < 1:
         raise ValueError(f"{size!r} is not a size: give bytes, or text such as '64MiB' or '1GB'")
     return nbytes
+
+
+def size_text(nbytes: float) -> str:
+    """Returns bytes in powers of 1000, with three digits: "1 byte", "109 kB", "5.48 GB"."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale * 0.9995:
+            return f"{three_digits(nbytes / scale)} {unit}"
+    return f"{nbytes:.0f} byte{'' if round(nbytes) == 1 else 's'}"
+
+
+def three_digits(value: float) -> str:
+    """Returns a number of at least 0 with three digits, or with all those before the point."""
+    return f"{value:,.{decimals(value)}f}"
+
+
+def decimals(value: float) -> int:
+    """Returns the number of decimals that make three digits; 0 for zero."""
+    return 0 if value >= 99.95 or value == 0 else 1 if value >= 9.995 else 2

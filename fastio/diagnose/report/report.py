@@ -15,6 +15,7 @@ from fastio.diagnose.options import Use
 from fastio.diagnose.report.plots import Figure, figures, ladder_figure
 from fastio.diagnose.report.tables import RUN_NAMES, Table, all_tables, ladder_table
 from fastio.diagnose.rules.rule import Texts
+from fastio.runtime.sizes import size_text
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def remarks(measured: Measured) -> tuple[str, ...]:
         found.append(f"A DataLoader worker takes for one sample: {steps}.")
     if measured.memory is not None:
         peak, free = (
-            words.size(nbytes)
+            size_text(nbytes)
             for nbytes in (measured.memory.peak_rss_bytes, measured.memory.available_bytes)
         )
         found.append(f"Peak resident memory: {peak}; {free} were available at the start.")
@@ -263,7 +264,7 @@ def dataset_line(dataset: DataFacts) -> str:
     if dataset.kind == "packed" and dataset.codec:
         kind = f"packed as {words.clean(dataset.codec)}"
     place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
-    amount = f"{words.counted(dataset.rows, dataset.noun)}, {words.size(dataset.nbytes)}"
+    amount = f"{words.counted(dataset.rows, dataset.noun)}, {size_text(dataset.nbytes)}"
     return f"{kind}, {amount}, {place[dataset.storage]}"
 
 
@@ -284,7 +285,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
 def machine_line(machine: MachineFacts) -> str:
     """Returns the machine in one line: processor, cores, memory, torch, device."""
     cores = words.counted(machine.cores, "cores")
-    memory = f"{words.size(machine.memory_bytes)} memory"
+    memory = f"{size_text(machine.memory_bytes)} memory"
     parts = (machine.cpu, cores, machine.simd, memory, f"torch {machine.torch}", machine.device)
     return ", ".join(words.clean(part) for part in parts if part)
 

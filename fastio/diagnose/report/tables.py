@@ -19,6 +19,7 @@ from fastio.diagnose.measured import (
     Rung,
     Stage,
 )
+from fastio.runtime.sizes import size_text
 
 RUN_NAMES: dict[PhaseName, str] = {
     "compute": "model alone",
@@ -211,7 +212,7 @@ def busy_table(measured: Measured) -> Table:
         return lambda run: words.seconds(spent(run) or None)
 
     def size(nbytes: int) -> str:
-        return words.size(nbytes) if nbytes else words.NOTHING
+        return size_text(nbytes) if nbytes else words.NOTHING
 
     columns: Columns = {
         "run": lambda run: RUN_NAMES[run.name],

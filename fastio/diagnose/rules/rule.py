@@ -15,6 +15,7 @@ from typing import Any
 from fastio.diagnose import words
 from fastio.diagnose.costs import Costs, Unknown, known
 from fastio.diagnose.findings import Culprit, Finding
+from fastio.runtime.sizes import size_text
 
 _COUNTED = ("cores", "files", "threads", "workers")
 
@@ -90,7 +91,7 @@ class Texts(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         """Returns a value as text: "size" of bytes, "seconds", or a count with its noun."""
         if format_spec in ("size", "seconds"):
-            return {"size": words.size, "seconds": words.seconds}[format_spec](value)
+            return {"size": size_text, "seconds": words.seconds}[format_spec](value)
         if format_spec in _COUNTED:
             return words.counted(value, format_spec)
         return super().format_field(value, format_spec)

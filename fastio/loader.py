@@ -25,10 +25,10 @@ from fastio.engine.ragged import Form
 from fastio.errors import LoaderClosed
 from fastio.feed.arguments import check_arguments, check_names, given_ranks, open_named
 from fastio.feed.base import Asked, BatchInfo, Feed
-from fastio.feed.choose import Request
 from fastio.feed.current import CurrentFeed
 from fastio.feed.epochs import Epochs
 from fastio.feed.iterator import LoaderIterator, step_draw
+from fastio.feed.request import Request
 from fastio.feed.samplers import LikeDataLoader, own_arguments
 from fastio.feed.seeds import ranks_of, warn_unsharded
 from fastio.order.sampling import OrderName, Ranks, Sampling

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import Cache
-from fastio.device import Device, has_pinned_memory
-from fastio.engine import EngineSettings, OnError
-from fastio.engine.ragged import Form, Forms
+from fastio.device import has_pinned_memory
+from fastio.engine import EngineSettings
+from fastio.engine.ragged import Forms
 from fastio.errors import SchemaError, TransformError
 from fastio.feed.arguments import cache_for, refuse_cache
 from fastio.feed.base import Feed
@@ -23,6 +23,7 @@ from fastio.feed.fields import FieldTransforms, as_list
 from fastio.feed.mixed import ConcatFeed, MixFeed
 from fastio.feed.native import NativeFeed
 from fastio.feed.per_sample import ProcessSettings
+from fastio.feed.request import Request
 from fastio.feed.row_groups import TableFeed, table_memory
 from fastio.feed.seeds import drawn_by
 from fastio.feed.tuning import first_threads, most_threads
@@ -41,12 +42,11 @@ from fastio.sources.hugging_face.sources import (
 from fastio.sources.registry import as_rows
 from fastio.sources.torch_dataset import (
     Slow,
-    WorkerSettings,
     image_files,
     is_iterable_dataset,
     single_sample,
 )
-from fastio.sources.torch_rows import TorchRows, torch_rows
+from fastio.sources.torch_rows import torch_rows
 from fastio.stage import staged
 from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
 from fastio.store import is_remote
@@ -81,33 +81,6 @@ _FOR_COLLATE = (
     "columns and the values for nulls that you want, fastio.open(dataset, columns=[...], "
     "nulls={...}): collate_fn then gets fastio's values."
 )
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of a `Loader`, with their meaning there.
-
-    Attributes:
-        dataset: a dataset object; paths are opened before.
-        cache: cache for recoded images, and for the sources of a mix that are paths.
-        auto_threads: whether `num_workers` is "auto".
-        by_rows: whether any row may be read at any time, because several datasets are loaded.
-        found: the rows of the dataset, if it is one of torch and was looked at before.
-    """
-
-    dataset: Any
-    sampling: Sampling
-    workers: WorkerSettings
-    transforms: Any
-    device: Device | None
-    on_error: OnError
-    fields: tuple[str, ...] | None
-    channels_last: bool
-    ragged: Form | Mapping[str, Form] | None = None
-    cache: Cache | str | os.PathLike[str] | None = None
-    auto_threads: bool = False
-    by_rows: bool = False
-    found: TorchRows | None = None
 
 
 def make_feed(request: Request) -> Feed:

@@ -9,7 +9,8 @@ from typing import Any
 
 from fastio.feed.arguments import check_shuffled
 from fastio.feed.base import Feed
-from fastio.feed.choose import Request, make_feed
+from fastio.feed.choose import make_feed
+from fastio.feed.request import Request
 from fastio.feed.tuning import ThreadTuner, make_tuner
 from fastio.sources.hugging_face.sources import is_hugging_face
 from fastio.sources.torch_dataset import Slow, WorkerSettings

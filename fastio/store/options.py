@@ -186,12 +186,7 @@ def _s3(options: dict[str, Any], settings: Settings) -> None:
             settings.config[_S3_CLIENT[key]] = value
         else:
             raise Untranslatable(f"client_kwargs[{key!r}]")
-    for key, value in options.items():
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            raise Untranslatable(key)
-        settings.config[_S3.get(key, key)] = value
+    _plain(options, settings, _S3)
     if not _s3_credentials_are_known(settings.config):
         raise Untranslatable("credentials in ~/.aws, which botocore reads and obstore does not")
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastio.cache import Cache
 from fastio.device import has_pinned_memory
 from fastio.engine import EngineSettings
 from fastio.engine.ragged import Forms

@@ -150,7 +150,7 @@ def count_crops(level: str, codec: str, photos: Sequence[Path], crops: int) -> d
     counted = []
     for number in (1, 1 + crops):
         out = BUILD / f"count-{number}"
-        command = [program, level, codec, codebook, str(number)]
+        command: list[str | Path] = [program, level, codec, codebook, str(number)]
         said = run(
             ["qemu-aarch64", "-plugin", f"{plugin},out={out}", *command],
             "".join(f"{path.resolve()}\n" for path in photos),
@@ -180,7 +180,7 @@ def count(folder: Path, number: int, crops: int, most: int) -> int:
         sys.exit(f"arm: {folder} has no subfolders with JPEG files")
     for codec in ("blocks", "jpeg"):
         totals = []
-        for level in ("portable", "best"):
+        for level in ("portable", "neon"):
             counts = count_crops(level, codec, photos, crops)
             print_counts(counts, most)
             totals.append(sum(counts.values()))

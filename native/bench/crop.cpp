@@ -3,7 +3,7 @@
 //
 //   crop LEVEL blocks|jpeg CODEBOOK CROPS < paths of JPEG files, one a line
 //
-// LEVEL is "portable" or "best". Crops are RandomResizedCrop(224) with a flip, their
+// LEVEL is "portable", "neon", "avx2", ... Crops are RandomResizedCrop(224) with a flip, their
 // seeds fixed. What is done once a photo (encoding its record) does not depend on CROPS: the
 // difference between two runs is what crops take.
 #include <cstdio>
@@ -115,8 +115,9 @@ std::uint32_t decode_crops(const std::vector<Photo>& photos, Codec codec, const 
 }
 
 void force(const std::string& name) {
-  if (name != "portable" && name != "best") fail("LEVEL is portable or best");
-  simd_force(name == "best" ? simd_best() : Simd::portable);
+  for (const SimdLevel& level : simd_levels())
+    if (level.name == name) return simd_force(level.features);
+  fail("this machine has no instruction sets of the name " + name);
 }
 
 }  // namespace

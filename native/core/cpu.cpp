@@ -7,15 +7,17 @@
 #ifdef FASTIO_X86
 #include <cpuid.h>
 #endif
+#ifdef FASTIO_ARM64
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace fastio {
 namespace {
 
 constexpr SimdLevel kLevels[] = {
-    {"portable", Simd::portable},
-    {"avx2", Simd::avx2},
-    {"avx512bw", Simd::avx512bw},
-    {"avx512", Simd::avx512},
+    {"portable", Simd::portable}, {"avx2", Simd::avx2}, {"avx512bw", Simd::avx512bw},
+    {"avx512", Simd::avx512},     {"neon", Simd::neon},
 };
 
 #ifdef FASTIO_X86
@@ -49,6 +51,11 @@ Simd detect() {
     features |= kAvx512;
   return {features};
 }
+
+#elif defined(FASTIO_ARM64)
+
+// NEON is part of the architecture; the CRC instructions are from ARMv8.1 on.
+Simd detect() { return getauxval(AT_HWCAP) & HWCAP_CRC32 ? Simd::neon : Simd::portable; }
 
 #else
 

@@ -12,12 +12,14 @@
 namespace fastio {
 
 // What a kernel may need, as bits. Files named *_avx2.cpp, *_avx512bw.cpp and *_avx512.cpp are
-// compiled for kAvx2, kAvx512bw and kAvx512 (CMakeLists.txt), of which each includes those before.
+// compiled for kAvx2, kAvx512bw and kAvx512 (CMakeLists.txt), of which each includes those before;
+// files named *_neon.cpp for kNeon.
 enum Feature : unsigned {
   kAvx2 = 1,      // AVX2, BMI1, BMI2, FMA, F16C, LZCNT and POPCNT
   kPdep = 2,      // pdep and pext are not microcode: BMI2, but for AMD before Zen 3
   kAvx512bw = 4,  // AVX-512 F, BW, VL and DQ: Skylake-X, Cascade Lake
   kAvx512 = 8,    // and VBMI, VNNI and VPCLMULQDQ: Ice Lake, Zen 4
+  kNeon = 16,     // 64-bit ARM with NEON and the CRC instructions
 };
 
 // A set of features.
@@ -28,12 +30,13 @@ struct Simd {
   friend constexpr bool operator==(Simd, Simd) = default;
 
   // Those of the main kinds of processors.
-  static const Simd portable, avx2, avx512bw, avx512;
+  static const Simd portable, avx2, avx512bw, avx512, neon;
 };
 inline constexpr Simd Simd::portable{};
 inline constexpr Simd Simd::avx2{kAvx2 | kPdep};
 inline constexpr Simd Simd::avx512bw{Simd::avx2.features | kAvx512bw};
 inline constexpr Simd Simd::avx512{Simd::avx512bw.features | kAvx512};
+inline constexpr Simd Simd::neon{kNeon};
 
 // All that this processor and its operating system support.
 Simd simd_best();

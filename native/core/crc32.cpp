@@ -4,6 +4,9 @@
 
 #include <array>
 
+#include "cpu.h"
+#include "crc32c_kernels.h"
+
 namespace fastio {
 namespace {
 
@@ -24,10 +27,7 @@ constexpr std::array<Table, 8> make_tables() {
 
 constexpr std::array<Table, 8> kTables = make_tables();
 
-}  // namespace
-
-std::uint32_t crc32(const std::uint8_t* data, std::size_t size) {
-  std::uint32_t state = ~0u;
+std::uint32_t update_portable(std::uint32_t state, const std::uint8_t* data, std::size_t size) {
   for (; size >= 8; data += 8, size -= 8) {
     std::uint32_t next = 0;
     for (std::size_t i = 0; i < 4; ++i)
@@ -35,7 +35,18 @@ std::uint32_t crc32(const std::uint8_t* data, std::size_t size) {
     state = next;
   }
   for (; size; ++data, --size) state = state >> 8 ^ kTables[0][(state & 255) ^ *data];
-  return ~state;
+  return state;
+}
+
+}  // namespace
+
+std::uint32_t crc32(const std::uint8_t* data, std::size_t size) {
+  static constexpr Choice<UpdateKernel*> kChoices[] = {
+#ifdef FASTIO_ARM64
+      {kNeon, crc32_update_neon},
+#endif
+      {0, update_portable}};
+  return ~choose(kChoices)(~0u, data, size);
 }
 
 }  // namespace fastio

@@ -106,6 +106,9 @@ std::uint32_t crc32c(const std::uint8_t* data, std::size_t size) {
       {kAvx512, crc32c_update_avx512},
       {kAvx2, update_sse42},
 #endif
+#ifdef FASTIO_ARM64
+      {kNeon, crc32c_update_neon},
+#endif
       {0, update_portable}};
   return ~choose(kChoices)(~0u, data, size);
 }

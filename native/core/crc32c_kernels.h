@@ -1,4 +1,4 @@
-// Between crc32c.cpp and its kernels: plain functions.
+// Between crc32c.cpp and crc32.cpp and their kernels: plain functions.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,10 @@ using UpdateKernel = std::uint32_t(std::uint32_t state, const std::uint8_t* data
 
 #ifdef FASTIO_X86
 UpdateKernel crc32c_update_avx512;
+#endif
+#ifdef FASTIO_ARM64
+UpdateKernel crc32c_update_neon;
+UpdateKernel crc32_update_neon;
 #endif
 
 }  // namespace fastio

@@ -34,6 +34,9 @@ constexpr Choice<ExpandKernel*> kExpand[] = {
     {kAvx512bw | kPdep, expand_avx512bw},
     {kAvx2 | kPdep, expand_avx2},
 #endif
+#ifdef FASTIO_ARM64
+    {kNeon, expand_neon},
+#endif
     {0, expand_portable}};
 
 constexpr Choice<DcKernel*> kDcDifferences[] = {
@@ -49,6 +52,9 @@ constexpr Choice<SumKernel*> kSum[] = {
     {kAvx512, sum_avx512},
     {kAvx512bw, sum_avx512bw},
     {kAvx2, sum_avx2},
+#endif
+#ifdef FASTIO_ARM64
+    {kNeon, sum_neon},
 #endif
     {0, sum_portable}};
 

@@ -49,5 +49,9 @@ SumKernel sum_avx2;
 SumKernel sum_avx512bw;
 SumKernel sum_avx512;
 #endif
+#ifdef FASTIO_ARM64
+ExpandKernel expand_neon;
+SumKernel sum_neon;
+#endif
 
 }  // namespace fastio

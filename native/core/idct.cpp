@@ -18,6 +18,9 @@ constexpr Choice<Kernels> kChoices[] = {
     {kAvx512bw, {idct8_avx512bw, idct4_avx512bw, idct2_avx512bw}},
     {kAvx2, {idct8_avx2, idct4_avx2, idct2_avx2}},
 #endif
+#ifdef FASTIO_ARM64
+    {kNeon, {idct8_neon, idct4_neon, idct2_neon}},
+#endif
     {0, {idct8_portable, idct4_portable, idct2_portable}}};
 
 }  // namespace

@@ -73,5 +73,10 @@ IdctKernel idct8_avx512;
 IdctKernel idct4_avx512;
 IdctKernel idct2_avx512;
 #endif
+#ifdef FASTIO_ARM64
+IdctKernel idct8_neon;
+IdctKernel idct4_neon;
+IdctKernel idct2_neon;
+#endif
 
 }  // namespace fastio

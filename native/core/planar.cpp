@@ -30,6 +30,9 @@ constexpr Choice<const PlanarKernels*> kChoices[] = {
     {kAvx512bw, &kPlanarAvx512bw},
     {kAvx2, &kPlanarAvx2},
 #endif
+#ifdef FASTIO_ARM64
+    {kNeon, &kPlanarNeon},
+#endif
     {0, &kPlanarPortable}};
 
 PlanarOutput output_of(Colour colour, int channels) {

@@ -135,5 +135,8 @@ extern const PlanarKernels kPlanarAvx2;
 extern const PlanarKernels kPlanarAvx512bw;
 extern const PlanarKernels kPlanarAvx512;
 #endif
+#ifdef FASTIO_ARM64
+extern const PlanarKernels kPlanarNeon;
+#endif
 
 }  // namespace fastio

@@ -286,6 +286,13 @@ void HorizontalPlan::build(const AxisTaps& taps, int channels) {
     return;
   }
 #endif
+#ifdef FASTIO_ARM64
+  if (simd_active().has(kNeon)) {
+    build_windows(taps, 4);
+    kernel_ = horizontal_neon;
+    return;
+  }
+#endif
   build_windows(taps, 1);
 }
 
@@ -379,6 +386,9 @@ VerticalKernel* vertical_kernel() {
 #ifdef FASTIO_X86
       {kAvx512, vertical_avx512},
       {kAvx2, vertical_avx2},
+#endif
+#ifdef FASTIO_ARM64
+      {kNeon, vertical_neon},
 #endif
       {0, vertical_portable}};
   return choose(kChoices);

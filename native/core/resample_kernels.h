@@ -24,7 +24,7 @@ struct HorizontalTables {
   int channels;
   int shift;
   std::int32_t outputs;
-  std::int32_t taps;            // AVX-512: a multiple of 2; AVX2: of 4
+  std::int32_t taps;            // AVX-512: a multiple of 2; AVX2 and NEON: of 4
   const std::int32_t* offset;   // (outputs,) bytes from src to the first tap
   const std::int16_t* weights;  // (outputs, taps)
 
@@ -55,6 +55,10 @@ HorizontalKernel horizontal_avx2;
 VerticalKernel vertical_avx2;
 HorizontalKernel horizontal_avx512;  // needs groups
 VerticalKernel vertical_avx512;
+#endif
+#ifdef FASTIO_ARM64
+HorizontalKernel horizontal_neon;
+VerticalKernel vertical_neon;
 #endif
 
 }  // namespace fastio

@@ -73,6 +73,9 @@ void split_pixels(const std::uint8_t* src, std::size_t pixels, int channels, std
       {kAvx512, split_avx512},
       {kAvx2, split_avx2},
 #endif
+#ifdef FASTIO_ARM64
+      {kNeon, split_neon},
+#endif
       {0, split_portable}};
   std::uint8_t* planes[4] = {};
   for (int k = 0; k < channels; ++k) planes[k] = dst + k * plane;
@@ -84,6 +87,9 @@ void store_floats(const StoreSpec& spec, const std::uint8_t* src, int src_channe
   static constexpr Choice<ScaleKernel*> kChoices[] = {
 #ifdef FASTIO_X86
       {kAvx2, scale_avx2},  // AVX-512 gains nothing
+#endif
+#ifdef FASTIO_ARM64
+      {kNeon, scale_neon},
 #endif
       {0, scale_portable}};
   ScaleKernel* const scale = choose(kChoices);

@@ -30,5 +30,9 @@ SplitKernel split_avx2;
 SplitKernel split_avx512;
 ScaleKernel scale_avx2;
 #endif
+#ifdef FASTIO_ARM64
+SplitKernel split_neon;
+ScaleKernel scale_neon;
+#endif
 
 }  // namespace fastio

@@ -23,7 +23,7 @@ inline int random_int(std::mt19937& rng, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(rng);
 }
 
-constexpr Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512};
+constexpr Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
 
 class ForcedSimd {
  public:

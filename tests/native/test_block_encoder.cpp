@@ -274,7 +274,7 @@ Decoded decode(const Codebook& book, const Bytes& record) {
 
 // --- Round trips --------------------------------------------------------------------------------
 
-constexpr Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512};
+constexpr Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
 
 struct ForcedSimd {
   explicit ForcedSimd(Simd level) { simd_force(level); }

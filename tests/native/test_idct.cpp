@@ -17,7 +17,7 @@ using fastio::test::Bytes;
 
 namespace {
 
-const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512};
+const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
 const int kSizes[] = {8, 4, 2};
 constexpr int kReadAhead = 3;  // blocks past the last that idct() may read
 

@@ -20,7 +20,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512};
+const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
 const Filter kFilters[] = {Filter::nearest, Filter::bilinear, Filter::bicubic};
 
 class ForceSimd {
@@ -373,6 +373,7 @@ TEST_CASE("planar: all paths give equal bytes on random images") {
     REQUIRE(resample(job, planes, Simd::avx2) == expected);
     REQUIRE(resample(job, planes, Simd::avx512bw) == expected);
     REQUIRE(resample(job, planes, Simd::avx512) == expected);
+    REQUIRE(resample(job, planes, Simd::neon) == expected);
   }
 }
 
@@ -396,6 +397,7 @@ TEST_CASE("planar: all paths give equal bytes at the extremes") {
         REQUIRE(resample(job, planes, Simd::avx2) == expected);
         REQUIRE(resample(job, planes, Simd::avx512bw) == expected);
         REQUIRE(resample(job, planes, Simd::avx512) == expected);
+        REQUIRE(resample(job, planes, Simd::neon) == expected);
       }
     }
   }
@@ -432,7 +434,7 @@ TEST_CASE("planar: a resampler can be used again for any other image") {
   for (int round = 0; round < 200; ++round) {
     const Job job = random_job(150);
     const auto planes = random_planes(job, true);
-    ForceSimd force(kLevels[random_int(0, 3)]);
+    ForceSimd force(kLevels[random_int(0, 4)]);
     CAPTURE(describe(job));
     REQUIRE(resample_with(kept, job, planes) == resample(job, planes, simd_active()));
   }

@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512};
+const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
 const Filter kFilters[] = {Filter::nearest, Filter::bilinear, Filter::bicubic};
 
 class ForceSimd {
@@ -277,6 +277,7 @@ TEST_CASE("all paths give equal bytes on random images") {
     REQUIRE(resample(image, x, y, Simd::avx2) == expected);
     REQUIRE(resample(image, x, y, Simd::avx512bw) == expected);
     REQUIRE(resample(image, x, y, Simd::avx512) == expected);
+    REQUIRE(resample(image, x, y, Simd::neon) == expected);
   }
 }
 
@@ -300,6 +301,7 @@ TEST_CASE("all paths give equal bytes at the extremes") {
         REQUIRE(resample(image, x, y, Simd::avx2) == expected);
         REQUIRE(resample(image, x, y, Simd::avx512bw) == expected);
         REQUIRE(resample(image, x, y, Simd::avx512) == expected);
+        REQUIRE(resample(image, x, y, Simd::neon) == expected);
       }
     }
   }
@@ -434,7 +436,7 @@ TEST_CASE("a Resampler can be used again for any other image") {
     const Image image(random_int(1, 200), random_int(1, 200), c);
     const AxisSpec x = random_axis(image.w, random_int(1, 100));
     const AxisSpec y = random_axis(image.h, random_int(1, 100));
-    ForceSimd force(kLevels[random_int(0, 3)]);
+    ForceSimd force(kLevels[random_int(0, 4)]);
     kept.prepare(x, y, c);
     const int row = kept.x().outputs * c;
     Bytes got(static_cast<std::size_t>(row) * kept.y().outputs);

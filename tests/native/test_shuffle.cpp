@@ -145,7 +145,7 @@ TEST_CASE("window orders of the largest sizes stay in range") {
 
 TEST_CASE("arrays are what single positions are, whatever the instruction set") {
   std::mt19937_64 rng(4);
-  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512}) {
+  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon}) {
     simd_force(level);
     for (const std::uint64_t n : {1ull, 2ull, 100ull, 256ull, 257ull, 1ull << 32, 1ull << 48}) {
       for (const std::size_t count : {0u, 1u, 3u, 4u, 15u, 16u, 17u, 511u, 512u, 513u, 1500u}) {
@@ -182,7 +182,7 @@ TEST_CASE("an array may be permuted in place") {
 }
 
 TEST_CASE("consecutive positions are what single ones are, whatever the instruction set") {
-  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512}) {
+  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon}) {
     simd_force(level);
     for (const std::uint64_t n : {1ull, 2ull, 129ull, 256ull, 257ull, 70000ull, (1ull << 32) - 1,
                                   1ull << 32, (1ull << 32) + 1, 1ull << 48}) {

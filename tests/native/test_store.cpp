@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512};
+const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
 
 class ForceSimd {
  public:

@@ -317,7 +317,6 @@ def test_a_sampler_is_not_shared_out_among_ranks(folder: Path) -> None:
         {"rank": 0},
         {"rank": 2, "world_size": 2},
         {"on_error": "ignore"},
-        {"cache": "/tmp"},
         {"fields": "image"},
     ],
     ids=str,

@@ -4,11 +4,11 @@
     8 bytes     XXH3-64 of the source's key, the next 16 bytes and the directory, little-endian
     8 bytes     number of the block, int64
     8 bytes     number of rows, int64
-    rows x 80   the directory, of DIRECTORY
+    rows x 72   the directory, as DIRECTORY describes it
     ...         the records
 
-The hash tells a directory that is damaged, or that belongs to another block, from a good one. Each
-record has checksums of its own.
+The hash detects a directory that is damaged or belongs to another block. Each record has checksums
+of its own.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 _MAGIC = b"fastioR1"
 _HEAD = struct.Struct("<8sQqq")
 
-# Of each row: where its record lies in the piece, 0 bytes long for an image that stays as it is;
-# the record's CRC-32C; the image's size and EXIF orientation; and what its original was, as
-# `originals.stamps` and `ImageReads` have it.
+# For each row: where its record lies in the piece (length 0: the image was not recoded), the CRC-32C
+# of the record, the image's size and EXIF orientation, and which original was recoded: its stamp
+# (`Originals.stamps`), and its offset and length in the file (`ImageReads`).
 DIRECTORY = np.dtype(
     [
         ("offset", "<i8"),
@@ -43,12 +43,12 @@ Directory = NDArray[Any]  # of DIRECTORY, (rows,)
 
 
 def head_bytes(rows: int) -> int:
-    """Returns the size of what comes before the records of a block with so many rows."""
+    """Returns the size in bytes of the header and directory of a block with `rows` rows."""
     return _HEAD.size + rows * DIRECTORY.itemsize
 
 
 def head(key: str, number: int, directory: Directory) -> bytes:
-    """Returns what comes before the records of a block.
+    """Returns the header and directory of a block, which precede its records.
 
     Args:
         key: The key of the cache's source.
@@ -60,7 +60,7 @@ def head(key: str, number: int, directory: Directory) -> bytes:
 
 
 def read_head(data: bytes, key: str, number: int, rows: int, size: int) -> Directory | None:
-    """Returns the directory of a piece of `size` bytes; None if it is damaged or of other rows.
+    """Returns the directory of a piece of `size` bytes; None if it is damaged or has other rows.
 
     Args:
         data: The first `head_bytes(rows)` bytes of the piece.

@@ -24,7 +24,7 @@ class PieceFile(NamedTuple):
 
 
 class RecodedTable:
-    """The directories of all pieces, 80 bytes a row, and the blocks to recode. Thread-safe.
+    """The directories of all pieces, 72 bytes a row, and the blocks to recode. Thread-safe.
 
     Args:
         rows: The number of rows of the dataset.

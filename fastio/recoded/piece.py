@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 _MAGIC = b"fastioR1"
 _HEAD = struct.Struct("<8sQqq")
 
-# For each row: where its record lies in the piece (length 0: the image was not recoded), the CRC-32C
-# of the record, the image's size and EXIF orientation, and which original was recoded: its stamp
-# (`Originals.stamps`), and its offset and length in the file (`ImageReads`).
+# For each row: where its record lies in the piece (length 0: the image was not recoded), the
+# CRC-32C of the record, the image's size and EXIF orientation, and which original was recoded: its
+# stamp (`Originals.stamps`), and its offset and length in the file (`ImageReads`).
 DIRECTORY = np.dtype(
     [
         ("offset", "<i8"),

@@ -123,10 +123,10 @@ class Loader(LikeDataLoader[_Batch]):
         order: "sequential", "shuffle", "window" (shuffles within windows, for large reads), or
             "auto", which follows `shuffle` and shuffles data behind a URL by windows: see
             docs/remote.md.
-        cache: folder on a local disk, or a `fastio.Cache`, for what is fetched from URLs, and for
-            JPEG files that are recoded there while epochs run, so that later epochs are faster; as
-            in `fastio.open`. Also for an ImageFolder, an open dataset of images, and the sources
-            of a mix.
+        cache: a folder on a local disk, or a `fastio.Cache`. It keeps data that is fetched from
+            URLs, and JPEG files are recoded there while epochs run, so that later epochs are
+            faster; as in `fastio.open`. It can also be given with an ImageFolder, an open dataset
+            of images, or a mix.
         on_error: what happens if a sample cannot be read: "raise" raises its error from next(),
             "skip" leaves it out (the batch is smaller; a batch without samples is left out, and
             this rank makes one step less than the others), "replace" puts another sample of the

@@ -34,8 +34,8 @@ class Stats:
         retries: requests to a store that failed and were repeated.
         refetched: pieces of remote data (manifests, heads, blocks, row groups) that arrived whole
             but damaged, or were found damaged in the cache, and were fetched again.
-        recoded: number of images that this loader has recoded for its cache.
-        from_recoded: number of images that were read from recoded records.
+        recoded: number of images that this loader has recoded to block records in its cache.
+        from_recoded: number of images that were read from these records, whoever wrote them.
         images_decoded: number of images decoded without an error.
         skipped: samples left out of their batch by on_error="skip".
         replaced: samples replaced by another row by on_error="replace".

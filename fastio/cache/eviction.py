@@ -78,7 +78,7 @@ class Evictor:
         """
         freed = 0
         if unneeded:
-            self._victims = []  # a ranking that other evictions left has pieces that are needed
+            self._victims = []  # the ranking of an earlier eviction may contain needed pieces
         if not self._victims and wanted > 0:
             self._victims = self._ranked(db, unneeded)
         keys: dict[int, str] = dict(db.execute("SELECT id, key FROM sources").fetchall())

@@ -132,7 +132,7 @@ class Files:
 
     @contextmanager
     def _opened(self, key: str, number: int) -> Iterator[int]:
-        """Opens the file of a piece, as a descriptor; raises as `read`."""
+        """Opens the file of a piece and yields its descriptor. Raises the errors of `read`."""
         try:
             with self._place(key, number) as folder:
                 descriptor = folder.open(str(number))

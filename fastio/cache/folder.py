@@ -129,7 +129,7 @@ class CacheFolder:
         """Registers a dataset that is cut in blocks of `block_rows` rows.
 
         The fingerprint identifies all of the dataset's bytes, so copies at other URLs are the same
-        source. `recoded` is whether its pieces hold recoded images.
+        source. `recoded` says whether its pieces contain recoded images.
         """
         key = f"{fingerprint}-{block_rows}"
         self.files.piece(key, 0)  # raises if the key is not valid as a folder's name
@@ -144,7 +144,7 @@ class CacheFolder:
         return Source(int(number), key, url)
 
     def block_rows(self, fingerprint: str) -> int | None:
-        """Returns the rows of a block of the dataset that was registered first, or None."""
+        """Returns the rows per block of the first source with a fingerprint, or None."""
         with self.index.reading() as db:
             found = db.execute(
                 "SELECT block_rows FROM sources WHERE fingerprint = ? ORDER BY id LIMIT 1",
@@ -262,7 +262,7 @@ class CacheFolder:
             keep: Pieces of the source that must not be evicted.
             told: Positions of this process's runs, which are recorded as by `tell`.
             if_stopped: The outcome of pieces that a suspended process is fetching.
-            unneeded: Whether only pieces give way that no run is known to need.
+            unneeded: Whether to evict only pieces that no run is known to need.
 
         Returns:
             The outcome of each piece, by number.
@@ -299,7 +299,7 @@ class CacheFolder:
         return outcomes
 
     def enlarge(self, source: Source, number: int, size: int) -> bool:
-        """Makes the reservation of a claimed piece fit `size` bytes, without evicting anything.
+        """Changes the reservation of a claimed piece to `size` bytes, without evicting anything.
 
         Returns:
             False if there is no room, or the claim is lost.

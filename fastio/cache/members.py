@@ -68,7 +68,7 @@ class Member:
         self._descriptor = -1
 
     def __del__(self) -> None:
-        # One that nobody left: other processes clean up as for a dead member.
+        # A member that was not closed: other processes clean up after it, as after a dead one.
         self.forget()
 
     def forget(self) -> None:

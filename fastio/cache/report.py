@@ -37,7 +37,7 @@ class CachedDataset:
         pieces: The number of its files in the cache.
         bytes: The size of these files on the disk.
         share: The fraction of the dataset that is cached, 0 to 1.
-        recoded: Whether these are images that were recoded to block records.
+        recoded: Whether the files contain images that were recoded to block records.
     """
 
     url: str

@@ -18,15 +18,15 @@ from fastio.runtime.lifecycle import Owner
 from fastio.runtime.sizes import size_in_bytes
 from fastio.shown import shown
 
-# When images are recoded to block records for a cache.
+# When a loader recodes images to block records; see `Cache`.
 Pack = Literal["idle", "always", "never"]
 
 
 class Cache:
     """A folder on a local disk that caches data for all processes of the machine.
 
-    It holds remote data as it was fetched, and images, local ones too, recoded to block records,
-    which are decoded several times faster than JPEG files: see docs/cache.md.
+    It holds data that was fetched from a store, and JPEG images (also local ones) that were recoded
+    to block records, which decode several times faster than JPEG files: see docs/cache.md.
 
     Loaders of any datasets, runs and ranks may share one cache. Each piece of data is fetched once
     for all of them. When space is needed, the data whose next use is furthest in the future is
@@ -43,14 +43,14 @@ class Cache:
             disk, less a twentieth of the disk).
         shared: Use or create a cache that all members of the folder's group share; all of them are
             trusted with the data that loaders read.
-        pack: when a loader recodes JPEG files to block records while its epochs run. "idle": in
-            processor time that nobody else wants, or, where there is none, in 5% of its threads'
-            time. "always": in a quarter of its threads' time besides. "never": not at all; images
-            are then always read from their files.
+        pack: When a loader recodes JPEG files to block records while its epochs run. "idle" (the
+            default): in idle processor time or, if no processor is idle, in 5% of the time of the
+            loader's threads. "always": in idle processor time and in 25% of the time of the
+            loader's threads. "never": not at all; images are always read from their files.
 
     Raises:
         CacheError: the budget is not a size.
-        ValueError: `pack` is none of these.
+        ValueError: `pack` has another value.
     """
 
     def __init__(

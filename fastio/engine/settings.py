@@ -27,10 +27,10 @@ def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
 
 
 def _reused_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
-    """Returns slot memory in huge pages, unless it would leave more than a fifth of them empty.
+    """Returns slot memory in huge pages, unless more than a fifth of them would stay empty.
 
-    A field of some megabytes is spread over so many small pages that translating their addresses
-    takes longer than writing it.
+    Without huge pages, a field of several megabytes has so many pages that translating their
+    addresses takes longer than writing the field.
     """
     count = math.prod(shape)
     nbytes = count * np.dtype(dtype).itemsize
@@ -62,7 +62,7 @@ class EngineSettings:
         handed: image fields, or views, whose values a stage changes that follows the engine, with
             the function that allocates their slots. They are uint8 (H, W, C), whatever
             `channels_last` says.
-        cache: cache for recoded images; None: there is none.
+        cache: cache for recoded images; None recodes nothing.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:

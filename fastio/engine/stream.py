@@ -167,7 +167,7 @@ class BatchStream:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # Not close(): garbage may be collected on any thread, also on one of those that Pillow
         # works on, which must not be waited for there. They and the native slots keep the memory.
-        # At the interpreter's exit the engine has ended the work, and modules may be gone.
+        # When the interpreter exits, the engine has ended the work, and modules may be unloaded.
         if is_finalizing() or not self._owner.is_here:
             return
         for batch in self._pending:

@@ -31,7 +31,7 @@ class GivenDataset(NamedTuple):
         dataset: the dataset.
         opened: the dataset if it was opened here and is to be closed; None if an object was given.
         fields: names of the wanted fields as the dataset has them; None for all.
-        cache: cache for the images of an object, or for the sources of a mix.
+        cache: cache for the images of a dataset object, or for the sources of a mix.
     """
 
     dataset: Any
@@ -62,12 +62,12 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
 
 
 def refuse_cache(given: Any, by_rows: bool, reason: str = "") -> None:
-    """Raises ValueError if a cache is given for data that have no use for it.
+    """Raises ValueError if a cache is given for data that cannot use it.
 
     Args:
         given: the argument `cache` of a loader.
-        by_rows: whether the data are one of several datasets, of which others may have a use.
-        reason: why, if that is known.
+        by_rows: whether the data are one of several datasets, of which others may use the cache.
+        reason: why they cannot use it, if that is known.
     """
     if given is not None and not by_rows:
         raise ValueError(
@@ -84,7 +84,7 @@ def cache_for(dataset: Rows, given: Any, by_rows: bool) -> Cache | None:
         given, by_rows: as for `refuse_cache`.
 
     Raises:
-        ValueError: a cache was given for this dataset, which has no use for it.
+        ValueError: a cache was given for this dataset, which cannot use it.
         CacheError: the cache cannot be used.
     """
     if not dataset.recodes or not dataset.schema.image_fields:

@@ -106,8 +106,8 @@ def _dataset_settings(dataset: Any, keep: Callable[[list[Any]], list[Any]] = lis
 
     Args:
         dataset: the dataset.
-        keep: copies a list that the user may change in place, or returns it as it is, for a result
-            that is compared at once.
+        keep: how lists that the user may change in place become part of the result: `list` copies
+            them; a function that returns its argument is enough if the result is compared at once.
     """
     indices, parts = inside(dataset, keep)
     if len(parts) > 1 or parts[0] is not dataset:

@@ -25,7 +25,7 @@ class Request:
         cache: cache for recoded images, and for the sources of a mix that are paths.
         auto_threads: whether `num_workers` is "auto".
         by_rows: whether any row may be read at any time, because several datasets are loaded.
-        found: the rows of the dataset, if it is one of torch and was looked at before.
+        found: the rows of a torch dataset, if they were determined before; else None.
     """
 
     dataset: Any

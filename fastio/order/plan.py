@@ -21,11 +21,11 @@ _ROWS_AT_ONCE = 1024  # of which a plan asks the order, if batches are smaller
 
 
 class Together:
-    """Consecutive small batches, whose rows are looked up at once.
+    """Consecutive small batches whose rows are looked up together.
 
     Attributes:
         rows: int64 (n,), the rows of all of them, one batch after another.
-        found: what was looked up for the rows, by the object that did it.
+        found: the results of looking up the rows, by the object that looked them up.
     """
 
     def __init__(self, rows: npt.NDArray[np.int64]) -> None:
@@ -44,7 +44,7 @@ class PlannedBatch(NamedTuple):
         next_position: samples of the epoch, over all ranks, that are done after this batch.
         occurrences: int64 (n,), how often each row occurred earlier in the epoch; None if never.
         together: this batch and others that will be read soon; None if it is not small.
-        first: place of its first row in the rows of `together`.
+        first: index of its first row in `together.rows`.
     """
 
     step: int

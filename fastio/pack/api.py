@@ -163,9 +163,9 @@ def pack(
         quality: Re-encode all image files as JPEGs of this quality, 1 to 100 (default with a
             maximum side: 90, for shrunk files only). Loses information. Orientation, color profile
             and chroma subsampling are kept.
-        from_cache: Folder of a cache in which loaders have recoded images of the source. Images
-            that are there are copied and not decoded; the result is the same. Only with the codec
-            'blocks' and the default codebook.
+        from_cache: Folder of a cache in which loaders have recoded images of the source. These
+            images are copied from the cache instead of being encoded again; the result is the same.
+            Only with the codec 'blocks' and the default codebook.
         shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. The row that reaches
             it is the last of its shard.
         workers: Number of threads (default: all cores that this process may use).
@@ -287,7 +287,7 @@ def pack(
 def _cache_to_copy(
     given: Cache | str | os.PathLike[str] | None, options: SampleOptions
 ) -> Cache | None:
-    """Returns the cache that has recoded images, or None; PackError if it cannot be used."""
+    """Returns the cache to copy recoded images from, or None. PackError if it is unusable."""
     if given is None:
         return None
     images, codebook = options.images, options.codebook

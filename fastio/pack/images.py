@@ -123,7 +123,7 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
 
 
 def recoded_cell(image: Any, max_pixels: int) -> ImageCell | None:
-    """Returns an image that a cache has recoded as it is stored; None if there is no record."""
+    """Returns the record of an image from a cache as it is stored; None if there is no record."""
     if not isinstance(image, RowImage) or image.recoded is None:
         return None
     found = image.recoded.record(image.row)

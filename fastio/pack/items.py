@@ -39,7 +39,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class RowImage:
-    """An image that is still in an open dataset; `recoded` has records of the field's images."""
+    """An image that is still in an open dataset. `recoded`: the recoded images of its field."""
 
     dataset: Rows
     field: str

@@ -290,8 +290,8 @@ class ImageReads:
         memory: uint8 (n,), the memory in which the images lie if they do not lie in files; `offset`
             counts from its beginning. None: the images lie in files.
         planar: whether raw images in memory are (C, H, W), and not (H, W, C).
-        pieces: int64 (n,), block of recoded images that each row is read from, negative for rows
-            that are read from their originals; None: all are.
+        pieces: int64 (n,), the block of recoded images that each row is read from, -1 for rows
+            that are read from their originals; None: all rows are read from their originals.
     """
 
     path: Callable[[int], str]
@@ -310,7 +310,7 @@ class ImageReads:
     pieces: NDArray[np.int64] | None = None
 
     def part(self, begin: int, end: int) -> ImageReads:
-        """Returns the reads of rows [begin, end) of these."""
+        """Returns the reads begin to end - 1."""
         return ImageReads(
             self.path,
             self.file[begin:end],

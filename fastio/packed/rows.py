@@ -148,7 +148,7 @@ class Rows(ABC):
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
         cache: The cache for blocks of a remote dataset, and for recoded images, or None.
-        recodes: Whether the images are files, which a cache may recode to block records.
+        recodes: Whether the images are files that may be recoded to block records in a cache.
         upright: Whether images in files are turned as their EXIF orientation says.
         tensor_fields: The names of the fields whose values are tensors in samples, not arrays.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single

@@ -285,8 +285,8 @@ class ShardReader:
     def images(self, field: str, names: tuple[str, ...]) -> ImageColumns:
         """Returns where the images of a field lie, and columns that describe them.
 
-        They are looked up once: a batch of a few rows would take longer to find them than to read
-        its rows.
+        The result is kept, because for a small batch finding the columns would take longer than
+        reading its rows.
 
         Returns:
             `extent` and `offsets` of the field, and the columns `field.name` of the names.

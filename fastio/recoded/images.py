@@ -1,7 +1,7 @@
-"""The images of a field, read from records in a cache where there are some, else from their files.
+"""The reads of an image field: records in a cache where they exist, and files otherwise.
 
-Which rows a batch has, and what is drawn for them, never depends on it; their pixels differ from
-those of the JPEG files by what the two decoders differ (docs/cache.md).
+The rows of a batch and the random draws do not depend on which images are recoded. Pixels from a
+record may differ by a few levels from pixels from the JPEG file (docs/cache.md).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from fastio.stage.forecast import next_use
 
 _PIECE_BYTES = 8 << 20
 _MOST_BLOCK_ROWS = 4096
-_SAMPLED = 64  # rows whose sizes are looked at
-_IN_MEMORY = "/proc/self/fd/"  # files of this process alone, which no other can find
+_SAMPLED = 64  # rows whose sizes are used to estimate the mean size
+_IN_MEMORY = "/proc/self/fd/"  # files that only this process can open
 Numbers = NDArray[np.int64]
 
 
@@ -48,9 +48,9 @@ class Record(NamedTuple):
 
 
 class RecodedImages:
-    """An image field of a dataset in a cache. Safe to use from several threads.
+    """The recoded images of one field of a dataset, in a cache. Safe to use from several threads.
 
-    The cache is opened, and the thread that recodes started, when the first rows are read.
+    When the first rows are read, the cache is opened and the thread that recodes is started.
 
     Args:
         dataset: The dataset. It is not closed by this object.
@@ -85,16 +85,17 @@ class RecodedImages:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of images that were recoded here, and that were read from records."""
+        """The numbers of images that this object has recoded, and that it has read from records."""
         return 0 if self._opened is None else self._opened[1].images, self._read
 
     def reads(self, rows: Numbers, where: ImageReads, reads: ImageReads) -> ImageReads:
-        """Returns the reads of rows, from records for those that have one.
+        """Returns the reads of rows: of records for rows that have one, else of the originals.
 
         Args:
             rows: int64 (n,), the rows.
-            where: Where their originals lie.
-            reads: How these are read: of a remote dataset, the blocks that were fetched.
+            where: Where the originals of the rows lie.
+            reads: The reads of the originals. For a remote dataset, these are reads of the blocks
+                that were fetched.
         """
         self._owner.take_over(self._begin)
         opened = self._open()
@@ -103,7 +104,7 @@ class RecodedImages:
         table, _, what = opened
         found = table.look(rows)
         pixels = found["height"].astype(np.int64) * found["width"]
-        # Of images that are too large for this dataset, their originals raise the error.
+        # Images that are too large for this dataset are read from their originals, which fail.
         places = np.flatnonzero((found["length"] > 0) & (pixels <= self._dataset.max_pixels))
         if len(places):
             stamps = what.originals.stamps(where, places)
@@ -118,10 +119,10 @@ class RecodedImages:
         return _joined(reads, places, found[places], blocks, what)
 
     def record(self, row: int) -> Record | None:
-        """Returns the record of a row, whose bytes were checked; None if there is none.
+        """Returns the record of a row after comparing its checksum; None if there is no valid one.
 
         Raises:
-            FastioError, OSError: The original cannot be found.
+            FastioError, OSError: The original is missing.
         """
         rows, first = np.array([row], np.int64), np.zeros(1, np.int64)
         opened = self._open()
@@ -149,10 +150,10 @@ class RecodedImages:
         return Record(data, height, width, orientation, crc)
 
     def stale(self, pieces: Numbers) -> Numbers:
-        """Returns the places of rows whose pieces were replaced while the rows were read.
+        """Returns the places in the batch of rows whose pieces were replaced while they were read.
 
         Args:
-            pieces: What `ImageReads.pieces` says of the rows.
+            pieces: `ImageReads.pieces` of the rows.
         """
         if self._opened is None:
             return np.flatnonzero(pieces >= 0)
@@ -167,7 +168,7 @@ class RecodedImages:
         return np.flatnonzero(np.isin(pieces, gone))
 
     def drop(self, pieces: Numbers) -> None:
-        """Deletes pieces in which a record is damaged."""
+        """Deletes pieces with a damaged record, and marks their blocks to be recoded again."""
         if self._opened is None:
             return
         for number in np.unique(pieces).tolist():
@@ -183,7 +184,7 @@ class RecodedImages:
             self._opened[1].end()
 
     def _open(self) -> tuple[RecodedTable, Recoder, RecodedSource] | None:
-        """Returns what is known of the cache; None if it cannot be used."""
+        """Returns the opened table, recoder and source; None if the cache cannot be used."""
         if self._tried:
             return self._opened
         with self._lock:
@@ -219,9 +220,10 @@ class RecodedImages:
         return table, recoder, what
 
     def _source(self, folder: CacheFolder, path: str, mean_bytes: float) -> Source:
-        """Registers the field with a cache: as blocks that take about 8 MB each.
+        """Registers the field as a source of the cache, in blocks of about 8 MB each.
 
-        The blocks of a remote dataset are those in which it is fetched. `path` is one of its files.
+        For a remote dataset, these are the blocks in which it is fetched. `path` is one of its
+        files.
         """
         dataset, blocks = self._dataset, self._blocks
         url, path = os.path.abspath(dataset.path), os.path.abspath(path)
@@ -233,7 +235,7 @@ class RecodedImages:
         for text in (url, path, dataset.fingerprint, self._field):
             digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
         fingerprint, rows = digest.hexdigest(), len(dataset)
-        block_rows = folder.block_rows(fingerprint)  # stays what it was if files change
+        block_rows = folder.block_rows(fingerprint)  # does not change when files change
         if block_rows is None and blocks is not None:
             block_rows = blocks.block_rows
         if block_rows is None:
@@ -243,9 +245,9 @@ class RecodedImages:
         return folder.source(url, fingerprint, rows, block_rows, size, recoded=True)
 
     def _replace(self, opened: tuple[RecodedTable, Recoder, RecodedSource], block: int) -> None:
-        """Deletes a piece that is damaged, or of an original that has changed, and wants it anew.
+        """Deletes a piece that is damaged or out of date, and marks its block to be recoded again.
 
-        It stays if another process has replaced it meanwhile.
+        The piece is kept if another process has replaced it in the meantime.
         """
         table, _, what = opened
         file = table.piece(block)
@@ -267,7 +269,7 @@ def _joined(
     blocks: Numbers,
     what: RecodedSource,
 ) -> ImageReads:
-    """Returns reads of which those at some places are reads of records."""
+    """Returns `reads`, with the reads at `places` replaced by reads of records."""
     numbers, which = np.unique(blocks, return_inverse=True)
     first = int(reads.file.max()) + 1
     pieces = [what.folder.path_of(what.source, number) for number in numbers.tolist()]
@@ -275,7 +277,7 @@ def _joined(
     def path(number: int) -> str:
         return reads.path(number) if number < first else pieces[number - first]
 
-    turns = reads.orientation[places] == LOOK_INTO_FILE  # others are delivered as they are stored
+    turns = reads.orientation[places] == LOOK_INTO_FILE  # others are delivered as stored
     columns = {
         "file": first + which,
         "offset": found["offset"],

@@ -1,7 +1,7 @@
-"""What identifies the bytes that an image was recoded from: the file, its size and its times.
+"""The originals of recoded images, and the stamps (size and times of a file) that identify them.
 
-A file whose times are a moment old may be written again within the same tick of the clock, and then
-looks as before. It is recoded later.
+A file that has just changed may be written again within the same tick of the file system's clock,
+which its times would not show. Such files are recoded later.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from fastio.stage.forecast import next_use
 
 Numbers = NDArray[np.int64]
 Stamps = NDArray[np.int64]  # (n, 3): size in bytes, times of modification and of change in ns
-_NOTHING = (-1, -1, -1)
+_NOTHING = (-1, -1, -1)  # the stamp of a file that does not exist
 _TICK_NS = 100_000_000  # two changes within this time may have the same time
 
 
 class Originals(Protocol):
-    """The images of a field as they are, without records."""
+    """The images of a field as the dataset stores them, without records."""
 
     def where(self, rows: Numbers) -> ImageReads:
         """Returns where the images of rows, int64 (n,), lie."""
         ...
 
     def local(self, rows: Numbers, where: ImageReads) -> ImageReads | None:
-        """Returns where they lie on this machine; None if not all of them do now."""
+        """Returns where the rows lie on this machine; None if some of them are not there now."""
         ...
 
     def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
-        """Returns the stamps of the files of some reads, int64 (n, 3); negative if there is none.
+        """Returns the stamps of the files of some reads, int64 (n, 3); -1 for missing files.
 
-        With the offset and length in its file, the stamp says which bytes an image has.
+        A stamp, with the image's offset and length in the file, identifies the image's bytes.
         """
         ...
 
 
 class LocalFiles:
-    """Images in files of this machine, whole ones or parts.
+    """Images in files of this machine; each image is a whole file or a part of one.
 
     The time of change (ctime) is part of a stamp, because a program that replaces a file can set
     the time of modification to that of the file before, but not the time of change.
@@ -70,9 +70,10 @@ class LocalFiles:
 
 
 class StagedObjects:
-    """Images in a store, read from the blocks that a cache has of them.
+    """Images in a store, read from the blocks that were fetched into a cache.
 
-    The versions of the objects are part of the dataset's fingerprint.
+    Their stamps are zeros, because the versions of the objects are part of the dataset's
+    fingerprint.
     """
 
     def __init__(self, dataset: Rows, field: str, cache: Cache, blocks: Blocks) -> None:
@@ -104,12 +105,13 @@ class StagedObjects:
 def same(
     stamps: Stamps, where: ImageReads, places: Numbers, directory: Directory
 ) -> NDArray[np.bool_]:
-    """Returns which originals are what they were when they were recoded, bool (n,).
+    """Returns which originals have not changed since they were recoded, bool (n,).
 
     Args:
-        stamps, where: The stamps of the originals now, and where they lie.
-        places: int64 (n,), the reads that are asked about.
-        directory: What is known of these rows, (n,).
+        stamps: int64 (n, 3), the present stamps of these originals.
+        where: Where the originals of all rows lie now.
+        places: int64 (n,), the places of these originals in `where`.
+        directory: The entries of these rows, (n,).
     """
     moved = (where.offset[places] != directory["at"]) | (
         where.length[places] != directory["nbytes"]
@@ -119,13 +121,13 @@ def same(
 
 
 def are_settled(found: Stamps) -> bool:
-    """Returns whether no file has changed within the last moment."""
+    """Returns whether no file has changed within the last 0.1 s."""
     return bool(found[:, 1:].max(initial=0) < time.time_ns() - _TICK_NS)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
     try:
         found = os.stat(path)
-    except (OSError, ValueError):  # the engine says what is wrong when it reads it
+    except (OSError, ValueError):  # the engine reports the error when it reads the file
         return _NOTHING
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,11 +1,12 @@
-"""The thread that recodes blocks of a dataset, and learns what other processes have recoded.
+"""The thread that recodes blocks of a dataset, and finds what other processes have recoded.
 
-What it does for a block: it claims the piece in the cache, so that no other process does the same;
-notes what the originals are; has native threads read and encode them; writes the piece and
-publishes it. A process that is killed in between leaves a claim, which the next one releases.
+For each block, the thread notes the stamps of the originals, claims the piece in the cache so that
+no other process recodes it, lets native threads read and encode the files, writes the piece, and
+publishes it. A process that is killed in between leaves a claim, which the next process releases.
 
-The native threads never take the interpreter's lock. A thread that runs only while a processor is
-idle may stop at any point for as long as others work, and must not hold what those wait for.
+The native threads never take the interpreter lock. A thread that runs only while a processor is
+idle may be suspended at any point for as long as other threads work. It must not hold a lock that
+these wait for.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ from fastio.runtime.threads import PATIENCE_S, join_all
 from fastio.schema import CODEC_JPEG
 from fastio.stage import Forecast
 
-IDLE_SHARE = 0.05  # of the engine's threads' time, where no processor is idle
-ALWAYS_SHARE = 0.25
-_MOST_RESTING = 0.5  # share of one thread that works beside the others
+IDLE_SHARE = 0.05  # of the time of the engine's threads, if no processor is idle
+ALWAYS_SHARE = 0.25  # of the time of the engine's threads, with pack="always"
+_MOST_RESTING = 0.5  # largest share of the time in which one thread of normal priority works
 _POLL_S = 0.2
-_LOOK_S = 1.0  # between two looks at what other processes have recoded
-_NO_ROOM_S = 30.0  # after this time, it is tried again whether there is room
-_USED_S = 5.0  # between two records of which pieces are used
+_LOOK_S = 1.0  # between two checks of what other processes have recoded
+_NO_ROOM_S = 30.0  # until recoding is tried again after there was no room
+_USED_S = 5.0  # between two updates of the times at which pieces were last used
 _ALL = range(1 << 60)  # the blocks of this source that stay when room is made for another
 _SKIPPED = (FastioError, OSError, ValueError, LookupError)
 
 
 @dataclass(frozen=True)
 class RecodedSource:
-    """What is recoded, and where to.
+    """The images to recode, and the cache to which their records are written.
 
     Attributes:
-        originals: The images as they are.
-        max_pixels: Larger images stay as they are.
-        cache, folder, source: The cache, its open folder, and the pieces in it.
-        threads: The number of threads of the engine, which takes precedence.
+        originals: The images as the dataset stores them.
+        max_pixels: Images with more pixels are not recoded.
+        cache, folder, source: The cache, its open folder, and the source of the pieces.
+        threads: The number of the engine's threads, and of threads that recode in idle time.
     """
 
     originals: Originals
@@ -67,11 +68,11 @@ class Recoder:
     """Recodes the blocks that a table wants, in a thread of its own.
 
     Args:
-        what: What is recoded.
-        table: The table, which is filled.
+        what: The images and the cache.
+        table: The table; the recoder adds the directories of pieces to it.
 
     Attributes:
-        images: The number of images that were recoded here.
+        images: The number of images that this object has recoded.
     """
 
     def __init__(self, what: RecodedSource, table: RecodedTable) -> None:
@@ -91,7 +92,7 @@ class Recoder:
     def start(self) -> None:
         """Starts the thread, and records that this loader needs the pieces."""
         orders = Orders(self._table.rows, mode="sequential")
-        # An order that is not the loader's own: each piece is needed some time in an epoch.
+        # Not the loader's own order: it only says that each piece is needed once in an epoch.
         forecast = Forecast(orders, 0, self._table.block_rows).to_json()
         number = self._what.source.number
         self._what.folder.tell(self._run_number, Consumer(number, forecast, 0, 0))
@@ -102,7 +103,7 @@ class Recoder:
         self._stop.set()
 
     def close(self) -> None:
-        """Ends the thread. A block that is not finished is dropped. Idempotent."""
+        """Ends the thread. A block that is not finished is discarded. Idempotent."""
         self.end()
         if self._thread.ident is None:
             return
@@ -113,7 +114,7 @@ class Recoder:
     # --- What is there ----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Reads the directories of new pieces, and forgets those of pieces that are gone.
+        """Reads the directories of new pieces, and removes those of deleted pieces from the table.
 
         Raises:
             CacheError: The cache cannot be used.
@@ -142,7 +143,7 @@ class Recoder:
             file, data = folder.files.begin(source.key, block, head_bytes(last - first))
         except FileNotFoundError:
             file, data = None, b""
-        except OSError:  # the disk does not give it
+        except OSError:  # the disk failed
             return False
         if file is not None:
             directory = read_head(data, source.key, block, last - first, file.size)
@@ -185,14 +186,14 @@ class Recoder:
         except CacheError:
             raise
         except _SKIPPED:
-            return True  # its rows cannot be found: the loader says why when it reads them
+            return True  # the rows cannot be read: the loader raises the error when it reads them
         self._missed = 0 if done else self._missed + 1
         if not done:
             self._table.want(block)
         return self._missed < self._table.wanted
 
     def _recode(self, block: int) -> bool:
-        """Recodes a block. Returns False if it is to be tried again later."""
+        """Recodes a block. Returns False if it has to be tried again later."""
         first, last = self._table.span(block)
         rows = np.arange(first, last, dtype=np.int64)
         originals = self._what.originals
@@ -200,7 +201,7 @@ class Recoder:
         directory = np.zeros(len(rows), DIRECTORY)
         directory["stamp"] = originals.stamps(where, np.arange(len(rows)))
         directory["at"], directory["nbytes"] = where.offset, where.length
-        reads = originals.local(rows, where)  # after the stamps, or a change would be missed
+        reads = originals.local(rows, where)  # after the stamps, so that no change is missed
         if reads is None or not are_settled(directory["stamp"]):
             return False
         jpegs = np.flatnonzero((reads.codec == CODEC_JPEG) & (directory["stamp"][:, 0] >= 0))
@@ -216,7 +217,7 @@ class Recoder:
             self._what.cache.give_up(error)
             return False
         finally:
-            # Nothing is left of the claim if the piece was published.
+            # Does nothing if the piece was published, which ends the claim.
             self._what.folder.abandon(self._what.source, [block])
 
     def _claim(self, block: int, size: int) -> Outcome:
@@ -250,7 +251,7 @@ class Recoder:
         """Encodes images, and completes their entries in a directory.
 
         Returns:
-            Their records, one after the other; None if the thread is to end.
+            The records, one after another; None if the thread was told to end.
         """
         numbers, which = np.unique(reads.file[jpegs], return_inverse=True)
         files = _native.FileSet(keep_open=len(numbers) < len(jpegs), max_open=16)
@@ -279,10 +280,10 @@ class Recoder:
         return np.asarray(data)
 
     def _wait(self, job: _native.Recoding) -> bool:
-        """Starts the threads of a job and waits for them. Returns False if it is to end before."""
+        """Starts the threads of a job and waits for them. Returns False if told to end earlier."""
         always = self._what.cache.pack == "always"
         share = ALWAYS_SHARE if always else IDLE_SHARE
-        wanted_s = share * self._what.threads  # processor time a second
+        wanted_s = share * self._what.threads  # processor time per second
         job.start_idle(self._what.threads)
         resting = always or self._starved
         if resting:
@@ -302,6 +303,6 @@ class Recoder:
 
 
 def _start_resting(job: _native.Recoding, wanted_s: float) -> None:
-    """Starts threads that together take so much processor time a second."""
+    """Starts threads that together use `wanted_s` seconds of processor time per second."""
     count = max(1, round(wanted_s / _MOST_RESTING))
     job.start_resting(count, min(1.0, wanted_s / count))

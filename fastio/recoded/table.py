@@ -1,4 +1,4 @@
-"""Which rows of a dataset are recoded, and where their records lie, as this process knows it."""
+"""The rows of a dataset that are recoded, and where their records lie, as known to this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = NDArray[np.int64]
 
 
 class PieceFile(NamedTuple):
-    """What the file of a piece was when its directory was read."""
+    """Identifies the file of a piece, as it was when its directory was read."""
 
     inode: int
     size: int
@@ -24,7 +24,7 @@ class PieceFile(NamedTuple):
 
 
 class RecodedTable:
-    """The directories of all pieces, 72 bytes a row, and the blocks to recode. Thread-safe.
+    """The directories of all pieces, 72 bytes per row, and the blocks to recode. Thread-safe.
 
     Args:
         rows: The number of rows of the dataset.
@@ -32,13 +32,13 @@ class RecodedTable:
 
     Attributes:
         recoded: The number of rows that have a record.
-        described: The number of rows of the blocks that are known, with and without a record.
+        described: The number of rows, with and without a record, in blocks that have a directory.
     """
 
     def __init__(self, rows: int, block_rows: int) -> None:
         self.rows, self.block_rows = rows, block_rows
         self.recoded = self.described = 0
-        self._directory = np.zeros(rows, DIRECTORY)  # memory is taken as blocks become known
+        self._directory = np.zeros(rows, DIRECTORY)  # pages are allocated as blocks are added
         self._pieces: dict[int, PieceFile] = {}
         self._wanted: deque[int] = deque()
         self._is_wanted = np.zeros(-(-rows // block_rows), np.bool_)
@@ -50,7 +50,7 @@ class RecodedTable:
         return block * self.block_rows, min((block + 1) * self.block_rows, self.rows)
 
     def look(self, rows: Rows) -> Directory:
-        """Returns what is known of rows, (n,), and notes the unknown blocks as wanted."""
+        """Returns the entries of rows, (n,), and adds blocks without a directory to the list."""
         blocks = np.unique(rows // self.block_rows).tolist()
         with self._lock:
             for block in blocks:
@@ -62,11 +62,11 @@ class RecodedTable:
 
     @property
     def wanted(self) -> int:
-        """The number of blocks that are wanted."""
+        """The number of blocks in the list of those to recode."""
         return len(self._wanted)
 
     def want(self, block: int) -> None:
-        """Notes that a block is to be recoded, after those that are wanted already."""
+        """Adds a block to the end of the list of those to recode."""
         with self._lock:
             self._want(block)
 
@@ -76,7 +76,7 @@ class RecodedTable:
             self._wanted.append(block)
 
     def next_wanted(self) -> int | None:
-        """Returns the block that was wanted first, and takes it off the list; None without any."""
+        """Removes the first block from the list of those to recode and returns it, or None."""
         with self._lock:
             while self._wanted:
                 block = self._wanted.popleft()
@@ -95,7 +95,7 @@ class RecodedTable:
             self._count(block, 1)
 
     def forget(self, block: int) -> None:
-        """Removes a block: its piece is gone, or an original has changed."""
+        """Removes the directory of a block whose piece was deleted or is out of date."""
         with self._lock:
             self._forget(block)
 
@@ -112,7 +112,7 @@ class RecodedTable:
         self.described += sign * (last - first)
 
     def known(self) -> dict[int, PieceFile]:
-        """Returns the blocks that have a directory here, with the files that they lie in."""
+        """Returns the blocks that have a directory here, with the files of their pieces."""
         with self._lock:
             return dict(self._pieces)
 

@@ -158,10 +158,10 @@ def open(
             - an array or a CPU tensor, (rows, ...), a tuple of up to 64 of them with equal numbers
               of rows, a dict of them, or a TensorDataset. They are not copied.
         storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
-        cache: a folder on a local disk, or a `fastio.Cache`. It keeps what is fetched of a packed
-            dataset or tars behind a URL; and a Loader recodes the JPEG files of a folder, of tars
-            and of data of the datasets package there while its epochs run, so that later epochs
-            are faster (docs/cache.md). None caches nothing.
+        cache: a folder on a local disk, or a `fastio.Cache`. It keeps the data that is fetched of
+            a packed dataset or tars behind a URL. A Loader also recodes the JPEG files of a
+            folder, of tars and of data of the datasets package there while its epochs run, so
+            that later epochs are faster (docs/cache.md). None caches nothing.
         fields: for tars: names of the fields to read. A sample may lack other fields.
         incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
             are opened (the default), "skip" it, or "keep" it and raise when it is read.

@@ -1,7 +1,7 @@
 """Objects by URL: read, ranges of them, written, listed; with retries, a deadline, clear errors.
 
-The only part of fastio that imports obstore or fsspec. obstore takes s3, gs, az and http(s) where
-it understands the options; fsspec takes everything else.
+The only part of fastio that imports obstore or fsspec. obstore is used for s3, gs, az and http(s)
+if it supports the options, and fsspec for everything else.
 
 - `api`: `Store`, and `open_store`
 - `urls`: which paths are URLs, joining, their secrets, and the proxy that the environment names

@@ -49,11 +49,12 @@ def parts_of(dataset: object) -> tuple[list[Any], Rows | None]:
 
 
 def inside(dataset: Any, keep: Callable[[list[Any]], list[Any]]) -> tuple[Any, list[Any]]:
-    """Returns what compares equal while a Subset has the same indices, and what it is made of.
+    """Returns a value that is equal while a Subset has the same indices, and the datasets inside.
 
     Args:
-        dataset: a Subset, a ConcatDataset or a view; any other is made of itself.
-        keep: copies a list of indices, or returns it as it is.
+        dataset: a Subset, a ConcatDataset or a view. For any other dataset, the datasets inside
+            are the dataset itself.
+        keep: called with a list of indices; returns a copy, or the list itself.
     """
     if type(dataset) is ConcatDataset:
         return None, list(dataset.datasets)
@@ -63,7 +64,7 @@ def inside(dataset: Any, keep: Callable[[list[Any]], list[Any]]) -> tuple[Any, l
         return None, [dataset]
     indices: Any = dataset.indices
     if type(indices) is list and indices and type(indices[0]) is int:
-        # Lists are compared in a fiftieth of the time that it takes to make one an array.
+        # Comparing two lists takes a fiftieth of the time of converting one to an array.
         return keep(indices), [dataset.dataset]
     numbers = _row_numbers(indices)
     digest = None if numbers is None else xxhash.xxh3_64_intdigest(numbers.tobytes())

@@ -18,7 +18,7 @@ from fastio.packed.rows import Remote, Rows
 from fastio.recoded import RecodedImages
 from fastio.stage import Stager
 
-_OF_PIECES = 64  # open files of a batch with recoded images, each of whose rows may have its own
+_OF_PIECES = 64  # most open files of a batch with recoded images, which may use one per row
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
@@ -31,7 +31,7 @@ class ImageSource:
         dataset: the dataset, which tells where its images lie and how they are stored.
         field: name of an image field.
         stager: fetches the blocks of a remote dataset; images then lie in local blocks.
-        recoded: the images that a cache has recoded.
+        recoded: the recoded images of the field; None if there is no cache.
 
     Raises:
         ValueError: the dataset is remote, and there is no stager.
@@ -57,11 +57,12 @@ class ImageSource:
         """Returns where the images of rows, int64 (n,), lie.
 
         Args:
-            original: Whether recoded images are not used.
+            original: Whether all images are read from their originals.
 
         Returns:
-            What the reads refer to: files, or for images in memory (the memory, whether its images
-            are planar); int32 (n,), the numbers of the rows' files among them; and the reads.
+            What the reads refer to: the files or, for images in memory, (the memory, whether its
+            images are planar); the number of each row's file among the files, int32 (n,); and the
+            reads.
         """
         where = reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:
@@ -73,10 +74,10 @@ class ImageSource:
         return *self._files.of(reads), reads
 
     def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[Place, Int32s, ImageReads]:
-        """Returns the same of a batch, whose rows are `rows`. Small batches are looked up together.
+        """Returns the result of `reads` for a batch, whose rows are `rows`.
 
-        Images in memory are not, which may lie elsewhere when the next batch is read. Nor are
-        recoded images, and files that are numbered for each batch.
+        Small batches are looked up together, except for images in memory (which may be elsewhere
+        when the next batch is read), recoded images, and files that are numbered for each batch.
         """
         together = batch.together
         if together is None or self._stager is not None or self.recoded is not None:
@@ -93,7 +94,7 @@ class ImageSource:
     def _of_all(self, together: Together) -> tuple[Place, Int32s, ImageReads] | None:
         try:
             reads = self._dataset.image_reads(self._field, together.rows)
-        except Exception:  # of rows of one batch, which will raise it
+        except Exception:  # the batch with the faulty rows will raise it
             return None
         if reads.memory is not None or not reads.same_files:
             return None
@@ -122,7 +123,7 @@ class ImageSource:
         return np.fromfile(path, np.uint8, int(reads.length[0]), offset=int(offset[0]))
 
     def close(self) -> None:
-        """Closes the files, and ends what recodes images."""
+        """Closes the files, and ends the thread that recodes images."""
         self._files.close()
         if self.recoded is not None:
             self.recoded.close()

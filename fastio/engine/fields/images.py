@@ -136,7 +136,7 @@ class ImageReader(Reader):
 
     @property
     def recoded_counts(self) -> tuple[int, int]:
-        """The number of images that were recoded for a cache, and that were read from there."""
+        """The numbers of images recoded for the cache, and of images read from records."""
         recoded = self._source.recoded
         return (0, 0) if recoded is None else recoded.counts
 
@@ -288,10 +288,10 @@ class ImageReader(Reader):
         outs: Outs,
         pieces: npt.NDArray[np.int64] | None,
     ) -> dict[int, str]:
-        """Reads rows from their originals whose records in a cache are damaged, or were replaced.
+        """Reads rows whose records are damaged or were replaced again, from their originals.
 
         Returns:
-            The rows that fail, by their places in the batch, and why.
+            The rows that still fail, by their places in the batch, and why.
         """
         recoded = self._source.recoded
         if recoded is None or pieces is None:
@@ -302,7 +302,7 @@ class ImageReader(Reader):
         if not again.size:
             return broken
         still = self._read_now(batch, again, images, outs)
-        # A record is not to blame if its original fails too: a crop may be larger than the image.
+        # If the original fails too, the record is not damaged: a crop may be larger than the image.
         to_blame = np.setdiff1d(damaged, [*stale.tolist(), *still]).astype(np.int64)
         recoded.drop(pieces[to_blame])
         return {n: why for n, why in broken.items() if n not in damaged} | still

@@ -1,9 +1,9 @@
-// Which instruction sets the kernels may use, found out once a process.
+// The instruction sets that kernels may use, determined once per process.
 //
-// Every kernel has a portable path and may have faster ones; all paths of a kernel give equal
-// bytes, so the choice is about speed alone. A family of kernels is a table of choices, the fastest
-// first, each with what it needs; choose() takes the first that the active set meets. All functions
-// are thread-safe and cost one load.
+// Every kernel has a portable path and may have faster ones. All paths of a kernel give equal
+// bytes, so the choice affects only the speed. The kernels of a family are listed in a table, the
+// fastest first, each with the features that it needs; choose() returns the first kernel whose
+// needs are met. All functions are thread-safe and cost one load.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace fastio {
 
-// What a kernel may need, as bits. Files named *_avx2.cpp, *_avx512bw.cpp and *_avx512.cpp are
-// compiled for kAvx2, kAvx512bw and kAvx512 (CMakeLists.txt), of which each includes those before;
-// files named *_neon.cpp for kNeon.
+// The features that a kernel may need, as bits. CMakeLists.txt compiles files named *_avx2.cpp,
+// *_avx512bw.cpp and *_avx512.cpp for kAvx2, kAvx512bw and kAvx512, each of which includes those
+// before it, and files named *_neon.cpp for kNeon.
 enum Feature : unsigned {
   kAvx2 = 1,      // AVX2, BMI1, BMI2, FMA, F16C, LZCNT and POPCNT
   kPdep = 2,      // pdep and pext are not microcode: BMI2, but for AMD before Zen 3
@@ -29,7 +29,7 @@ struct Simd {
   constexpr bool has(unsigned needs) const { return (features & needs) == needs; }
   friend constexpr bool operator==(Simd, Simd) = default;
 
-  // Those of the main kinds of processors.
+  // The usual sets: portable has no features.
   static const Simd portable, avx2, avx512bw, avx512, neon;
 };
 inline constexpr Simd Simd::portable{};
@@ -38,34 +38,36 @@ inline constexpr Simd Simd::avx512bw{Simd::avx2.features | kAvx512bw};
 inline constexpr Simd Simd::avx512{Simd::avx512bw.features | kAvx512};
 inline constexpr Simd Simd::neon{kNeon};
 
-// All that this processor and its operating system support.
+// All features that this processor and its operating system support.
 Simd simd_best();
 
-// What kernels use: simd_best(), unless simd_force() said otherwise.
+// The features that kernels use now: simd_best(), unless simd_force() has set others.
 Simd simd_active();
 
-// Makes kernels use those of `features` that the processor has. For tests and benchmarks. It holds
-// for the whole process, for calls that begin after it returns.
+// Restricts kernels to those of `features` that the processor has. For tests and benchmarks.
+// Applies to the whole process, and to calls that begin after it returns.
 void simd_force(Simd features);
 
-// The main kinds, portable first, of which this processor has all features; as users see them.
+// A usual set of features, with the name that users see.
 struct SimdLevel {
   const char* name;
   Simd features;
 };
+// The levels whose features this processor has, portable first.
 std::vector<SimdLevel> simd_levels();
 
-// The last of them whose features `simd` has: "portable", "avx2", ...
+// The name of the last level whose features `simd` has: "portable", "avx2", ...
 const char* simd_name(Simd simd);
 
-// One of a family's kernels.
+// One kernel of a family, and the features that it needs.
 template <typename Kernel>
 struct Choice {
   unsigned needs;
   Kernel kernel;
 };
 
-// The first of `choices` whose needs the active features meet. The last one needs nothing.
+// Returns the first kernel of `choices` whose needs the active features meet. The last one must
+// need nothing.
 template <typename Kernel, std::size_t count>
 const Kernel& choose(const Choice<Kernel> (&choices)[count]) {
   const Simd active = simd_active();

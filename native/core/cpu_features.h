@@ -1,7 +1,7 @@
-// What an x86 processor and its operating system support, asked of the processor.
+// The features that an x86 processor and its operating system support, read with CPUID.
 //
-// The compilers' own __builtin_cpu_supports reads what their run-time library found out: zig's
-// library, with which wheels are made, finds nothing out, and older ones lack some of the names.
+// The compilers' __builtin_cpu_supports depends on their run-time library. That of zig, with which
+// wheels are built, reports no features, and older ones do not know some of the names.
 #pragma once
 
 #ifdef FASTIO_X86
@@ -28,8 +28,8 @@ enum class CpuFeature {
   vpclmulqdq,
 };
 
-// True where the processor has the feature, and the operating system saves the registers that its
-// instructions use. Executes CPUID: keep the answer.
+// True if the processor has the feature and the operating system saves the registers that its
+// instructions use. Executes CPUID, which is slow: keep the result.
 bool cpu_supports(CpuFeature feature);
 
 }  // namespace fastio

@@ -1,4 +1,4 @@
-// Between crc32c.cpp and crc32.cpp and their kernels: plain functions.
+// The kernels of crc32c.cpp and crc32.cpp, as plain functions.
 #pragma once
 
 #include <cstddef>

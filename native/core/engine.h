@@ -16,13 +16,13 @@
 
 namespace fastio {
 
-// What ImageCounters count, of all threads.
+// The sums of the ImageCounters of all threads.
 struct ImageTotals {
   std::uint64_t images = 0, bytes = 0, read_ns = 0, decode_ns = 0, resample_ns = 0, augment_ns = 0;
 };
 
-// The counters of each thread, on cache lines of their own. Threads come, and do not go before the
-// list does. Without a lock, which might look held in a forked child.
+// The counters of each thread, on separate cache lines. Threads can be added, and are never removed
+// before the list is destroyed. There is no lock, because it might appear held in a forked child.
 class CounterList {
  public:
   CounterList() = default;
@@ -34,7 +34,7 @@ class CounterList {
   ImageTotals sum() const;
 
  private:
-  struct alignas(128) Entry {  // two lines: the processor fetches pairs of them
+  struct alignas(128) Entry {  // two cache lines, because the processor prefetches pairs of lines
     ImageCounters counters;
     Entry* next = nullptr;
   };

@@ -67,7 +67,7 @@ struct ImageTask : ViewTask {
   }
 };
 
-// A number that one thread adds to, without an atomic addition, and any thread may look at.
+// A counter to which one thread adds, without an atomic addition, and which any thread may read.
 class Count {
  public:
   void add(std::uint64_t n) { value_.store(load() + n, std::memory_order_relaxed); }
@@ -77,7 +77,7 @@ class Count {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// Where time goes, in nanoseconds and counts; of one thread.
+// Counts, and times in nanoseconds, of one thread.
 struct ImageCounters {
   Count images, bytes, read_ns, decode_ns, resample_ns;
   Count augment_ns;  // of operations on pixels

@@ -89,7 +89,7 @@ class ImageSlot : public Slot {
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;
-  const bool small_;  // raw images in files, small and with checksums
+  const bool small_;  // all are small raw images in files, with checksums
 
   std::vector<Status> status_;
   std::mutex taking_;

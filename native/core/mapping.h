@@ -42,8 +42,8 @@ class Mapping {
   // Says that pages are used in no order, and others bring what is next to them if it is wanted.
   void expect_scattered() const;
 
-  // Whether a page that the file does not have any more reads as zeros. False where there were more
-  // mappings than the handler can know: such a page ends the process.
+  // Whether a page that was cut off from the file reads as zeros. False if there were more mappings
+  // than the signal handler can register: reading such a page then ends the process.
   bool guarded() const;
 
   // Whether a page was read that the file did not have any more. What was read up to then may be

@@ -12,7 +12,7 @@
 
 namespace fastio {
 
-// Rows that a thread has claimed. The slot is kept for the next claim, which takes no lock then.
+// Rows that a thread has claimed. The slot is kept, so that the next claim takes no lock.
 struct Claim {
   std::shared_ptr<Slot> slot;
   std::size_t begin = 0, end = 0;
@@ -23,7 +23,7 @@ struct Claim {
 // with a higher number wait, until they are allowed or the queue is closed.
 //
 // A thread takes the lock when its slot has no more rows. A slot wakes one thread, which wakes the
-// next as long as there are rows left: a batch of a few small rows does not wake all of them.
+// next one as long as rows are left, so that a batch of a few small rows does not wake all threads.
 class SlotQueue {
  public:
   explicit SlotQueue(std::size_t limit) : limit_(limit) {}
@@ -42,7 +42,7 @@ class SlotQueue {
   }
 
   // Claims rows for a thread, numbered from 0, of the slot of its last claim or of the oldest one.
-  // False where there are none at the moment: wait() then.
+  // Returns false if there are none at the moment: call wait() then.
   bool claim(std::size_t thread, Claim& claim) {
     if (claim.slot && allowed(thread) && claim.slot->claim(claim.begin, claim.end)) return true;
     claim.slot.reset();
@@ -62,7 +62,7 @@ class SlotQueue {
     return claim.slot != nullptr;
   }
 
-  // Waits until there may be rows for a thread; false once closed.
+  // Waits until there may be rows for a thread. Returns false when the queue is closed.
   bool wait(std::size_t thread) {
     std::unique_lock lock(mutex_);
     while (!closed_ && !(allowed(thread) && !slots_.empty())) {
@@ -84,7 +84,7 @@ class SlotQueue {
       limit_.store(threads, std::memory_order_relaxed);
     }
     allowed_.notify_all();
-    ready_.notify_all();  // one that is not allowed any more would take another's call
+    ready_.notify_all();  // notify_one might wake a thread that is not allowed any more
   }
 
   // Wakes every waiting thread for good; rows not claimed yet are never handed out.

@@ -40,9 +40,9 @@ class Buffer {
 
 class Descriptor;
 
-// What a thread keeps of the open descriptors of a set, so that its reads take no lock and change
-// no counter that other threads use. Of one thread. Descriptors in it stay open: a thread lets go
-// of them before it waits for work.
+// One thread's references to the open descriptors of a set, with which its reads take no lock and
+// change no counter that other threads use. Not thread-safe. The descriptors stay open as long as
+// they are referenced, so a thread calls let_go() before it waits for work.
 class OpenFiles {
  public:
   void let_go() { files_.reset(); }
@@ -72,7 +72,7 @@ class FileSet {
 
   // Reads [offset, offset + length) of `file`, which must be a regular one; length kWholeFile reads
   // all of it. Fewer bytes in the file than asked for are Code::truncated. A range that is no range
-  // is Code::corrupt. The size of a kept file is looked at again where it seems to be too short.
+  // is Code::corrupt. The size of a kept file is read again if the file seems too short.
   Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
               OpenFiles& open);
   Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out) {
@@ -81,13 +81,13 @@ class FileSet {
   }
 
   // Copies [offset, offset + length) of a kept file from a mapping of it, without a system call.
-  // False where that cannot be done: read() then. The copy is of no use, and nothing says so, where
-  // the file was cut off or cannot be read: it is for bytes that have a checksum.
+  // Returns false if that is not possible: use read() then. If the file was cut off or cannot be
+  // read, the copy is wrong without an error, so use this only for bytes that have a checksum.
   bool look_up(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
                OpenFiles& open);
 
-  // Whether the byte at `offset` is in the page cache, as far as that can be told without waiting:
-  // false for a file that is not known to be open.
+  // Returns whether the byte at `offset` is in the page cache, without waiting. False for a file
+  // that is not known to be open.
   bool in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open);
 
   // Tells the system that a range, or all of a file, will be wanted soon: it begins to read what it
@@ -96,9 +96,9 @@ class FileSet {
   static constexpr std::int64_t kMostAhead = 32 << 20;
   void advise(std::int64_t file, std::int64_t offset, std::int64_t length);
 
-  // Closes every kept descriptor; those that threads have in an OpenFiles are closed when these
-  // threads let go of them, or read from the set again. Does nothing in a forked child, where a
-  // thread of the parent may have left the lock held.
+  // Closes every kept descriptor. Descriptors that a thread references in an OpenFiles are closed
+  // when the thread releases them or reads from the set again. Does nothing in a forked child,
+  // where a thread of the parent may have left the lock held.
   void close();
 
   // Whether this is a child of the process that the set was made in: neither to be used nor
@@ -119,7 +119,8 @@ class FileSet {
   std::unordered_map<std::int64_t, Shared> open_;
   std::vector<std::int64_t> open_order_;  // ring: the next to be closed stands at hand_
   std::size_t hand_ = 0;
-  // What is in open_, for threads to take over, where no file is ever pushed out by others.
+  // The contents of open_, published for threads to copy. Only for sets in which no file is
+  // evicted.
   std::shared_ptr<const OpenFiles::Table> table_;
   std::atomic<const OpenFiles::Table*> published_{
       nullptr};  // table_, to be compared without a lock

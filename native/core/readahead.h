@@ -2,8 +2,8 @@
 // has many reads to do at a time, however few threads decode.
 //
 // What is asked for goes to the page cache: nothing is read into memory of ours, so nothing here
-// can fail or be wrong, only useless. A range that is cached already costs a look, so that slots
-// are left out as long as they seem to be in memory.
+// can fail or be wrong, only useless. A range that is cached already still costs a request, so
+// slots are skipped as long as they seem to be in memory.
 #pragma once
 
 #include <sys/types.h>
@@ -58,7 +58,7 @@ class ReadAhead {
   };
 
   const pid_t pid_;
-  std::atomic<int> wary_{0};  // slots to be asked for whether or not they seem to be in memory
+  std::atomic<int> wary_{0};  // number of next slots to request even if they seem to be in memory
   std::shared_ptr<Shared> shared_;
   Crew crew_;
 };

@@ -1,5 +1,5 @@
-// JPEG files that become block records beside other work: by threads that take only what processor
-// time nobody else wants, or by threads that rest between images.
+// Recodes JPEG files to block records while other threads work: with threads that run only in idle
+// processor time, or with threads of normal priority that rest between images.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct JpegPlaces {
   std::vector<std::int64_t> file, offset, length;
 };
 
-// What became of an image. Without a record it stays as it is: it is damaged, cannot be read, or no
-// record can hold it.
+// The result for one image. The record is empty if the image was not recoded, because it is
+// damaged, cannot be read, or has a form that records cannot hold.
 struct RecodedImage {
   std::vector<std::uint8_t> record;
   std::int32_t height = 0, width = 0;
@@ -30,9 +30,9 @@ struct RecodedImage {
 
 struct RecodingState;
 
-// Encodes some images. Not thread-safe. Its threads are waited for shortly when it is destroyed,
-// and left alone if they do not get to their end: they hold all that they use. In a forked child,
-// which has none of them, nothing of it is touched.
+// Encodes some images. Not thread-safe. The destructor waits a short time for the threads. Threads
+// that do not end within that time keep references to all that they use and are not waited for. In
+// a forked child, where the threads do not exist, the destructor touches nothing.
 class Recoding {
  public:
   Recoding(JpegPlaces places, std::shared_ptr<const Codebook> codebook, std::int64_t max_pixels);
@@ -40,21 +40,21 @@ class Recoding {
   Recoding(const Recoding&) = delete;
   Recoding& operator=(const Recoding&) = delete;
 
-  // Starts threads that run only while a processor would be idle (SCHED_IDLE; where the system has
-  // no such thing, at the lowest priority).
+  // Starts threads that run only while a processor would be idle (SCHED_IDLE; on systems without
+  // it, at the lowest priority).
   void start_idle(int threads);
 
   // Starts threads of normal priority, each of which works for `share`, in (0, 1], of the time.
-  // They also encode what an idle thread has begun and does not get to finish.
+  // They also encode images that an idle thread has begun but has no time to finish.
   void start_resting(int threads, double share);
 
-  // Returns whether all images are done, at the latest after `timeout`.
+  // Waits for at most `timeout`. Returns whether all images are done.
   bool wait(std::chrono::nanoseconds timeout);
 
-  // Tells the threads to end after the image in hand.
+  // Tells the threads to end after their present image.
   void stop();
 
-  // Processor time of the idle threads' images that are done.
+  // Processor time that idle threads have spent on images that are done, in nanoseconds.
   std::int64_t idle_ns() const;
 
   // The images, once wait() has returned true.

@@ -56,7 +56,7 @@ class Slot {
 
   // The workers' side. claim() hands out the next rows, [begin, end); false when none are left.
   bool claim(std::size_t& begin, std::size_t& end) {
-    if (!unclaimed()) return false;  // without a write that other threads would wait for
+    if (!unclaimed()) return false;  // avoids a write, for which other threads would wait
     begin = next_.fetch_add(chunk_, std::memory_order_relaxed);
     if (begin >= rows_) return false;
     end = std::min(begin + chunk_, rows_);
@@ -85,7 +85,7 @@ class Slot {
 
   // What the rows will need of files, by file and offset, neighbours joined: see ReadAhead.
   virtual std::vector<WantedRange> wanted() const { return {}; }
-  // Whether all of it seems to be in memory already, by a look at a few rows.
+  // Returns whether the bytes of all rows seem to be in memory, after testing a few rows.
   virtual bool in_memory() const { return false; }
   // Asks the system for it, unless workers have begun with all rows of it.
   virtual void ask_for(const WantedRange&) const {}
@@ -125,7 +125,7 @@ class Slot {
   char what_[200] = "";  // the first of them said; guarded by mutex_
   alignas(kCacheLine) std::atomic<std::size_t> next_{0};
   std::atomic<bool> cancelled_{false}, abandoned_{false};
-  // Rows neither finished nor cancelled. On a line of its own, as next_ is.
+  // Rows neither finished nor cancelled. On its own cache line, like next_.
   alignas(kCacheLine) std::atomic<std::size_t> left_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -139,6 +139,18 @@ def test_rows_that_a_subset_has_twice_are_drawn_twice(packed: Path) -> None:
             assert len({image.numpy().tobytes() for image in images}) == len(images)
 
 
+def test_images_of_rows_that_a_subset_has_twice_are_those_of_their_rows(packed: Path) -> None:
+    picked = [4, 2, 4, 5, 1, 4, 0]
+    with fastio.open(packed) as dataset:
+        images = [torch.from_numpy(dataset[row]["image"]).permute(2, 0, 1) for row in range(ROWS)]
+        subset = torch.utils.data.Subset(dataset, picked)
+        for shuffle in (False, True):
+            with Loader(subset, 2, shuffle=shuffle, seed=0, num_workers=1) as batches:
+                for batch in batches:
+                    for image, row in zip(batch["image"], batch["row"].tolist(), strict=True):
+                        assert torch.equal(image, images[row])
+
+
 def test_what_pillow_decodes_is_drawn_again_too(tmp_path: Path) -> None:
     (tmp_path / "images" / "class").mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (60, 60, 3), np.uint8)

@@ -55,6 +55,12 @@ class PlannedBatch(NamedTuple):
     together: Together | None = None
     first: int = 0
 
+    def with_rows(
+        self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
+    ) -> PlannedBatch:
+        """Returns this batch with other rows, which are looked up without other batches."""
+        return self._replace(rows=rows, occurrences=occurrences, together=None, first=0)
+
 
 def draw_keys(
     rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None

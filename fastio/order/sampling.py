@@ -266,9 +266,8 @@ class Sampling:
             if picked is None or again is None:
                 return batches
             return (
-                batch._replace(
-                    rows=picked[batch.rows],
-                    occurrences=self._occurrences(again[batch.rows], batch.occurrences),
+                batch.with_rows(
+                    picked[batch.rows], self._occurrences(again[batch.rows], batch.occurrences)
                 )
                 for batch in batches
             )
@@ -284,7 +283,7 @@ class Sampling:
         followed, picked = follow(keys, rows, cursor.position, seen), self.picked
         if picked is None:
             return followed
-        return (batch._replace(rows=picked[batch.rows]) for batch in followed)
+        return (batch.with_rows(picked[batch.rows], batch.occurrences) for batch in followed)
 
     def _occurrences(
         self, again: npt.NDArray[np.int64], copies: npt.NDArray[np.int64] | None

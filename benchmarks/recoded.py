@@ -1,21 +1,21 @@
-"""A folder that packs itself: what recoding costs the first epoch, and what later epochs gain.
+"""Recoded images in a cache: what recoding costs in the first epoch and gains in later ones.
 
     .venv/bin/python benchmarks/recoded.py [FOLDER] [--count 4000] [--rounds 3] [--json FILE]
 
-FOLDER has a folder of photos for each class; without it, photos are made. All loaders do the same,
-RandomResizedCrop(224) and RandomHorizontalFlip to uint8 batches of 64, on `--count` rows that are
-the photos repeated, warm in the page cache, with a thread for each processor.
+FOLDER has a folder of photos for each class; without it, photos are made. All loaders deliver the
+same: RandomResizedCrop(224) and RandomHorizontalFlip to uint8 batches of 64, of `--count` rows that
+are the photos repeated, with warm page cache and one thread for each processor.
 
-First epoch. The loader is asked for batches without a pause, so that its threads leave no processor
-idle: once without a cache and once with one that is empty, in turns. Recoding then has 5% of the
-threads' time, and what it writes.
+First epoch. Batches are requested without a pause, so that the loader's threads leave no processor
+idle: once without a cache and once with an empty cache, in turns. Recoding then uses 5% of the
+threads' time, and writes its results to the disk.
 
-Later epochs. All images are recoded; an epoch that reads the records, one of the dataset that
-fastio.pack makes of the folder, and one of the folder without a cache, in turns.
+Later epochs. All images are recoded. In turns: an epoch that reads the records, one of the dataset
+that fastio.pack makes of the folder, and one of the folder without a cache.
 
-Recoding. Images a second while nothing else runs, to the last one.
+Recoding. Images recoded per second while nothing else runs, until all are recoded.
 
-Pixels. How much crops of records differ from crops of the files, on the same draws.
+Pixels. How much crops of records differ from crops of the files, with the same random draws.
 
 Nothing else should run on the machine.
 """
@@ -66,14 +66,14 @@ def made(source: Path, threads: int, cache: Path | None = None) -> fastio.Loader
 
 
 def rate(loader: fastio.Loader[Any]) -> float:
-    """Images a second of an epoch."""
+    """Returns the images per second of an epoch."""
     start = time.perf_counter()
     images = sum(len(images) for images, _ in loader)
     return images / (time.perf_counter() - start)
 
 
 def first_epoch(folder: Path, cache: Path | None, threads: int) -> float:
-    """Images a second of a loader's first epoch, with threads that have started."""
+    """Returns the images per second of a loader's first epoch."""
     if cache is not None:
         shutil.rmtree(cache, ignore_errors=True)
     with made(folder, threads, cache) as loader:
@@ -81,11 +81,11 @@ def first_epoch(folder: Path, cache: Path | None, threads: int) -> float:
 
 
 def recode(folder: Path, cache: Path, threads: int, count: int) -> float:
-    """Recodes all images; returns images a second, from the first batch of an epoch on."""
+    """Recodes all images; returns the images recoded per second after the first epoch."""
     shutil.rmtree(cache, ignore_errors=True)
     with made(folder, threads, cache) as loader:
         start = time.perf_counter()
-        for _ in loader:  # names all blocks
+        for _ in loader:  # an epoch requests all blocks
             pass
         before, began = loader.stats().recoded, time.perf_counter()
         while loader.stats().recoded < count:
@@ -96,7 +96,7 @@ def recode(folder: Path, cache: Path, threads: int, count: int) -> float:
 
 
 def in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Runs each way once a round."""
+    """Runs each function once per round and returns all results."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -105,7 +105,7 @@ def in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, lis
 
 
 def differences(folder: Path, cache: Path, threads: int) -> dict[str, float]:
-    """How much the pixels of an epoch differ, in levels of 255."""
+    """Returns how much the pixels of an epoch differ, in levels of 255."""
     most, total, count, far = 0, 0.0, 0, 0
     with made(folder, threads) as plain, made(folder, threads, cache) as recoded:
         for (a, _), (b, _) in zip(plain, recoded, strict=True):
@@ -173,9 +173,11 @@ def report(result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = photo_parser(__doc__)
-    parser.add_argument("--count", type=int, default=4000, help="rows, by repeating (4000)")
+    parser.add_argument(
+        "--count", type=int, default=4000, help="number of rows, the photos repeated (4000)"
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=3, help="of epochs (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds of epochs (3)")
     arguments = parser.parse_args()
     with temporary_folder() as work:
         result = measure(arguments, work)

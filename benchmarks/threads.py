@@ -86,7 +86,7 @@ def training() -> Callable[[torch.Tensor], None]:
 
 
 def endless(loader: fastio.Loader) -> Generator[Any, None, None]:
-    """The batches of one epoch after the other."""
+    """Yields the batches of one epoch after another, without end."""
     while True:
         yield from loader
 
@@ -109,7 +109,7 @@ def run(
 
 
 def rate(loader: fastio.Loader, seconds: float) -> float:
-    """Samples a second, of batches that are thrown away."""
+    """Returns the samples per second of batches that are not used."""
     batches = endless(loader)
     next(batches)
     samples, began_s = 0, time.perf_counter()
@@ -121,7 +121,7 @@ def rate(loader: fastio.Loader, seconds: float) -> float:
 
 
 class Noise:
-    """Images 32 x 32 of random pixels."""
+    """A dataset of images of random pixels, uint8 (32, 32, 3)."""
 
     def __len__(self) -> int:
         return 65_536

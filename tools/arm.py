@@ -1,13 +1,13 @@
-"""Builds the native code for 64-bit ARM on another machine, and runs it under qemu's user mode.
+"""Builds the native code for 64-bit ARM on another machine, and runs it in qemu's user mode.
 
     tools/arm                          the native tests (four minutes of one core)
-    tools/arm test -tc='*idct*'        those that doctest's arguments choose
-    tools/arm count PHOTOS             instructions a crop, portable against NEON, by function
+    tools/arm test -tc='*idct*'        the native tests that doctest's arguments select
+    tools/arm count PHOTOS             instructions per crop by function, portable and with NEON
 
-It needs Debian's or Ubuntu's g++-aarch64-linux-gnu, qemu-user and doctest-dev, and says which is
-missing (exit code 3). libjpeg-turbo for ARM it takes from Debian's archive, by an apt state of its
-own in build/arm: nothing is installed. Instructions say what a processor has to do, not how long it
-takes: nothing here is a measurement on an ARM machine.
+It needs the packages g++-aarch64-linux-gnu, qemu-user and doctest-dev of Debian or Ubuntu. If one
+is missing, it names it and exits with code 3. libjpeg-turbo for ARM is downloaded from Debian's
+archive with a separate apt state in build/arm; nothing is installed. The number of instructions
+does not say how long they take: nothing here is a measurement on an ARM machine.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOOLS = {
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
 }
-# qemu-user ends with a process that is forked while other threads of it run, and where the process
-# can have no more mappings it has none itself.
+# qemu-user ends when the process forks while other threads run, and it cannot get mappings of its
+# own when the process can have no more.
 NOT_UNDER_QEMU = (
     "a forked child can let go of its parent's engine",
     "a cut-off file is noticed where the process can have no more mappings",
 )
-# Left out of what is counted: it looks at the pixels.
+# Not counted: this function only computes the checksum of the pixels.
 NOT_COUNTED = "pixel_sum"
 
 
@@ -63,7 +63,7 @@ def require_tools() -> None:
 
 
 def make_sysroot() -> None:
-    """Unpacks libjpeg-turbo for ARM, and doctest, which has headers only."""
+    """Unpacks libjpeg-turbo for ARM, and copies the headers of doctest."""
     done = SYSROOT / "done"
     if done.exists():
         return
@@ -131,7 +131,7 @@ def test(arguments: Sequence[str]) -> int:
 
 
 def instructions(file: Path) -> collections.Counter[str]:
-    """What the plugin wrote: the instructions of each function."""
+    """Returns the number of instructions of each function, from a file that the plugin wrote."""
     counts: collections.Counter[str] = collections.Counter()
     for line in file.read_text().splitlines():
         count, name = line.split(" ", 1)
@@ -141,7 +141,7 @@ def instructions(file: Path) -> collections.Counter[str]:
 
 
 def count_crops(level: str, codec: str, photos: Sequence[Path], crops: int) -> dict[str, float]:
-    """Instructions a crop of each function: those of `crops` more of each photo."""
+    """Returns the instructions per crop of each function, from two runs that differ by `crops`."""
     program = build("fastio_bench_crop")
     plugin = BUILD / "count.so"
     source = ROOT / "native" / "bench" / "count_instructions.c"
@@ -162,7 +162,7 @@ def count_crops(level: str, codec: str, photos: Sequence[Path], crops: int) -> d
 
 
 def print_counts(counts: dict[str, float], most: int) -> None:
-    """Prints the functions that take most."""
+    """Prints the functions with the most instructions."""
     print(f"{sum(counts.values()):12,.0f} instructions a crop")
     names = sorted(counts, key=lambda name: -counts[name])[:most]
     readable = run(["c++filt"], "\n".join(names)).splitlines()
@@ -171,7 +171,7 @@ def print_counts(counts: dict[str, float], most: int) -> None:
 
 
 def count(folder: Path, number: int, crops: int, most: int) -> int:
-    """Prints instructions a crop of block records and of JPEGs, portable and with NEON."""
+    """Prints instructions per crop of block records and of JPEGs, portable and with NEON."""
     photos = [
         path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in (".jpg", ".jpeg")
     ]
@@ -194,11 +194,13 @@ def parse(arguments: Iterable[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("test", help="run the native tests; further arguments are doctest's")
-    counting = commands.add_parser("count", help="count instructions a crop")
-    counting.add_argument("photos", type=Path, help="folder of photos, one folder a class in it")
-    counting.add_argument("--number", type=int, default=10, help="how many photos (10)")
-    counting.add_argument("--crops", type=int, default=2, help="crops of each (2)")
-    counting.add_argument("--functions", type=int, default=12, help="functions to show (12)")
+    counting = commands.add_parser("count", help="count the instructions per crop")
+    counting.add_argument("photos", type=Path, help="folder with a folder of photos for each class")
+    counting.add_argument("--number", type=int, default=10, help="number of photos (10)")
+    counting.add_argument("--crops", type=int, default=2, help="number of crops of each photo (2)")
+    counting.add_argument(
+        "--functions", type=int, default=12, help="number of functions to show (12)"
+    )
     return parser.parse_known_args(list(arguments))
 
 

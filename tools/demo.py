@@ -5,7 +5,7 @@
 Photo-like JPEGs are made (once) and packed. Then the network is trained from the same initial
 weights with torch's DataLoader and Pillow, with fastio from the same folder, and with fastio from
 the packed dataset; and a few times more, to tell how much of the accuracy is chance. A second table
-has the folder with `cache=`, which packs itself while its epochs run.
+shows the folder with `cache=`, whose photos are recoded while its epochs run.
 side_by_side.py has the loaders and the training.
 """
 
@@ -148,7 +148,7 @@ def table(results: list[Result]) -> Table:
 
 
 def recoded_table(epochs: Sequence[RecodedEpoch], packed: Result) -> Table:
-    """The first epochs with a cache and the last; compared with the packed dataset."""
+    """Returns the table of epochs with a cache, compared with the packed dataset."""
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in (
         "same folder, cache=\nepoch",
@@ -186,13 +186,13 @@ def about_speed(results: list[Result], settings: Settings) -> str:
 
 
 def about_cache(epochs: Sequence[RecodedEpoch]) -> str:
-    """What the second table shows."""
+    """Returns a text that explains the second table."""
     whole = epochs[-1].share == 1
     after = f"after {len(epochs) - 1} epochs" if whole else f"not within {MOST_EPOCHS} epochs"
     return (
-        "With cache=fastio.Cache(FOLDER, pack='always'), one changed line and nothing to pack, "
-        f"the photos were recoded while epochs ran, all of them {after}. Where training leaves "
-        "processors idle, cache=FOLDER takes that time alone."
+        "With cache=fastio.Cache(FOLDER, pack='always'), one changed line and no packing, the "
+        f"photos were recoded while epochs ran: all of them {after}. If training leaves "
+        "processors idle, cache=FOLDER is enough: recoding then uses only the idle time."
     )
 
 

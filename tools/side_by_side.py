@@ -28,7 +28,7 @@ LEARNING_RATE = 5e-3
 # How many epochs are loaded without a network: one can be a quarter of a second. Not as many as fit
 # into a time: the epochs of training come after them, and each has crops of its own.
 LOADING_EPOCHS = 3
-MOST_EPOCHS = 200  # with a cache, where recoding takes longer than anybody waits
+MOST_EPOCHS = 200  # with a cache, in case recoding takes too long
 
 Report = Callable[[int], None]
 
@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def cache(self) -> Path:
-        """Where they are recoded while epochs run."""
+        """The folder of the cache, where the photos are recoded while epochs run."""
         return self.work / "cache"
 
     @property
@@ -138,10 +138,10 @@ def contenders(settings: Settings) -> Iterator[Contender]:
 
 @dataclass(frozen=True)
 class RecodedEpoch:
-    """An epoch of the folder with a cache: what was loaded a second, and how many of its records.
+    """An epoch of the folder with a cache.
 
     Attributes:
-        images_per_s: of the epoch, without a network.
+        images_per_s: images loaded per second, without a network.
         share: the share of its images that were read from records in the cache, 0 to 1.
     """
 
@@ -150,9 +150,10 @@ class RecodedEpoch:
 
 
 def recoded_epochs(settings: Settings, report: Report) -> list[RecodedEpoch]:
-    """Loads the folder with `cache=`, one changed line, until an epoch reads records alone."""
+    """Loads the folder with `cache=` until an epoch reads all images from records."""
     found: list[RecodedEpoch] = []
-    cache = fastio.Cache(settings.cache, pack="always")  # here nothing leaves a processor idle
+    # "always", because these loaders leave no processor idle.
+    cache = fastio.Cache(settings.cache, pack="always")
     with cache, fast_loader(settings, settings.folder, "train", cache=cache) as loader:
         while len(found) < MOST_EPOCHS and (not found or found[-1].share < 1):
             before, start, images = loader.stats().from_recoded, time.perf_counter(), 0

@@ -1,16 +1,17 @@
-"""Makes manylinux wheels with libjpeg-turbo built in, without containers.
+"""Builds manylinux wheels that contain libjpeg-turbo, without containers.
 
-    tools/wheels                   makes the wheels of all Pythons and machines, in dist/
+    tools/wheels                   builds the wheels of all Pythons and machines, in dist/
     tools/wheels --check           checks the wheels in dist/ (wheels_check.py)
 
-zig (from PyPI) is the compiler. It has the headers and symbol lists of every glibc, so that wheels
-made on a new system load on old ones: glibc 2.28 here, as torch's own wheels. It compiles for both
-machines, and links its C++ library statically. libjpeg-turbo is compiled from its release, hidden
-inside the module: Pillow and torchvision bring libraries of their own into the same process.
+The compiler is zig, from PyPI. It has the headers and symbol lists of every glibc, so that wheels
+that are built on a new system run on old ones: with glibc 2.28 or newer, as torch's own wheels. It
+compiles for both machines and links its C++ library statically. libjpeg-turbo is compiled from its
+release, and its symbols are hidden in the module, because Pillow and torchvision load copies of
+their own into the same process.
 
-A wheel of the newest Python from 3.12 on serves all Pythons from 3.12 on (abi3); 3.10 and 3.11 need
-wheels of their own. The Pythons that are there are found in PATH, pyenv and uv; what is missing is
-named, and left out. The x86 code of libjpeg-turbo needs nasm.
+One wheel, built with the stable ABI (abi3), is for Python 3.12 and newer; 3.10 and 3.11 need wheels
+of their own. Interpreters are looked up in PATH, pyenv and uv. Versions without an interpreter are
+skipped, and named at the end. The x86 code of libjpeg-turbo needs nasm.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ JPEG_SHA256 = "6f30092cef9fb839779646608f4ee14ae3cbac989c47fa05e841b0841f09878e"
 
 GLIBC = "2.28"
 MACHINES = ("x86_64", "aarch64")
-# The last stands for itself and all newer ones.
+# The last entry is also for all newer versions.
 PYTHONS = ("3.10", "3.11", "3.12")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 BUILD_PACKAGES = (
     "nanobind==3.1.0",
     "scikit-build-core==1.1.2",
-    # What scikit-build-core needs on Python 3.10 in addition.
+    # Additional dependencies of scikit-build-core on Python 3.10.
     "exceptiongroup==1.3.2",
     "tomli==2.5.0",
     "typing-extensions==4.16.0",
@@ -66,7 +67,7 @@ class Python:
 
     @property
     def serves(self) -> str:
-        """Which of PYTHONS a wheel made with it is for."""
+        """The entry of PYTHONS for which a wheel that this interpreter builds can be used."""
         newest = PYTHONS[-1]
         return newest if _number(self.version) >= _number(newest) else self.version
 
@@ -102,7 +103,7 @@ print(json.dumps({
 
 
 def _candidates() -> Iterable[Path]:
-    """Paths that may be interpreters: those in PATH, those of pyenv and of uv."""
+    """Yields paths that may be interpreters: in PATH, and those of pyenv and of uv."""
     for folder in os.environ["PATH"].split(os.pathsep):
         yield from sorted(Path(folder).glob("python3.[0-9]*"))
     home = Path.home()
@@ -112,7 +113,7 @@ def _candidates() -> Iterable[Path]:
 
 
 def find_pythons(given: Sequence[Path]) -> list[Python]:
-    """Returns an interpreter with headers of each version that there is, oldest first."""
+    """Returns one interpreter with headers for each version that is installed, oldest first."""
     found: dict[str, Python] = {}
     for path in given or _candidates():
         if "-" in path.name or not os.access(path, os.X_OK):
@@ -131,7 +132,7 @@ def find_pythons(given: Sequence[Path]) -> list[Python]:
 
 
 def jpeg_source(given: Path | None) -> Path:
-    """Returns the folder of libjpeg-turbo's source, which is downloaded unless it is given."""
+    """Returns the folder of libjpeg-turbo's source. Downloads the source unless it is given."""
     if given and given.is_dir():
         return given
     folder = BUILD / f"libjpeg-turbo-{JPEG_VERSION}"
@@ -153,7 +154,7 @@ def jpeg_source(given: Path | None) -> Path:
 
 
 def toolchain(machine: str) -> Path:
-    """Writes zig as a compiler for a machine, and returns the file that tells CMake of it."""
+    """Writes compiler scripts that call zig for a machine; returns the CMake toolchain file."""
     folder = BUILD / machine / "zig"
     folder.mkdir(parents=True, exist_ok=True)
     target = f"-target {machine}-linux-gnu.{GLIBC}"
@@ -168,7 +169,7 @@ def toolchain(machine: str) -> Path:
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
     lines = [f"set(CMAKE_C_COMPILER {folder / 'cc'})", f"set(CMAKE_CXX_COMPILER {folder / 'c++'})"]
     lines += [f"set(CMAKE_AR {folder / 'ar'})", f"set(CMAKE_RANLIB {folder / 'ranlib'})"]
-    # nanobind 3.1 takes stderr from where other C++ libraries include it.
+    # nanobind 3.1 uses stderr without including <cstdio>; other C++ libraries include it.
     lines += ['set(CMAKE_CXX_FLAGS_INIT "-include cstdio")']
     if machine != platform.machine():
         lines = ["set(CMAKE_SYSTEM_NAME Linux)", f"set(CMAKE_SYSTEM_PROCESSOR {machine})", *lines]
@@ -190,14 +191,14 @@ def build_jpeg(source: Path, machine: str) -> Path:
         )
     shutil.rmtree(build, ignore_errors=True)
     shutil.rmtree(prefix, ignore_errors=True)
-    # Hidden: in one process with other copies of the library, nobody calls ours.
+    # Hidden, so that code that uses another copy of the library does not call this one.
     options = ["-DENABLE_SHARED=OFF", "-DWITH_TURBOJPEG=OFF", "-DREQUIRE_SIMD=ON"]
     options += ["-DWITH_TOOLS=OFF", "-DWITH_TESTS=OFF", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]
     options += ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_C_FLAGS=-fvisibility=hidden"]
     options += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain(machine)}", f"-DCMAKE_INSTALL_PREFIX={prefix}"]
     run(["cmake", "-G", "Ninja", "-S", source, "-B", build, *options, "-DCMAKE_INSTALL_LIBDIR=lib"])
     run(["cmake", "--build", build, "--target", "install"])
-    # The core puts its own entropy decoder into libjpeg's, whose structures this header has.
+    # The core replaces libjpeg's entropy decoder, whose structures this header declares.
     shutil.copy(source / "src" / "jpegint.h", prefix / "include")
     done.write_text(key)
     return prefix
@@ -207,9 +208,9 @@ def build_jpeg(source: Path, machine: str) -> Path:
 
 
 def build_packages() -> Path:
-    """Returns a folder with the Python code that a build needs, for all Pythons.
+    """Returns a folder with the Python packages that a build needs, for all Pythons.
 
-    One folder, since scikit-build-core compiles everything anew when its own path has changed.
+    They share one folder, because scikit-build-core rebuilds everything when its own path changes.
     """
     folder = BUILD / "packages"
     key = " ".join(BUILD_PACKAGES)
@@ -224,7 +225,7 @@ def build_packages() -> Path:
 
 
 def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
-    """Makes one wheel, and returns its path in `output`, with the tag that auditwheel confirmed."""
+    """Builds one wheel and returns its path in `output`, with the tag that auditwheel confirmed."""
     made = BUILD / machine / f"made-{python.serves}"
     shutil.rmtree(made, ignore_errors=True)
     suffix = (
@@ -232,7 +233,7 @@ def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
         if python.serves == PYTHONS[-1]
         else f"cpython-{python.version.replace('.', '')}-{machine}-linux-gnu"
     )
-    # One build folder a machine: the core is compiled once, the module for each Python.
+    # One build folder per machine: the core is compiled once, the module once for each Python.
     settings = {
         "build-dir": f"build/wheels/{machine}/module",
         "cmake.args": f"-DCMAKE_TOOLCHAIN_FILE={toolchain(machine)}",
@@ -248,7 +249,7 @@ def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
     )
     (wheel,) = made.glob("*.whl")
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
-    # Fails where the module needs a newer glibc than the tag says, or libraries beside it.
+    # Fails if the module needs a newer glibc than that of the tag, or other libraries.
     run(
         [
             sys.executable,
@@ -268,7 +269,7 @@ def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
 
 
 def main() -> None:
-    """Makes wheels, or checks them."""
+    """Builds wheels, or checks them."""
     parser = argparse.ArgumentParser(
         prog="tools/wheels",
         description=__doc__,
@@ -279,27 +280,31 @@ def main() -> None:
         type=Path,
         action="append",
         default=[],
-        help="an interpreter (default: all found)",
+        help="an interpreter to build with; may be repeated (default: all that are found)",
     )
-    parser.add_argument("--machine", choices=MACHINES, action="append", help="default: both")
+    parser.add_argument(
+        "--machine", choices=MACHINES, action="append", help="may be repeated (default: both)"
+    )
     parser.add_argument(
         "--libjpeg-source",
         type=Path,
-        help=f"libjpeg-turbo {JPEG_VERSION}: its release, or a folder",
+        help=f"the source of libjpeg-turbo {JPEG_VERSION}: its archive, or a folder",
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="default: dist/")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "dist", help="folder of the wheels (default: dist/)"
+    )
     parser.add_argument(
         "--check", action="store_true", help="check the wheels in the output folder"
     )
     parser.add_argument(
         "--torch",
         action="store_true",
-        help="with --check: install torch too, and run the quick start",
+        help="with --check: also install torch, and run the quick start of the README",
     )
     options = parser.parse_args()
     output = options.output.resolve()
     pythons = find_pythons(options.python)
-    # The oldest that a wheel serves makes it.
+    # Each wheel is built with the oldest interpreter that it is for.
     makers = {python.serves: python for python in reversed(pythons)}
     if options.check:
         sys.exit(wheels_check.check(sorted(output.glob("*.whl")), pythons, BUILD, options.torch))

@@ -1,9 +1,9 @@
 """Checks the size, symbols and licences of wheels, and whether they work without a compiler.
 
-For each wheel of this machine an environment is made with a Python that is there. The wheel is
-installed with its dependencies, without torch unless it is asked for, and used with a PATH that has
-no compiler. Images are decoded in one process with other copies of libjpeg, loaded before and
-after.
+For each wheel of this machine, an environment is made with each installed Python that the wheel is
+for. The wheel is installed with its dependencies (torch only with --torch) and used with a PATH
+without a compiler. Images are decoded alone, and in one process with other copies of libjpeg that
+are loaded before or after fastio.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LARGEST = 8_000_000  # bytes
-# Parts of every Linux system, that manylinux allows.
+# Libraries of every Linux system that manylinux allows.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADERS = {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 LICENCES = {"LICENSE", "libjpeg-turbo/LICENSE.md", "libjpeg-turbo/README.ijg"}
-# The torchvision of tools/setup, whose libjpeg is loaded beside ours.
+# The version that tools/setup installs; its libjpeg is loaded into the same process.
 TORCHVISION = "torchvision==0.28.0"
 
 
 class Failed(Exception):
-    """A wheel is not what it should be."""
+    """A check of a wheel failed."""
 
 
 # --- The file -------------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def check_file(wheel: Path) -> None:
 
 # --- In use ---------------------------------------------------------------------------------------
 
-# Writes photos and prints the hash of their pixels: decoded by fastio, with other copies of libjpeg
-# loaded before it, after it, or not at all.
+# Prints the hash of the pixels of all photos, decoded by fastio, with other copies of libjpeg
+# loaded before fastio, after it, or not at all.
 _DECODE = """
 import ctypes, glob, hashlib, os, sys
 import sysconfig
@@ -111,7 +111,7 @@ for kind in "ab":
         image.save(f"photos/{kind}/{number}.jpg", progressive=number % 4 == 3)
 """
 
-# fastio's pixels against Pillow's, of a folder and packed.
+# Compares fastio's pixels of a folder and of a packed dataset.
 _COMPARE = """
 import glob
 import numpy as np
@@ -157,7 +157,7 @@ def check_use(wheel: Path, python: Python, folder: Path, with_torch: bool) -> No
     else:
         _run([*pip, *_requirements(wheel)], folder)
         _run([*pip, "--no-deps", wheel], folder)
-    # No compiler, no cmake: this environment's programs, and no others.
+    # Only the programs of this environment: no compiler and no cmake.
     alone = {"PATH": str(venv / "bin"), "HOME": str(folder)}
     _run([inside, "-c", _PHOTOS], folder, alone)
     found = {

@@ -1,11 +1,9 @@
-// ARM has no pdep but in SVE2. Values are made in the order in which a block's bits have them, 16
-// to a register, and put to their places once, by table look-ups:
-//  - the mask, eight positions at a time, gives a list of the positions with values, and for each
-//    position the number of its value;
-//  - a look-up of the list in the class's widths gives each value's width; a plane has a bit for
-//  each
-//    value wider than its number, and running counts of those say which;
-//  - a look-up of the numbers, in natural order, in the values gives the block.
+// ARM has pdep only in SVE2. Here, values are decoded in the order of the block's bits, 16 in a
+// register, and moved to their places once, with table look-ups. The mask, eight positions at a
+// time, gives a list of the positions that have values, and for each position the number of its
+// value. Looking up the list in the widths of the class gives the width of each value. Plane j has
+// one bit for each value with more than j bits, and running counts of these values say which bit
+// belongs to which value. Looking up the numbers, in natural order, in the values gives the block.
 #include <arm_neon.h>
 
 #include "expand_kernels.h"
@@ -15,8 +13,8 @@ namespace {
 
 using u64 = std::uint64_t;
 
-// Of a byte of a mask: the positions that it has, and each position's number among them (absent:
-// out of every table's range); what the next byte's are counted from.
+// For one byte of a mask: the positions that are set; the number of each position among them
+// (positions that are not set: out of the range of every table); and the starts for the next byte.
 struct MaskByte {
   std::uint8_t positions[8], numbers[8];
   std::uint8_t eights[8], counts[8];

@@ -1,5 +1,5 @@
-// Expansion with AVX-512: one source for both of its kinds, of which VBMI makes orders of bytes
-// shorter.
+// Expansion with AVX-512: one source for both kinds. With VBMI, byte permutations take fewer
+// instructions.
 #pragma once
 
 #include "expand_kernels.h"
@@ -40,7 +40,7 @@ template <bool kDense>
   return static_cast<unsigned>(_mm_popcnt_u64(mask));
 }
 
-// 1 << k in each byte. In registers: compilers would make each of them again for each block.
+// 1 << k in each byte, kept in registers: compilers would make them again for each block.
 struct Powers {
   __m512i of[7];
   [[gnu::always_inline]] Powers() {

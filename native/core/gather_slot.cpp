@@ -96,8 +96,9 @@ inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(at));
 }
 
-// Asks for what a row of segments is read from, in three steps, each of which reads what the one
-// before asked for: which segments the row has, where their tokens lie, and the first tokens.
+// Prefetches the memory that a row of segments is read from, in three steps, each of which reads
+// what the previous step has prefetched: the segments of the row, the places of their tokens, and
+// the first tokens.
 void ask_segments(const TableField& field, const ShardColumns& columns, std::size_t row, int step) {
   const Segments& segments = *columns.segments;
   if (step == 0) return __builtin_prefetch(&segments.begin[row]);
@@ -242,7 +243,7 @@ void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* fro
           out + i * target.out_bytes);
 }
 
-// Rows [begin, end) of fields of segments; those that cannot be had are left as they are.
+// Writes rows [begin, end) of fields of segments. Rows that cannot be read are left unchanged.
 void GatherSlot::copy_segments(const InSegments& some, std::size_t begin, std::size_t end) const {
   const auto shard_of = [this](std::size_t i) {
     const ShardColumns* const columns = known_->shards[table_->shard_of(row_[i])].get();
@@ -265,7 +266,7 @@ void GatherSlot::copy_segments(const InSegments& some, std::size_t begin, std::s
   }
 }
 
-// A row of a shard, whose column begins at `data`, to row `i` of the batch.
+// Writes a row of a shard, whose column begins at `data`, to row `i` of the batch.
 void GatherSlot::copy_row(const InSegments& some, const Segments& segments, std::size_t row,
                           const std::uint8_t* data, std::size_t i) {
   const TableField& field = some.field;

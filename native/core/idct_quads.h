@@ -1,11 +1,11 @@
-// The inverse transforms with AVX-512: one source for both of its kinds, which VBMI and VNNI make
-// shorter.
+// The inverse transforms with AVX-512: one source for both kinds. VBMI and VNNI need fewer
+// instructions.
 //
 // Four blocks at a time, one in each 128-bit lane. Between the instructions lie pairs: dwords of
 // coefficients k and k + 4. The columns' results are packed so that they are the rows' pairs.
 //
-// Shorter ways for groups whose rows (or rows and columns) 4..7 are zeros, a third of those of
-// photos, did not pay: what they save goes on finding such groups and on mispredicted branches.
+// Separate code for groups whose rows (or rows and columns) 4..7 are zeros, a third of the groups
+// of photos, was not faster: finding such groups and mispredicted branches cost what it saves.
 #pragma once
 
 #include "idct_kernels.h"

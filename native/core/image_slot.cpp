@@ -17,11 +17,11 @@ namespace {
 constexpr std::int64_t kClaimBytes = 128 << 10;
 constexpr std::int64_t kMostClaimed = 256;
 
-// Up to this size a raw image is copied from a mapping of its file: a page fault where it is not in
-// the page cache brings a page, so that a larger image would wait for several.
+// Raw images up to this size are copied from a mapping of their file. If the data is not in the
+// page cache, each page fault reads one page, so that a larger image would wait for several.
 constexpr std::int64_t kLookUp = 8 << 10;
 
-// The bytes of the longest image where all are raw; else -1.
+// The size in bytes of the longest image if all images are raw, else -1.
 std::int64_t longest_raw(const ImageReads& reads) {
   constexpr auto kRaw = static_cast<std::uint8_t>(Codec::raw);
   std::int64_t longest = 1;
@@ -57,7 +57,7 @@ constexpr std::int64_t kWantWhole = 1 << 20;
 // Ranges with less between them are asked for as one: most of it is on pages of the two.
 constexpr std::int64_t kJoin = 8 << 10;
 
-// Rows of a batch that are looked at to tell whether its bytes are in the page cache.
+// The number of rows of a batch that are tested to estimate whether it is in the page cache.
 constexpr std::size_t kLookedAt = 8;
 
 bool before(const WantedRange& a, const WantedRange& b) {
@@ -155,9 +155,9 @@ Status ImageSlot::read(std::size_t row, Worker& worker) const {
   return status;
 }
 
-// The bytes of a row, copied from a mapping of their file, which takes a third of the time of a
-// system call for a small one. False where they cannot be had, or are not what they should be:
-// read() finds out why.
+// Copies the bytes of a row from a mapping of their file, which for a small row takes a third of
+// the time of a system call. Returns false if that is not possible or the checksum is wrong; read()
+// then reports the reason.
 bool ImageSlot::look_up(std::size_t row, Worker& worker) const {
   Buffer& bytes = worker.bytes;
   if (!bytes_.files->look_up(reads_.file[row], reads_.offset[row], reads_.length[row], bytes,

@@ -1,5 +1,5 @@
-// The rows' pass with AVX-512: one source for both of its kinds. 32 outputs to a register, in the
-// order that the columns' pass of each leaves.
+// The rows' pass with AVX-512: one source for both kinds. A register holds 32 outputs, in the order
+// in which the columns' pass of each kind writes them.
 #pragma once
 
 #include "intrinsics.h"

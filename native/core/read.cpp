@@ -44,8 +44,8 @@ Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t of
 // The read-ahead window that Linux gives a device where nobody set another.
 constexpr std::int64_t kReadAheadWindow = 128 << 10;
 
-// Where the process has no more descriptors: how often to try, while other threads let go of those
-// that they have in use, and how long to wait in between.
+// If the process has no more descriptors: how often to try again, while other threads release those
+// that they use, and how long to wait in between.
 constexpr int kMostAttempts = 50;
 constexpr std::chrono::milliseconds kForOthers{1};
 
@@ -82,7 +82,7 @@ class Descriptor {
   int fd() const { return fd_; }
   std::int64_t size() const { return size_; }
 
-  // All of the file; null where it cannot be mapped.
+  // A mapping of the whole file; null if it cannot be mapped.
   const Mapping* mapping() const {
     std::call_once(mapped_, [this] {
       std::shared_ptr<Mapping> mapping;
@@ -174,8 +174,8 @@ Status FileSet::open(std::int64_t file, Shared& out) {
   return status;
 }
 
-// Keeps a descriptor, unless another thread has opened the same file meanwhile: returns the one
-// that is kept.
+// Keeps a descriptor, unless another thread has opened the same file in the meantime. Returns the
+// descriptor that is kept.
 FileSet::Shared FileSet::keep(std::int64_t file, Shared opened) {
   const std::lock_guard lock(mutex_);
   if (open_order_.size() == open_order_.capacity())  // first, since it may throw
@@ -200,9 +200,9 @@ FileSet::Shared FileSet::keep(std::int64_t file, Shared opened) {
   return opened;
 }
 
-// A kept descriptor, without a lock where the thread has it. Null: it is to be opened, or looked up
-// under the lock. A thread that compares with what was published before reads from a file that is
-// still open; nothing is read through `published_`, so that its order does not matter.
+// Returns a kept descriptor, without a lock if the thread references it. Null: open the file, or
+// look it up under the lock. A thread that compares with what was published before reads from a
+// file that is still open; nothing is read through `published_`, so that its order does not matter.
 const Descriptor* FileSet::find(std::int64_t file, OpenFiles& open) {
   const OpenFiles::Table* const published = published_.load(std::memory_order_relaxed);
   if (published != open.files_.get()) {
@@ -236,7 +236,7 @@ Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length
   if (offset < 0 || length < 0)
     return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
                                             " bytes from byte " + std::to_string(offset));
-  // Before memory is asked for: the range may come from a damaged file.
+  // Before memory is allocated, because the range may come from a damaged file.
   if (length > size - offset)
     if (Status status = size_of(fd, size); !status.ok()) return status;
   const std::size_t wanted = static_cast<std::size_t>(length);

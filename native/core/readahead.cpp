@@ -8,8 +8,8 @@
 namespace fastio {
 namespace {
 
-// After a slot that was not in memory, so many are asked for even if they seem to be: where a part
-// of the data is cached, the few rows that are looked at may be of that part.
+// After a slot that was not in memory, this many slots are requested even if they seem to be in
+// memory: if a part of the data is cached, the few rows that are tested may lie in that part.
 constexpr int kWary = 8;
 
 }  // namespace

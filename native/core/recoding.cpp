@@ -18,7 +18,7 @@
 namespace fastio {
 namespace {
 
-// How long threads are waited for when what they do is not wanted any more.
+// How long to wait for threads whose work is not wanted any more.
 constexpr std::chrono::milliseconds kEnd{50};
 
 std::int64_t thread_ns() {
@@ -27,7 +27,7 @@ std::int64_t thread_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Lets the calling thread run only while nobody else wants the processor.
+// Makes the calling thread run only while a processor would be idle.
 void become_idle() {
 #ifdef SCHED_IDLE
   const sched_param none{};
@@ -38,7 +38,7 @@ void become_idle() {
 
 }  // namespace
 
-// What the threads of a Recoding share.
+// The state that the threads of a Recoding share.
 struct RecodingState {
   JpegPlaces places;
   std::shared_ptr<const Codebook> codebook;
@@ -70,7 +70,7 @@ struct RecodingState {
 
 namespace {
 
-// What one thread keeps from image to image.
+// The memory that a thread keeps from one image to the next.
 class Worker {
  public:
   explicit Worker(std::shared_ptr<RecodingState> state)
@@ -131,7 +131,7 @@ void work_and_rest(std::shared_ptr<RecodingState> state, double share) {
   };
   for (std::size_t i = all.next++; i < all.count() && !all.ended; i = all.next++)
     rest(worker.encode(i));
-  // What is left has an idle thread begun.
+  // The remaining images were begun by idle threads.
   for (std::size_t i = 0; i < all.count() && !all.ended; ++i)
     if (!all.is_done(i)) rest(worker.encode(i));
 }

@@ -1,4 +1,4 @@
-"""A folder packs itself: JPEG files are recoded in a cache, and read from there."""
+"""JPEG files are recoded to block records in a cache, and read from there."""
 
 from __future__ import annotations
 

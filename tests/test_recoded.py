@@ -187,6 +187,38 @@ def test_a_piece_that_is_replaced_while_it_is_read_gives_the_originals(tmp_path:
             assert near(epoch(loader), epoch(plain))
 
 
+def test_rows_are_read_again_whose_piece_was_replaced_and_looked_at_before_they_came(
+    tmp_path: Path,
+) -> None:
+    folder = photos(tmp_path / "photos")
+    with open_loader(folder, tmp_path / "cache") as loader:
+        recode_all(loader)
+        engine = loader._feed.engine()  # type: ignore[attr-defined]
+        source = next(iter(engine._images.values()))._source
+        table, _, what = source.recoded._opened
+        pieces = source.reads(np.arange(ROWS))[2].pieces
+        assert (pieces >= 0).all()
+        assert not source.recoded.stale(pieces).size
+        # The batch of these rows is still to be read when the piece is made anew.
+        block = min(table.known())
+        what.folder.drop(what.source, [block])
+        table.forget(block)
+        table.want(block)
+        until(lambda: block in table.known())
+        assert source.recoded.stale(pieces).tolist() == list(range(*table.span(block)))
+        source.recoded.drop(pieces[:1])  # the piece that is there now is not to blame
+        assert block in table.known()
+
+
+def test_files_whose_times_of_modification_lie_in_the_future_are_recoded(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    for path in folder.rglob("*.jpg"):
+        os.utime(path, (4e9, 4e9))
+    age(folder)
+    with open_loader(folder, tmp_path / "cache") as loader:
+        recode_all(loader)
+
+
 def test_never_neither_writes_nor_reads_records(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     with open_loader(folder, Cache(tmp_path / "cache")) as loader:

@@ -290,8 +290,9 @@ class ImageReads:
         memory: uint8 (n,), the memory in which the images lie if they do not lie in files; `offset`
             counts from its beginning. None: the images lie in files.
         planar: whether raw images in memory are (C, H, W), and not (H, W, C).
-        pieces: int64 (n,), the block of recoded images that each row is read from, -1 for rows
-            that are read from their originals; None: all rows are read from their originals.
+        pieces: int64 (n,), the edition (see `recoded.table`) of the piece of recoded images that
+            each row is read from, -1 for rows that are read from their originals; None: all rows
+            are read from their originals.
     """
 
     path: Callable[[int], str]

@@ -102,7 +102,7 @@ class RecodedImages:
         if opened is None:
             return reads
         table, _, what = opened
-        found = table.look(rows)
+        found, editions = table.look(rows)
         pixels = found["height"].astype(np.int64) * found["width"]
         # Images that are too large for this dataset are read from their originals, which fail.
         places = np.flatnonzero((found["length"] > 0) & (pixels <= self._dataset.max_pixels))
@@ -116,7 +116,7 @@ class RecodedImages:
             return reads
         self._read += len(places)
         blocks = rows[places] // table.block_rows
-        return _joined(reads, places, found[places], blocks, what)
+        return _joined(reads, places, found[places], blocks, editions[places], what)
 
     def record(self, row: int) -> Record | None:
         """Returns the record of a row after comparing its checksum; None if there is no valid one.
@@ -129,7 +129,7 @@ class RecodedImages:
         if opened is None:
             return None
         table, _, what = opened
-        found, file = table.look(rows), table.piece(row // table.block_rows)
+        (found, _), file = table.look(rows), table.piece(row // table.block_rows)
         length = int(found["length"][0])
         if not length or file is None:
             return None
@@ -158,21 +158,28 @@ class RecodedImages:
         if self._opened is None:
             return np.flatnonzero(pieces >= 0)
         table, _, what = self._opened
-        gone = [
-            number
-            for number in np.unique(pieces[pieces >= 0]).tolist()
-            if _piece_file(what.folder.path_of(what.source, number)) != table.piece(number)
-        ]
-        for number in gone:
-            table.forget(number)
+        gone = []
+        for edition in np.unique(pieces[pieces >= 0]).tolist():
+            block, file = table.block_of(edition), table.file_of(edition)
+            if file is None:
+                gone.append(edition)
+            elif _piece_file(what.folder.path_of(what.source, block)) != file:
+                gone.append(edition)
+                table.forget(block)
         return np.flatnonzero(np.isin(pieces, gone))
 
     def drop(self, pieces: Numbers) -> None:
-        """Deletes pieces with a damaged record, and marks their blocks to be recoded again."""
+        """Deletes pieces with a damaged record, and marks their blocks to be recoded again.
+
+        Args:
+            pieces: As for `stale`. Pieces that were replaced meanwhile stay.
+        """
         if self._opened is None:
             return
-        for number in np.unique(pieces).tolist():
-            self._replace(self._opened, number)
+        table = self._opened[0]
+        for edition in np.unique(pieces).tolist():
+            if table.file_of(edition) is not None:
+                self._replace(self._opened, table.block_of(edition))
 
     def close(self) -> None:
         """Ends the thread. Idempotent."""
@@ -267,6 +274,7 @@ def _joined(
     places: Numbers,
     found: NDArray[np.void],
     blocks: Numbers,
+    editions: Numbers,
     what: RecodedSource,
 ) -> ImageReads:
     """Returns `reads`, with the reads at `places` replaced by reads of records."""
@@ -291,7 +299,7 @@ def _joined(
     for name, values in columns.items():
         changed[name][places] = values
     of_pieces = np.full(len(reads.file), -1, np.int64)
-    of_pieces[places] = blocks
+    of_pieces[places] = editions
     return replace(
         reads,
         **changed,

@@ -121,8 +121,12 @@ def same(
 
 
 def are_settled(found: Stamps) -> bool:
-    """Returns whether no file has changed within the last 0.1 s."""
-    return bool(found[:, 1:].max(initial=0) < time.time_ns() - _TICK_NS)
+    """Returns whether no file has changed within the last 0.1 s.
+
+    Only the time of change tells: programs set the time of modification as they like, also to the
+    future.
+    """
+    return bool(found[:, 2].max(initial=0) < time.time_ns() - _TICK_NS)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

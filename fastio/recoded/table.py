@@ -26,6 +26,9 @@ class PieceFile(NamedTuple):
 class RecodedTable:
     """The directories of all pieces, 72 bytes per row, and the blocks to recode. Thread-safe.
 
+    Each directory that is added gets a new number, its edition. The offsets in one edition are not
+    valid for the file of another edition of the same block.
+
     Args:
         rows: The number of rows of the dataset.
         block_rows: The number of rows in a block.
@@ -40,6 +43,8 @@ class RecodedTable:
         self.recoded = self.described = 0
         self._directory = np.zeros(rows, DIRECTORY)  # pages are allocated as blocks are added
         self._pieces: dict[int, PieceFile] = {}
+        self._editions = np.full(-(-rows // block_rows), -1, np.int64)
+        self._added = 0
         self._wanted: deque[int] = deque()
         self._is_wanted = np.zeros(-(-rows // block_rows), np.bool_)
         self._used: set[int] = set()
@@ -49,8 +54,12 @@ class RecodedTable:
         """Returns the rows [first, last) of a block."""
         return block * self.block_rows, min((block + 1) * self.block_rows, self.rows)
 
-    def look(self, rows: Rows) -> Directory:
-        """Returns the entries of rows, (n,), and adds blocks without a directory to the list."""
+    def look(self, rows: Rows) -> tuple[Directory, Rows]:
+        """Returns the entries of rows, and adds blocks without a directory to the list.
+
+        Returns:
+            The entries, (n,), and the editions that they are from, int64 (n,); -1: there is none.
+        """
         blocks = np.unique(rows // self.block_rows).tolist()
         with self._lock:
             for block in blocks:
@@ -58,7 +67,7 @@ class RecodedTable:
                     self._used.add(block)
                 else:
                     self._want(block)
-            return self._directory[rows]
+            return self._directory[rows], self._editions[rows // self.block_rows]
 
     @property
     def wanted(self) -> int:
@@ -92,6 +101,8 @@ class RecodedTable:
             self._forget(block)
             self._directory[first:last] = directory
             self._pieces[block] = file
+            self._editions[block] = self._added * len(self._editions) + block
+            self._added += 1
             self._count(block, 1)
 
     def forget(self, block: int) -> None:
@@ -105,6 +116,7 @@ class RecodedTable:
             first, last = self.span(block)
             self._directory[first:last] = np.zeros((), DIRECTORY)
             del self._pieces[block]
+            self._editions[block] = -1
 
     def _count(self, block: int, sign: int) -> None:
         first, last = self.span(block)
@@ -119,6 +131,16 @@ class RecodedTable:
     def piece(self, block: int) -> PieceFile | None:
         """Returns the file of a block's piece, as it was when its directory was read."""
         return self._pieces.get(block)
+
+    def block_of(self, edition: int) -> int:
+        """Returns the block that an edition is, or was, the directory of."""
+        return edition % len(self._editions)
+
+    def file_of(self, edition: int) -> PieceFile | None:
+        """Returns the file that an edition was read from; None if it is no longer current."""
+        block = self.block_of(edition)
+        with self._lock:
+            return self._pieces[block] if self._editions[block] == edition else None
 
     def take_used(self) -> set[int]:
         """Returns the blocks that were read from since the last call."""

@@ -51,6 +51,11 @@ bool wait(Recoding& self, double timeout_s) {
   return self.wait(std::chrono::duration_cast<std::chrono::nanoseconds>(timeout));
 }
 
+void stop(Recoding& self) {
+  const nb::gil_scoped_release release;
+  self.stop();
+}
+
 // Everything about the images, and their records one after the other.
 nb::tuple take(Recoding& self) {
   std::vector<RecodedImage> images;
@@ -60,6 +65,7 @@ nb::tuple take(Recoding& self) {
     const nb::gil_scoped_release release;
     if (!self.wait(std::chrono::nanoseconds(0)))
       throw std::runtime_error("images are not done yet");
+    self.stop();  // here, since it may have to wait
     images.swap(self.images());
     for (const RecodedImage& image : images) total += image.record.size();
     data.reset(new std::uint8_t[total]);
@@ -91,7 +97,7 @@ void bind_recoding(nb::module_& m) {
       .def("start_resting", &start_resting, nb::arg("threads"), nb::arg("share"),
            "Starts threads of normal priority, each of which works for `share` of the time.")
       .def("wait", &wait, nb::arg("timeout_s"), "Whether all images are done within the timeout.")
-      .def("stop", &Recoding::stop, "Tells the threads to end after the image in hand.")
+      .def("stop", &stop, "Tells the threads to end after the image in hand.")
       .def_prop_ro("idle_ns", &Recoding::idle_ns, "Processor time that idle threads have had.")
       .def("take", &take,
            "(records, uint8, one after the other; lengths; heights; widths; EXIF orientations; "

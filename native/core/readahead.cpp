@@ -36,7 +36,7 @@ void ReadAhead::push(const std::shared_ptr<const Slot>& slot) noexcept {
   try {
     if (!slot->in_memory()) {
       wary_.store(kWary, std::memory_order_relaxed);
-    } else if (wary_.load(std::memory_order_relaxed) == 0) {
+    } else if (wary_.load(std::memory_order_relaxed) <= 0) {  // below 0: two pushed at a time
       return;
     } else {
       wary_.fetch_sub(1, std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -76,11 +77,28 @@ class Worker {
   explicit Worker(std::shared_ptr<RecodingState> state)
       : state_(std::move(state)), encoder_(*state_->codebook) {}
 
-  // Encodes image i, and returns the processor time that it took.
+  // Encodes image i, and returns the processor time that it took. An image must not end the thread,
+  // or the others would wait for it for good.
   std::int64_t encode(std::size_t i) {
     const std::int64_t begin = thread_ns();
-    const JpegPlaces& in = state_->places;
     RecodedImage image;
+    try {
+      make(i, image);
+    } catch (const std::exception&) {
+      image = RecodedImage();
+    }
+    bytes_.shrink(kKeep);
+    state_->finish(i, std::move(image));
+    return thread_ns() - begin;
+  }
+
+  RecodingState& state() { return *state_; }
+
+ private:
+  static constexpr std::size_t kKeep = 8 << 20;
+
+  void make(std::size_t i, RecodedImage& image) {
+    const JpegPlaces& in = state_->places;
     Status status = in.files->read(in.file[i], in.offset[i], in.length[i], bytes_);
     if (status.ok())
       status = read_coefficients(bytes_.data(), bytes_.size(), coefficients_, state_->max_pixels);
@@ -93,15 +111,7 @@ class Worker {
     } else {
       image.record.clear();
     }
-    bytes_.shrink(kKeep);
-    state_->finish(i, std::move(image));
-    return thread_ns() - begin;
   }
-
-  RecodingState& state() { return *state_; }
-
- private:
-  static constexpr std::size_t kKeep = 8 << 20;
 
   std::shared_ptr<RecodingState> state_;
   BlockEncoder encoder_;
@@ -109,9 +119,8 @@ class Worker {
   Buffer bytes_;
 };
 
-void work_idle(std::shared_ptr<RecodingState> state) {
+void work_idle(Worker& worker) {
   become_idle();
-  Worker worker(std::move(state));
   RecodingState& all = worker.state();
   while (!all.ended) {
     const std::size_t i = all.next++;
@@ -120,8 +129,7 @@ void work_idle(std::shared_ptr<RecodingState> state) {
   }
 }
 
-void work_and_rest(std::shared_ptr<RecodingState> state, double share) {
-  Worker worker(std::move(state));
+void work_and_rest(Worker& worker, double share) {
   RecodingState& all = worker.state();
   const auto rest = [&all, share](std::int64_t worked_ns) {
     const auto pause = static_cast<std::int64_t>(static_cast<double>(worked_ns) * (1 / share - 1));
@@ -156,16 +164,17 @@ Recoding::~Recoding() {
     return;
   }
   stop();
-  crew_.end(kEnd);
 }
 
 void Recoding::start_idle(int threads) {
-  for (int i = 0; i < threads; ++i) crew_.start([state = state_] { work_idle(state); });
+  for (int i = 0; i < threads; ++i)
+    crew_.start([worker = std::make_shared<Worker>(state_)] { work_idle(*worker); });
 }
 
 void Recoding::start_resting(int threads, double share) {
   for (int i = 0; i < threads; ++i)
-    crew_.start([state = state_, share] { work_and_rest(state, share); });
+    crew_.start(
+        [worker = std::make_shared<Worker>(state_), share] { work_and_rest(*worker, share); });
 }
 
 bool Recoding::wait(std::chrono::nanoseconds timeout) {
@@ -175,9 +184,12 @@ bool Recoding::wait(std::chrono::nanoseconds timeout) {
 }
 
 void Recoding::stop() {
-  const std::lock_guard lock(state_->mutex);
-  state_->ended = true;
-  state_->changed.notify_all();
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ended = true;
+    state_->changed.notify_all();
+  }
+  crew_.end(kEnd);
 }
 
 std::int64_t Recoding::idle_ns() const { return state_->idle_ns; }

@@ -20,7 +20,7 @@ struct JpegPlaces {
 };
 
 // The result for one image. The record is empty if the image was not recoded, because it is
-// damaged, cannot be read, or has a form that records cannot hold.
+// damaged, cannot be read, has a form that records cannot hold, or there was no memory for it.
 struct RecodedImage {
   std::vector<std::uint8_t> record;
   std::int32_t height = 0, width = 0;
@@ -51,7 +51,7 @@ class Recoding {
   // Waits for at most `timeout`. Returns whether all images are done.
   bool wait(std::chrono::nanoseconds timeout);
 
-  // Tells the threads to end after their present image.
+  // Tells the threads to end after their present image, and waits up to 50 ms for them.
   void stop();
 
   // Processor time that idle threads have spent on images that are done, in nanoseconds.

@@ -13,9 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "block_records.h"
 #include "core/engine.h"
 #include "core/gather_slot.h"
 #include "core/image_slot.h"
+#include "core/recoding.h"
 #include "core/span_slot.h"
 #include "core/table.h"
 #include "jpeg_files.h"
@@ -143,6 +145,22 @@ TEST_CASE("without memory, images fail by name, and are decoded again when there
       CHECK(rich->failures().empty());
     }
   }
+}
+
+TEST_CASE("without memory, images that are recoded come to an end without records") {
+  const File file(test::make_jpeg({}, 1));
+  const auto files = std::make_shared<FileSet>(false);
+  files->add({file.path});
+  const JpegPlaces places{files, std::vector<std::int64_t>(16, 0), std::vector<std::int64_t>(16, 0),
+                          std::vector<std::int64_t>(16, FileSet::kWholeFile)};
+  spared = true;
+  Recoding job(places, test::random_codebook(1), 1 << 20);
+  {
+    const NoMemory now;
+    job.start_resting(2, 1.0);
+    REQUIRE(job.wait(kLong));
+  }
+  for (const RecodedImage& image : job.images()) CHECK(image.record.empty());
 }
 
 TEST_CASE("without memory, rows of a shard that was cut off have failed all the same") {

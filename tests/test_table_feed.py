@@ -590,7 +590,7 @@ def test_transforms_collate_fn_and_single_samples(parquet: str) -> None:
         ({"on_error": "skip"}, "row groups"),
         ({"memory": "1KiB"}, "at least 1 MiB"),
         ({"columns": "number"}, "list of names"),
-        ({"cache": "there"}, "cache is an option for a packed dataset and tars"),
+        ({"cache": "there"}, "cache is an option for a packed dataset, data of the datasets"),
     ],
 )
 def test_what_tables_cannot_do_is_said(parquet: str, options: Any, message: str) -> None:
@@ -603,5 +603,5 @@ def test_options_of_tables_need_tables(parquet: str) -> None:
         Loader(parquet, columns=["number"])  # type: ignore[call-arg]
     with pytest.raises(DatasetNotFound, match=r"neither one of tars nor one of table files"):
         open_loader(list(range(5)), columns=["x"])
-    with pytest.raises(ValueError, match=r"cache is an option for a packed dataset and tars"):
+    with pytest.raises(ValueError, match="cache is an option for a packed dataset, data of the datasets"):
         Loader("https://example.org/t.parquet", cache="there")

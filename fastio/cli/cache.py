@@ -25,11 +25,11 @@ cache = typer.Typer(
 )
 
 _PATH = {"path": Written(metavar="DIR")}
-_BUDGET = frozenset({"budget"})
+_UNUSED = frozenset({"budget", "pack"})
 
 
 @cache.command()
-@command(Cache, written=_PATH, without=_BUDGET)
+@command(Cache, written=_PATH, without=_UNUSED)
 def status(folder: Given) -> Output:
     """Show the contents of a cache and its hit rate."""
     with _opened(folder) as opened:
@@ -43,7 +43,7 @@ def status(folder: Given) -> Output:
     warm_dataset,
     Cache,
     written=_PATH | {"fields": Written("field", syntax="May be repeated.", many=True)},
-    without=frozenset({"cache", "advance"}),
+    without=frozenset({"cache", "advance", "pack"}),
 )
 def warm(given: Given, folder: Given, quiet: bool = False) -> Output:
     """Fetch a dataset, or as much of its beginning as fits, into a cache before training.
@@ -69,7 +69,7 @@ def warm(given: Given, folder: Given, quiet: bool = False) -> Output:
 
 
 @cache.command()
-@command(Cache, Cache.prune, written=_PATH | {"to": Written(argument=False)}, without=_BUDGET)
+@command(Cache, Cache.prune, written=_PATH | {"to": Written(argument=False)}, without=_UNUSED)
 def prune(folder: Given, given: Given, quiet: bool = False) -> Output:
     """Delete the least recently used data until the cache has a given size; data in use stays."""
     with _opened(folder) as opened:
@@ -79,7 +79,7 @@ def prune(folder: Given, given: Given, quiet: bool = False) -> Output:
 
 
 @cache.command()
-@command(Cache, Cache.clear, written=_PATH | {"url": Written("dataset", "URL")}, without=_BUDGET)
+@command(Cache, Cache.clear, written=_PATH | {"url": Written("dataset", "URL")}, without=_UNUSED)
 def clear(folder: Given, given: Given, quiet: bool = False) -> Output:
     """Delete the contents of a cache, except data that running processes are fetching."""
     with _opened(folder) as opened:
@@ -87,7 +87,7 @@ def clear(folder: Given, given: Given, quiet: bool = False) -> Output:
 
 
 @cache.command()
-@command(Cache, written=_PATH, without=_BUDGET)
+@command(Cache, written=_PATH, without=_UNUSED)
 def verify(folder: Given, quiet: bool = False) -> Output:
     """Compare a cache with its checksums. The exit code is 1 if anything is damaged.
 

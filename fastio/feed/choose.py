@@ -136,7 +136,8 @@ def _grouped_feed(request: Request, samples: SampleForm) -> Feed | None:
     rows = as_rows(request.dataset)
     if rows is None or rows.row_grouping == "no":
         return None
-    if not rows.schema.image_fields:
+    # The schema of a table may have to be fetched, with columns that nobody wants.
+    if request.cache is not None and not rows.schema.image_fields:
         refuse_cache(request.cache, request.by_rows)
     feed = _row_group_feed(request, rows, samples)
     if feed is None and rows.row_grouping == "always":

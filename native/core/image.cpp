@@ -65,35 +65,51 @@ Rect stored_rect(Rect upright, std::int32_t height, std::int32_t width, int orie
 
 Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, Place place,
                             void* context) {
-  if (request.codec == Codec::blocks) return decode_blocks(task, request, place, context);
   Reading reading;
   reading.channels = task.channels;
-  Status status = open(request, reading);
+  Status status = open(task, request, reading);
   if (status.ok())
     status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
   if (status.ok()) status = draw(task, request, reading);
-  if (status.ok()) status = plan(request, reading);
-  if (status.ok()) status = this->place(place, context);
-  if (status.ok()) {
-    Rect all;
-    for (std::size_t i = 0; i < count_; ++i)
-      if (!views_[i].empty) all = all.height ? joined(all, views_[i].region) : views_[i].region;
-    Pixels pixels;
-    if (all.height) status = read_region(request, reading, all, pixels);
-    for (std::size_t i = 0; i < count_ && status.ok(); ++i) {
-      View& view = views_[i];
-      Pixels own = pixels;
-      if (!view.empty)
-        own.first += (view.region.y - all.y) * own.stride +
-                     std::ptrdiff_t{view.region.x - all.x} * reading.channels;
-      status = finish(task, reading, own, view);
-    }
-  }
+  if (status.ok() && request.codec == Codec::jpeg && all_resampled())
+    reading.shape = jpeg_.planes();
+  if (status.ok())
+    status = reading.shape ? decode_planes(task, request, reading, place, context)
+                           : decode_pixels(task, request, reading, place, context);
   jpeg_.finish();
-  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_})
-    buffer->shrink(kKeep);
-  pixels_.shrink(kKeep);
+  shrink();
   if (status.ok()) counters_.images.add(1);
+  return status;
+}
+
+// Gives memory back that a large image took.
+void ImageDecoder::shrink() {
+  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_, &header_, &dc_})
+    buffer->shrink(kKeep);
+  for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
+  blocks_.shrink(kKeep);
+  pixels_.shrink(kKeep);
+}
+
+// Of raw images, and of JPEGs through libjpeg.
+Status ImageDecoder::decode_pixels(const ImageTask& task, const ImageRequest& request,
+                                   Reading& reading, Place place, void* context) {
+  Status status = plan(request, reading);
+  if (status.ok()) status = this->place(place, context);
+  if (!status.ok()) return status;
+  Rect all;
+  for (std::size_t i = 0; i < count_; ++i)
+    if (!views_[i].empty) all = all.height ? joined(all, views_[i].region) : views_[i].region;
+  Pixels pixels;
+  if (all.height) status = read_region(request, reading, all, pixels);
+  for (std::size_t i = 0; i < count_ && status.ok(); ++i) {
+    View& view = views_[i];
+    Pixels own = pixels;
+    if (!view.empty)
+      own.first += (view.region.y - all.y) * own.stride +
+                   std::ptrdiff_t{view.region.x - all.x} * reading.channels;
+    status = finish(task, reading, own, view);
+  }
   return status;
 }
 
@@ -127,12 +143,13 @@ Status ImageDecoder::place(Place place, void* context) {
   return Status::okay();
 }
 
-Status ImageDecoder::open(const ImageRequest& request, Reading& reading) {
+Status ImageDecoder::open(const ImageTask& task, const ImageRequest& request, Reading& reading) {
   if (request.orientation > 8)
     return Status::error(Code::corrupt,
                          "no EXIF orientation: " + std::to_string(request.orientation));
   if (request.codec == Codec::jpeg) return open_jpeg(request, reading);
   if (request.codec == Codec::raw) return open_raw(request, reading);
+  if (request.codec == Codec::blocks) return open_blocks(task, request, reading);
   return Status::error(Code::foreign, "not decoded here");
 }
 

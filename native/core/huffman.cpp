@@ -76,7 +76,7 @@ void HuffmanTable::build_pairs() {
     return s >> 24 == 0 && run != 15 ? kEnd : run + 1;
   };
   const auto value = [](Symbol s, std::uint32_t bits) -> std::uint16_t {
-    const std::uint64_t from = std::uint64_t{bits} << (kShift + (s >> 8 & 255));
+    const std::uint64_t from = std::uint64_t{bits} << kShift << (s >> 8 & 255);
     return static_cast<std::uint16_t>(extended(from, s >> 24));
   };
   for (std::uint32_t bits = 0; bits <= kMask; ++bits) {

@@ -45,7 +45,7 @@ struct ImageRequest {
   std::int64_t row = 0;                // keys the random draws
   // Of a JPEG: where its MCUs begin, or null; where further points go to, or null.
   const JpegIndex* index = nullptr;
-  std::vector<JpegIndex::Point>* found = nullptr;
+  JpegIndex* found = nullptr;
 };
 
 // One of the images that are made of each stored one.

@@ -199,13 +199,13 @@ Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& requ
   const std::uint32_t crc =
       reads_.crc32c.empty() ? crc32c(request.data, request.size) : reads_.crc32c[row];
   const std::shared_ptr<const JpegIndex> index = worker.indexes.find(request.size, crc);
-  worker.found.clear();
   request.index = index.get();
+  worker.found.points.clear();  // a crop that is not decoded by our scan finds none
   request.found = &worker.found;
   const Status status = decode();
-  if (status.ok() && !worker.found.empty())
+  if (status.ok() && !worker.found.points.empty())
     worker.indexes.add(request.size, crc, index.get(), worker.found);
-  if (worker.found.capacity() > kKeepPoints) std::vector<JpegIndex::Point>().swap(worker.found);
+  if (worker.found.points.capacity() > kKeepPoints) worker.found = {};
   return status;
 }
 

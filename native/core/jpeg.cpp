@@ -221,7 +221,7 @@ const BlockShape* JpegDecoder::planes() {
 }
 
 Status JpegDecoder::decode(const PlaneRegion& region, const JpegIndex* index,
-                           std::vector<JpegIndex::Point>* found, PlaneView* planes) {
+                           JpegIndex* found, PlaneView* planes) {
   state_->scan.use(index, found);
   return state_->planes.decode(region, planes);
 }

@@ -63,7 +63,7 @@ class JpegDecoder {
   // index, found: see JpegScan::use().
   const BlockShape* planes();
   Status decode(const PlaneRegion& region, const JpegIndex* index,
-                std::vector<JpegIndex::Point>* found, PlaneView* planes);
+                JpegIndex* found, PlaneView* planes);
 
   // Ends the image, wherever it stands. Always safe to call.
   void finish();

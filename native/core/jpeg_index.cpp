@@ -21,12 +21,13 @@ std::shared_ptr<const JpegIndex> JpegIndexes::find(std::size_t size, std::uint32
 }
 
 void JpegIndexes::add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index,
-                      const std::vector<JpegIndex::Point>& more) {
+                      const JpegIndex& more) {
   auto whole = std::make_shared<JpegIndex>();
+  whole->scan = more.scan;
   const std::size_t known = index ? index->points.size() : 0;
-  whole->points.reserve(known + more.size());
+  whole->points.reserve(known + more.points.size());
   if (index) whole->points = index->points;
-  whole->points.insert(whole->points.end(), more.begin(), more.end());
+  whole->points.insert(whole->points.end(), more.points.begin(), more.points.end());
   Part& part = parts_[crc32c % kParts];
   const std::unique_lock lock(part.mutex, std::try_to_lock);
   if (!lock) return;

@@ -23,6 +23,15 @@ struct JpegIndex {
     std::uint8_t bit = 0;    // 0 to 7: how many of its bits are taken
     std::int16_t dc[3] = {};
   };
+  // The scan that the points are of. They are used for no other: other bytes may have the same
+  // checksum, and a point must lie in the scan's bytes.
+  struct Scan {
+    std::uint64_t bytes = 0;  // from its first one to the end of the file
+    std::int32_t rows = 0, columns = 0, mcu_width = 0;
+    unsigned restart_interval = 0;
+    bool operator==(const Scan&) const = default;
+  };
+  Scan scan;
   std::vector<Point> points;
 };
 
@@ -38,8 +47,7 @@ class JpegIndexes {
   std::shared_ptr<const JpegIndex> find(std::size_t size, std::uint32_t crc32c);
 
   // Keeps the points that `index` has (null: none) and those that follow them, if there is room.
-  void add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index,
-           const std::vector<JpegIndex::Point>& more);
+  void add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index, const JpegIndex& more);
 
  private:
   using Key = std::uint64_t;

@@ -121,18 +121,25 @@ bool JpegScan::open(const jpeg_decompress_struct& info) {
   mcu_width_ = 8 * most_across;
   const JOCTET* begin = info.src->next_input_byte;
   decoder_.start(begin, begin + info.src->bytes_in_buffer);
+  bytes_ = info.src->bytes_in_buffer;
   next_ = 0;
-  use(nullptr, nullptr);
   restart_interval_ = restarts_in_ = info.restart_interval;
+  use(nullptr, nullptr);
   return true;
 }
 
-void JpegScan::use(const JpegIndex* index, std::vector<JpegIndex::Point>* found) {
-  index_ = index;
-  found_ = found;
+void JpegScan::use(const JpegIndex* index, JpegIndex* found) {
+  const JpegIndex::Scan here{bytes_, rows_, columns_, mcu_width_, restart_interval_};
+  if (found) {
+    found->scan = here;
+    found->points.clear();
+  }
+  const bool other = index && index->scan != here;
+  index_ = other ? nullptr : index;
+  found_ = other ? nullptr : found;
   step_ = std::max(1, JpegIndex::kPixels / mcu_width_);
   steps_ = (columns_ + step_ - 1) / step_;
-  next_point_ = found ? mcu_of(index ? index->points.size() : 0) : kNoPoint;
+  next_point_ = found_ ? mcu_of(index_ ? index_->points.size() : 0) : kNoPoint;
 }
 
 std::int64_t JpegScan::mcu_of(std::size_t point) const {
@@ -169,8 +176,8 @@ void JpegScan::note_point() {
   }
   point.byte = static_cast<std::uint32_t>(bit / 8);
   point.bit = static_cast<std::uint8_t>(bit % 8);
-  found_->push_back(point);
-  next_point_ = mcu_of((index_ ? index_->points.size() : 0) + found_->size());
+  found_->points.push_back(point);
+  next_point_ = mcu_of((index_ ? index_->points.size() : 0) + found_->points.size());
 }
 
 // Passes a restart marker that is due, and says how many of the MCUs wanted come before the next.

@@ -48,9 +48,10 @@ class JpegScan {
 
   const McuLayout& layout() const { return layout_; }
 
-  // After open(): begins where `index` says, if it is not null, and adds the points that follow its
-  // own to `found`, if that is not null. Both must live as long as the scan is decoded.
-  void use(const JpegIndex* index, std::vector<JpegIndex::Point>* found);
+  // After open(): begins where `index` says, if it is not null, and sets `found`, if that is not
+  // null, to the points that follow those of `index`; to none if `index` is of another scan, which
+  // is not used then. Both must live as long as the scan is decoded.
+  void use(const JpegIndex* index, JpegIndex* found);
 
   // MCUs before `mcu`, which are numbered from left to right and from top to bottom, are parsed
   // where they were not. Then the next `count` are decoded. False: the bytes ended.
@@ -72,10 +73,11 @@ class JpegScan {
   std::int32_t columns_ = 0, rows_ = 0, mcu_width_ = 8;
   std::int64_t next_ = 0;  // MCU
   const JpegIndex* index_ = nullptr;
-  std::vector<JpegIndex::Point>* found_ = nullptr;
+  JpegIndex* found_ = nullptr;
   std::int32_t step_ = 1, steps_ = 1;   // MCUs from one point to the next of a row; points of a row
   std::int64_t next_point_ = kNoPoint;  // MCU of the next one to be found
   static constexpr std::int64_t kNoPoint = INT64_MAX;
+  std::uint64_t bytes_ = 0;                          // from the scan's first one to the end
   unsigned restart_interval_ = 0, restarts_in_ = 0;  // MCUs
 };
 

@@ -31,7 +31,7 @@ struct Worker {
   OpenFiles open;
   ImageCounters& counters;
   JpegIndexes& indexes;
-  std::vector<JpegIndex::Point> found;  // of the image at hand
+  JpegIndex found;  // of the image at hand
 };
 
 // Bytes of a file that rows of a slot will be read from.

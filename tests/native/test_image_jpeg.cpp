@@ -202,6 +202,52 @@ TEST_CASE("views of one JPEG are those that each would be alone") {
   }
 }
 
+namespace {
+
+void extend(JpegIndex& index, const JpegIndex& found) {
+  if (found.points.empty()) return;
+  index.scan = found.scan;
+  index.points.insert(index.points.end(), found.points.begin(), found.points.end());
+}
+
+JpegIndex points(std::size_t count) {
+  JpegIndex index;
+  index.points.resize(count);
+  return index;
+}
+
+}  // namespace
+
+TEST_CASE("an index of another scan is not used, and nothing is added to it") {
+  std::mt19937 rng(7);
+  Bench bench;
+  JpegOptions o;
+  o.height = o.width = 400;
+  const Bytes large = test::make_jpeg(o, 1);
+  o.height = o.width = 200;
+  const Bytes small = test::make_jpeg(o, 2);
+  JpegIndex index;
+  for (int n = 0; n < 20; ++n) {
+    Crop crop(rng, 20, 30);
+    JpegIndex found;
+    crop.request.index = index.points.empty() ? nullptr : &index;
+    crop.request.found = &found;
+    REQUIRE(bench.decode(crop.task, crop.request, Codec::jpeg, large).status.ok());
+    extend(index, found);
+  }
+  REQUIRE_FALSE(index.points.empty());
+  REQUIRE(index.points.back().byte > small.size());  // where the other has nothing
+  for (int n = 0; n < 20; ++n) {
+    Crop crop(rng, 20, 30);
+    const Result expected = bench.decode(crop.task, crop.request, Codec::jpeg, small);
+    JpegIndex found;
+    crop.request.index = &index;
+    crop.request.found = &found;
+    CHECK(bench.decode(crop.task, crop.request, Codec::jpeg, small).out == expected.out);
+    CHECK(found.points.empty());
+  }
+}
+
 TEST_CASE("a crop that begins where an index says is that of a decode from the beginning") {
   std::mt19937 rng(5);
   Bench bench;
@@ -216,14 +262,14 @@ TEST_CASE("a crop that begins where an index says is that of a decode from the b
     for (int n = 0; n < 6; ++n) {
       Crop crop(rng, 20, 30);
       const Result expected = bench.decode(crop.task, crop.request, Codec::jpeg, jpeg);
-      std::vector<JpegIndex::Point> found;
-      crop.request.index = &index;
+      JpegIndex found;
+      crop.request.index = index.points.empty() ? nullptr : &index;
       crop.request.found = &found;
       const Result got = bench.decode(crop.task, crop.request, Codec::jpeg, jpeg);
       REQUIRE(got.status.code == expected.status.code);
       REQUIRE(got.out == expected.out);
-      index.points.insert(index.points.end(), found.begin(), found.end());
-      known += !found.empty();
+      extend(index, found);
+      known += !found.points.empty();
     }
     for (std::size_t i = 1; i < index.points.size(); ++i)
       REQUIRE(index.points[i].byte >= index.points[i - 1].byte);
@@ -247,14 +293,14 @@ TEST_CASE("an index of a file that is damaged is that of the damaged file") {
     for (int n = 0; n < 4; ++n) {
       Crop crop(rng, 20, 30);
       const Result expected = bench.decode(crop.task, crop.request, Codec::jpeg, jpeg);
-      std::vector<JpegIndex::Point> found;
-      crop.request.index = &index;
+      JpegIndex found;
+      crop.request.index = index.points.empty() ? nullptr : &index;
       crop.request.found = &found;
       const Result got = bench.decode(crop.task, crop.request, Codec::jpeg, jpeg);
       if (!expected.status.ok()) break;
       REQUIRE(got.status.ok());
       REQUIRE(got.out == expected.out);
-      index.points.insert(index.points.end(), found.begin(), found.end());
+      extend(index, found);
     }
   }
 }
@@ -262,20 +308,19 @@ TEST_CASE("an index of a file that is damaged is that of the damaged file") {
 TEST_CASE("indexes are found by size and checksum, grow, and stay within their bytes") {
   JpegIndexes indexes;
   CHECK_FALSE(indexes.find(10, 1));
-  indexes.add(10, 1, nullptr, std::vector<JpegIndex::Point>(2));
+  indexes.add(10, 1, nullptr, points(2));
   const auto first = indexes.find(10, 1);
   REQUIRE(first);
   CHECK(first->points.size() == 2);
   CHECK_FALSE(indexes.find(11, 1));
   CHECK_FALSE(indexes.find(10, 2));
-  indexes.add(10, 1, first.get(), std::vector<JpegIndex::Point>(3));
-  indexes.add(10, 1, nullptr, std::vector<JpegIndex::Point>(1));  // one that knew less
+  indexes.add(10, 1, first.get(), points(3));
+  indexes.add(10, 1, nullptr, points(1));  // one that knew less
   CHECK(indexes.find(10, 1)->points.size() == 5);
   CHECK(first->points.size() == 2);
 
   JpegIndexes small(16 * 1000);
-  for (std::uint32_t crc = 0; crc < 1000; ++crc)
-    small.add(10, crc * 16, nullptr, std::vector<JpegIndex::Point>(10));
+  for (std::uint32_t crc = 0; crc < 1000; ++crc) small.add(10, crc * 16, nullptr, points(10));
   int kept = 0;
   for (std::uint32_t crc = 0; crc < 1000; ++crc) kept += small.find(10, crc * 16) != nullptr;
   CHECK(kept > 0);

@@ -130,13 +130,13 @@ Picture crop(const Padded& file, int row, ImageRequest request = {}) {
 
 // Crops on all levels; and with the index that an earlier one made.
 void crops(const Padded& file, int row) {
-  std::vector<JpegIndex::Point> found;
+  JpegIndex index;
   Picture expected;
   for (const SimdLevel& level : simd_levels()) {
     simd_force(level.features);
     const bool first = level.features == Simd::portable;
     ImageRequest request;
-    request.found = first ? &found : nullptr;
+    request.found = first ? &index : nullptr;
     Picture got = crop(file, row, request);
     if (!first) {
       require(got.status.code == expected.status.code, "a crop's status differs");
@@ -145,10 +145,8 @@ void crops(const Padded& file, int row) {
     expected = std::move(got);
   }
   if (!expected.status.ok()) return;
-  JpegIndex index;
-  index.points = std::move(found);
-  found.clear();
   ImageRequest request;
+  JpegIndex found;
   request.index = &index;
   request.found = &found;
   const Picture from_start = crop(file, row ^ 0x55), from_index = crop(file, row ^ 0x55, request);

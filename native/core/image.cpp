@@ -71,11 +71,13 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   if (status.ok())
     status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
   if (status.ok()) status = draw(task, request, reading);
-  if (status.ok() && request.codec == Codec::jpeg && all_resampled())
-    reading.shape = jpeg_.planes();
-  if (status.ok())
-    status = reading.shape ? decode_planes(task, request, reading, place, context)
-                           : decode_pixels(task, request, reading, place, context);
+  if (status.ok()) divide_views(request, reading);
+  if (status.ok()) status = plan_planes(request, reading);
+  Reading of_pixels = reading;
+  if (status.ok()) status = plan(request, of_pixels);
+  if (status.ok()) status = this->place(place, context);
+  if (status.ok()) status = decode_planes(task, request, reading);
+  if (status.ok()) status = decode_pixels(task, request, of_pixels);
   jpeg_.finish();
   shrink();
   if (status.ok()) counters_.images.add(1);
@@ -91,19 +93,29 @@ void ImageDecoder::shrink() {
   pixels_.shrink(kKeep);
 }
 
-// Of raw images, and of JPEGs through libjpeg.
+// Which views come from planes. A view has the same pixels whatever other views there are.
+void ImageDecoder::divide_views(const ImageRequest& request, Reading& reading) {
+  if (request.codec == Codec::jpeg) reading.shape = jpeg_.planes();
+  for (std::size_t i = 0; i < count_; ++i) {
+    View& view = views_[i];
+    view.by_planes = reading.shape && (request.codec == Codec::blocks || view.plan.resamples());
+  }
+}
+
+// Views of raw images, and those of JPEGs whose pixels are libjpeg's.
 Status ImageDecoder::decode_pixels(const ImageTask& task, const ImageRequest& request,
-                                   Reading& reading, Place place, void* context) {
-  Status status = plan(request, reading);
-  if (status.ok()) status = this->place(place, context);
-  if (!status.ok()) return status;
+                                   const Reading& reading) {
   Rect all;
-  for (std::size_t i = 0; i < count_; ++i)
-    if (!views_[i].empty) all = all.height ? joined(all, views_[i].region) : views_[i].region;
+  for (std::size_t i = 0; i < count_; ++i) {
+    const View& view = views_[i];
+    if (!view.by_planes && !view.empty) all = all.height ? joined(all, view.region) : view.region;
+  }
   Pixels pixels;
+  Status status;
   if (all.height) status = read_region(request, reading, all, pixels);
   for (std::size_t i = 0; i < count_ && status.ok(); ++i) {
     View& view = views_[i];
+    if (view.by_planes) continue;
     Pixels own = pixels;
     if (!view.empty)
       own.first += (view.region.y - all.y) * own.stride +
@@ -219,11 +231,13 @@ Status ImageDecoder::plan(const ImageRequest& request, Reading& reading) {
   if (request.codec == Codec::jpeg) {
     reading.denominator = 8;
     for (std::size_t i = 0; i < count_; ++i)
-      reading.denominator = std::min(reading.denominator, reduction(views_[i].plan));
+      if (!views_[i].by_planes)
+        reading.denominator = std::min(reading.denominator, reduction(views_[i].plan));
   }
   if (reading.source_channels == 1) reading.channels = 1;
   Status status;
-  for (std::size_t i = 0; i < count_ && status.ok(); ++i) status = plan_pixels(reading, views_[i]);
+  for (std::size_t i = 0; i < count_ && status.ok(); ++i)
+    if (!views_[i].by_planes) status = plan_pixels(reading, views_[i]);
   return status;
 }
 

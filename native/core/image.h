@@ -100,12 +100,12 @@ class ImageDecoder {
   // The bytes of the request must be followed by Buffer::kPad readable ones. Code::foreign: not for
   // this decoder. Nothing is written if the status is not ok, or else a part of the pixels.
   //
-  // The planes of block records, and of the usual JPEGs where all views are resampled, are
-  // resampled before colours are converted. Otherwise a JPEG's pixels are libjpeg's: views that are
-  // not resampled have them exactly.
+  // The planes of block records, and of the usual JPEGs in views that are resampled, are resampled
+  // before colours are converted. Views of a JPEG that are not resampled have libjpeg's pixels.
   //
-  // Views of a JPEG come from one decoding of all pixels that they need, at the smallest reduction
-  // of them; those of a block record from one for those that overlap enough.
+  // Views of a JPEG come from one decoding of all samples that they need, at the smallest reduction
+  // of them, and from a second one if some are resampled and others not; those of a block record
+  // from one for those that overlap enough.
   Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
 
  private:
@@ -135,6 +135,7 @@ class ImageDecoder {
     std::int32_t top = 0, left = 0;  // zeros before the resampled part of the window
     bool empty = false;              // the window lies in the padding alone
     bool padded = false;             // a part of it does
+    bool by_planes = false;
     Resampler resampler;
     PlanarResampler planar;  // of planes
     PlaneRegion planes;
@@ -153,8 +154,8 @@ class ImageDecoder {
   Status open_jpeg(const ImageRequest& request, Reading& reading);
   Status open_raw(const ImageRequest& request, Reading& reading) const;
   Status draw(const ImageTask& task, const ImageRequest& request, const Reading& reading);
-  Status decode_pixels(const ImageTask& task, const ImageRequest& request, Reading& reading,
-                       Place place, void* context);
+  void divide_views(const ImageRequest& request, Reading& reading);
+  Status decode_pixels(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   Status place(Place place, void* context);
   Status plan(const ImageRequest& request, Reading& reading);
   Status plan_pixels(const Reading& reading, View& view);
@@ -172,10 +173,8 @@ class ImageDecoder {
   struct Reductions {
     int luma, chroma;
   };
-  Status decode_planes(const ImageTask& task, const ImageRequest& request, const Reading& reading,
-                       Place place, void* context);
+  Status decode_planes(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   Status open_blocks(const ImageTask& task, const ImageRequest& request, Reading& reading);
-  bool all_resampled() const;
   Status plan_planes(const ImageRequest& request, const Reading& reading);
   Status plan_view(const Reading& reading, const Reductions& reduced, View& view);
   void group_views(bool all);

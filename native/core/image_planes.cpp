@@ -58,17 +58,10 @@ bool shares(const PlaneRegion& a, const PlaneRegion& b) {
 
 }  // namespace
 
-// Whether no view has pixels as they are stored.
-bool ImageDecoder::all_resampled() const {
-  return std::all_of(views_.begin(), views_.begin() + static_cast<std::ptrdiff_t>(count_),
-                     [](const View& view) { return view.plan.resamples(); });
-}
-
 Status ImageDecoder::decode_planes(const ImageTask& task, const ImageRequest& request,
-                                   const Reading& reading, Place place, void* context) {
-  Status status = plan_planes(request, reading);
-  if (status.ok()) status = this->place(place, context);
-  if (status.ok()) group_views(request.codec == Codec::jpeg);
+                                   const Reading& reading) {
+  Status status;
+  group_views(request.codec == Codec::jpeg);
   for (std::size_t g = 0; g < group_count_ && status.ok(); ++g) {
     const Group& group = groups_[g];
     PlaneView planes[3] = {};
@@ -92,6 +85,7 @@ Status ImageDecoder::decode_planes(const ImageTask& task, const ImageRequest& re
 void ImageDecoder::group_views(bool all) {
   group_count_ = 0;
   for (std::size_t i = 0; i < count_; ++i) {
+    if (!views_[i].by_planes) continue;
     const PlaneRegion& wanted = views_[i].planes;
     std::size_t g = 0;
     for (; g < group_count_; ++g) {
@@ -152,6 +146,7 @@ Status ImageDecoder::open_blocks(const ImageTask& task, const ImageRequest& requ
 // Views of a block record have reductions of their own; those of a JPEG, which is decoded once, the
 // smallest.
 Status ImageDecoder::plan_planes(const ImageRequest& request, const Reading& reading) {
+  if (!reading.shape) return Status::okay();
   const bool blocks = request.codec == Codec::blocks;
   const BlockShape& shape = *reading.shape;
   const bool swap = swaps_axes(reading.orientation);
@@ -167,12 +162,14 @@ Status ImageDecoder::plan_planes(const ImageRequest& request, const Reading& rea
   };
   Reductions least{8, 8};
   for (std::size_t i = 0; i < count_ && !blocks; ++i) {
+    if (!views_[i].by_planes) continue;
     const Reductions own = reductions(views_[i].plan);
     least = {std::min(least.luma, own.luma), std::min(least.chroma, own.chroma)};
   }
   Status status;
   for (std::size_t i = 0; i < count_ && status.ok(); ++i)
-    status = plan_view(reading, blocks ? reductions(views_[i].plan) : least, views_[i]);
+    if (views_[i].by_planes)
+      status = plan_view(reading, blocks ? reductions(views_[i].plan) : least, views_[i]);
   return status;
 }
 

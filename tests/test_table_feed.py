@@ -603,5 +603,7 @@ def test_options_of_tables_need_tables(parquet: str) -> None:
         Loader(parquet, columns=["number"])  # type: ignore[call-arg]
     with pytest.raises(DatasetNotFound, match=r"neither one of tars nor one of table files"):
         open_loader(list(range(5)), columns=["x"])
-    with pytest.raises(ValueError, match="cache is an option for a packed dataset, data of the datasets"):
+    with pytest.raises(
+        ValueError, match="cache is an option for a packed dataset, data of the datasets"
+    ):
         Loader("https://example.org/t.parquet", cache="there")

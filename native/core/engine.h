@@ -79,7 +79,6 @@ class Engine {
   struct Shared {
     explicit Shared(std::size_t threads) : queue(threads) {}
     CounterList counters;
-    JpegIndexes indexes;
     SlotQueue queue;
   };
   void start(std::size_t threads);

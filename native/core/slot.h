@@ -23,15 +23,12 @@ namespace fastio {
 
 // What a worker thread keeps between rows.
 struct Worker {
-  Worker(ImageCounters& of_thread, JpegIndexes& of_jpegs)
-      : decoder(of_thread), counters(of_thread), indexes(of_jpegs) {}
+  explicit Worker(ImageCounters& of_thread) : decoder(of_thread), counters(of_thread) {}
 
   ImageDecoder decoder;
   Buffer bytes;
   OpenFiles open;
   ImageCounters& counters;
-  JpegIndexes& indexes;
-  JpegIndex found;  // of the image at hand
 };
 
 // Bytes of a file that rows of a slot will be read from.

@@ -19,6 +19,7 @@ import torch
 import fastio
 from fastio import Cache, CacheError, Loader
 from fastio.cache import CacheFolder
+from fastio.recoded.recoder import Recoder
 from tests.pictures import jpeg, png
 from tests.recoding import (
     ROWS,
@@ -296,6 +297,26 @@ def test_a_full_disk_is_named_once_and_the_epoch_goes_on(
     assert [text for text in told if "No space left" in text] == told
     assert len(told) == 1
     assert cache.status().claims == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError("no room")])
+@pytest.mark.parametrize("place", ["start", "_recode"])
+def test_without_memory_or_threads_the_epoch_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, place: str
+) -> None:
+    folder = photos(tmp_path / "photos", rows=4)
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Recoder, place, fail)
+    told: list[str] = []
+    monkeypatch.setattr(warnings, "warn", lambda text, *_, **__: told.append(str(text)))
+    with open_loader(folder, Cache(tmp_path / "cache")) as loader:
+        until(lambda: len(epoch(loader)) == 4 and bool(told))
+        assert len(epoch(loader)) == 4
+    assert len(told) == 1
+    assert str(error) in told[0]
 
 
 def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:

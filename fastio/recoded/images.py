@@ -23,7 +23,7 @@ from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
 from fastio.packed.rows import Rows
 from fastio.recoded import originals
 from fastio.recoded.originals import LocalFiles, Originals, StagedObjects
-from fastio.recoded.recoder import RecodedSource, Recoder
+from fastio.recoded.recoder import NO_CACHE, RecodedSource, Recoder
 from fastio.recoded.table import PieceFile, RecodedTable
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.schema import CODEC_BLOCKS
@@ -125,6 +125,7 @@ class RecodedImages:
             FastioError, OSError: The original is missing.
         """
         rows, first = np.array([row], np.int64), np.zeros(1, np.int64)
+        self._owner.take_over(self._begin)
         opened = self._open()
         if opened is None:
             return None
@@ -198,7 +199,7 @@ class RecodedImages:
             if not self._tried:
                 try:
                     self._opened = self._opened_now()
-                except (CacheError, OSError) as error:
+                except NO_CACHE as error:
                     self._cache.give_up(error)
                 self._tried = True
         return self._opened

@@ -42,6 +42,9 @@ _LOOK_S = 1.0  # between two checks of what other processes have recoded
 _NO_ROOM_S = 30.0  # until recoding is tried again after there was no room
 _USED_S = 5.0  # between two updates of the times at which pieces were last used
 _ALL = range(1 << 60)  # the blocks of this source that stay when room is made for another
+# What ends the recoding, and not the epoch: the cache cannot be used, or there is no memory and no
+# thread for it.
+NO_CACHE = (CacheError, OSError, MemoryError, RuntimeError)
 _SKIPPED = (FastioError, OSError, ValueError, LookupError)
 
 
@@ -160,7 +163,7 @@ class Recoder:
             try:
                 if not self._turn():
                     self._stop.wait(_POLL_S)
-            except CacheError as error:
+            except NO_CACHE as error:
                 self._what.cache.give_up(error)
                 for block in self._table.known():
                     self._table.forget(block)

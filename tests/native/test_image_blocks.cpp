@@ -124,8 +124,8 @@ TEST_CASE("resized crops are near those of the JPEG: each filter, window, flip a
     const Sample s(o, rng());
     Chain chain;
     // One after the other: compilers evaluate arguments in any order.
+    const int width = random_int(rng, 48, 160), height = random_int(rng, 48, 160);
     const Kind kind = rng() % 2 ? Kind::resize : Kind::random_resized_crop;
-    const int height = random_int(rng, 48, 160), width = random_int(rng, 48, 160);
     GeometryStep step = sized(kind, height, width);
     if (step.kind == Kind::resize && rng() % 2) step.width = 0;
     step.filter = kFilters[round % 3];

@@ -1,3 +1,4 @@
+#include "expand_bits.h"
 #include "expand_kernels.h"
 #include "intrinsics.h"
 
@@ -5,36 +6,6 @@ namespace fastio {
 namespace {
 
 // Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
-
-using u64 = std::uint64_t;
-
-[[gnu::always_inline]] inline u64 load64(const std::uint8_t* p) {
-  u64 word;
-  __builtin_memcpy(&word, p, 8);
-  return word;
-}
-
-// At least 57 bits from `position` on.
-[[gnu::always_inline]] inline u64 bits57(const std::uint8_t* bits, u64 position) {
-  return load64(bits + (position >> 3)) >> (position & 7);
-}
-
-// 64 bits from `position` on.
-[[gnu::always_inline]] inline u64 bits64(const std::uint8_t* bits, u64 position) {
-  const u64 next = bits[(position >> 3) + 8];
-  const unsigned shift = position & 7;
-  return load64(bits + (position >> 3)) >> shift | (next << 1) << (63 - shift);
-}
-
-// kDense: masks of more than 57 positions, whose planes may be longer than a load.
-template <bool kDense>
-[[gnu::always_inline]] inline u64 bits_at(const std::uint8_t* bits, u64 position) {
-  return kDense ? bits64(bits, position) : bits57(bits, position);
-}
-
-[[gnu::always_inline]] inline unsigned count(u64 mask) {
-  return static_cast<unsigned>(_mm_popcnt_u64(mask));
-}
 
 // 32 bits to 32 byte lanes, all ones where a bit is set.
 [[gnu::always_inline]] inline __m256i lanes_of(u64 bits) {

@@ -1,14 +1,12 @@
-// The bits of a tile's stream, for the kernels of expansion on x86.
+// The bits of a tile's stream, for the kernels of expansion.
 #pragma once
 
 #include <cstdint>
 
-#include "intrinsics.h"
-
 namespace fastio {
 namespace {
 
-// Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
+// Everything here is in an unnamed namespace or built in: see CMakeLists.txt.
 
 using u64 = std::uint64_t;
 
@@ -37,7 +35,7 @@ template <bool kDense>
 }
 
 [[gnu::always_inline]] inline unsigned count(u64 mask) {
-  return static_cast<unsigned>(_mm_popcnt_u64(mask));
+  return static_cast<unsigned>(__builtin_popcountll(mask));
 }
 
 }  // namespace

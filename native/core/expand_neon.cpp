@@ -6,12 +6,11 @@
 // belongs to which value. Looking up the numbers, in natural order, in the values gives the block.
 #include <arm_neon.h>
 
+#include "expand_bits.h"
 #include "expand_kernels.h"
 
 namespace fastio {
 namespace {
-
-using u64 = std::uint64_t;
 
 // For one byte of a mask: the positions that are set; the number of each position among them
 // (positions that are not set: out of the range of every table); and the starts for the next byte.
@@ -42,26 +41,6 @@ constexpr MaskBytes make_mask_bytes() {
   return table;
 }
 constexpr MaskBytes kMaskBytes = make_mask_bytes();
-
-inline u64 load64(const std::uint8_t* p) {
-  u64 word;
-  __builtin_memcpy(&word, p, 8);
-  return word;
-}
-
-// At least 57 bits from `position` on.
-inline u64 bits57(const std::uint8_t* bits, u64 position) {
-  return load64(bits + (position >> 3)) >> (position & 7);
-}
-
-// 64 bits from `position` on.
-inline u64 bits64(const std::uint8_t* bits, u64 position) {
-  const u64 next = bits[(position >> 3) + 8];
-  const unsigned shift = position & 7;
-  return load64(bits + (position >> 3)) >> shift | (next << 1) << (63 - shift);
-}
-
-inline unsigned count(u64 mask) { return vaddv_u8(vcnt_u8(vcreate_u8(mask))); }
 
 inline uint8x16x4_t load_four(const std::uint8_t* from) {
   return {{vld1q_u8(from), vld1q_u8(from + 16), vld1q_u8(from + 32), vld1q_u8(from + 48)}};

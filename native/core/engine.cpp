@@ -120,7 +120,7 @@ void Engine::work(Shared& shared, std::size_t thread, ImageCounters& counters) {
     }
     Slot& slot = *claim.slot;
     try {
-      if (!worker) worker.emplace(counters);
+      if (!worker) worker.emplace(counters, shared.indexes);
       slot.fill(claim.begin, claim.end, *worker);
     } catch (const std::bad_alloc& error) {
       slot.broke(claim.begin, Code::memory, error.what());

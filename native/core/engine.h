@@ -79,6 +79,7 @@ class Engine {
   struct Shared {
     explicit Shared(std::size_t threads) : queue(threads) {}
     CounterList counters;
+    JpegIndexes indexes;
     SlotQueue queue;
   };
   void start(std::size_t threads);

@@ -1,5 +1,6 @@
 #include "huffman.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -8,12 +9,29 @@
 namespace fastio {
 namespace {
 
-// Zigzag position to natural order (T.81, figure A.6), and 16 more for runs that leave the block.
-constexpr std::uint8_t kNatural[64 + 16] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33,
-    40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36,
-    29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
-    47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+// Zigzag position to natural order (T.81, figure A.6), and more for what leaves the block: runs,
+// and ends of blocks, whose 0 is stored where they leave a 0.
+struct Natural {
+  std::uint8_t at[64 + 192];
+};
+constexpr Natural make_natural() {
+  Natural natural{};
+  int y = 0, x = 0;
+  for (int k = 0; k < 64; ++k) {
+    natural.at[k] = static_cast<std::uint8_t>(8 * y + x);
+    const bool up = (y + x) % 2 == 0;
+    int &along = up ? x : y, &against = up ? y : x;
+    if (along == 7) {
+      ++against;
+    } else {
+      ++along;
+      if (against > 0) --against;
+    }
+  }
+  for (int k = 64; k < 64 + 192; ++k) natural.at[k] = 63;
+  return natural;
+}
+constexpr Natural kNatural = make_natural();
 
 // The value that `size` bits at the top of `bits` stand for (T.81, EXTEND); 0 for size 0.
 inline std::int32_t extended(std::uint64_t bits, std::uint32_t size) {
@@ -46,23 +64,41 @@ bool HuffmanTable::build(const std::uint8_t* counts, const std::uint8_t* symbols
     limit_[length] = code << (16 - length);
     code <<= 1;
   }
-  if (!dc) build_strides();
+  if (!dc) build_pairs();
   return true;
 }
 
-void HuffmanTable::build_strides() {
-  for (std::uint32_t bits = 0; bits < 1u << kLookBits; ++bits) {
-    std::uint32_t used = 0, coefficients = 0, ends = 0;
-    while (!ends) {
-      const Symbol symbol = look_[(bits << used) & ((1u << kLookBits) - 1)];
-      const std::uint32_t total = symbol & 255;
-      // Bits beyond those looked at are unknown: a symbol counts only if it ends before them.
-      if (symbol == 0 || used + total > kLookBits) break;
-      used += total;
-      coefficients += (symbol >> 16 & 255) + 1;
-      ends = symbol >> 24 == 0 && (symbol >> 16 & 255) != 15;
+void HuffmanTable::build_pairs() {
+  constexpr std::uint32_t kMask = (1u << kLookBits) - 1;
+  // Of a symbol whose value follows `bits`, kLookBits of them: what it goes ahead, and the value.
+  const auto ahead = [](Symbol s) -> std::uint32_t {
+    const std::uint32_t run = s >> 16 & 255;
+    return s >> 24 == 0 && run != 15 ? kEnd : run + 1;
+  };
+  const auto value = [](Symbol s, std::uint32_t bits) -> std::uint16_t {
+    const std::uint64_t from = std::uint64_t{bits} << kShift << (s >> 8 & 255);
+    return static_cast<std::uint16_t>(extended(from, s >> 24));
+  };
+  for (std::uint32_t bits = 0; bits <= kMask; ++bits) {
+    const Symbol one = look_[bits];
+    std::uint32_t used = one & 255;
+    if (one == 0 || used > kLookBits) {
+      pairs_[bits] = kNone << 8;
+      continue;
     }
-    stride_[bits] = used | coefficients << 8 | ends << 16;
+    const std::uint32_t first = ahead(one);
+    std::uint32_t both = first;
+    std::uint16_t last = value(one, bits);
+    Pair pair = first << 8 | Pair{last} << 32;
+    // Bits beyond those looked at are unknown: a symbol counts only if it ends before them.
+    const std::uint32_t rest = bits << used & kMask;
+    const Symbol two = look_[rest];
+    if (two != 0 && used + (two & 255) <= kLookBits && first != kEnd) {
+      both += ahead(two);
+      last = value(two, rest);
+      used += two & 255;
+    }
+    pairs_[bits] = pair | used | both << 16 | Pair{last} << 48;
   }
 }
 
@@ -88,21 +124,22 @@ inline void ScanDecoder::Bits::refill() {
 }
 
 void ScanDecoder::start(const std::uint8_t* begin, const std::uint8_t* end) {
-  decode_ = decode_ac;
-  parse_ = parse_ac;
+  decode_ = run<true>;
+  parse_ = run<false>;
 #ifdef FASTIO_X86
   if (simd_active().has(kAvx2)) {
-    decode_ = decode_ac_bmi2;
-    parse_ = parse_ac_bmi2;
+    decode_ = decode_bmi2;
+    parse_ = parse_bmi2;
   }
 #endif
   bits_ = {0, 0, window_};
   filled_ = 0;
-  at_marker_ = insufficient_ = false;
+  at_marker_ = filler_ = insufficient_ = false;
   next_restart_ = 0;
-  source_ = begin;
+  source_ = begin_ = begin;
   end_ = end;
   for (std::int32_t& last : last_dc_) last = 0;
+  note_safe();
 }
 
 // Moves what is left to the window's front and fills it up, less the stuffed zeros.
@@ -126,15 +163,46 @@ void ScanDecoder::fill_window() {
       source_ += 2;
     } else if (end_ - source_ >= 2 && source_[1] == 0xFF) {
       ++source_;  // a fill byte before a marker
+      filler_ = true;
     } else {
       at_marker_ = true;
-      if (end_ - source_ < 2) source_ = end_;  // half a marker is none
+      if (end_ - source_ < 2) {  // half a marker is none
+        filler_ = source_ < end_;
+        source_ = end_;
+      }
     }
   }
   if (at_marker_) std::memset(window_ + filled_, 0, kBlockBytes);
+  note_safe();
 }
 
-inline std::int32_t ScanDecoder::decode_dc(const HuffmanTable& dc, Bits& bits) {
+// One symbol after coefficient `k`: the coefficient that it ends at, 64 or more past the end.
+template <bool kStore>
+[[gnu::always_inline]] inline std::uint32_t ScanDecoder::decode_one(const HuffmanTable& ac,
+                                                                    Bits& bits, std::uint32_t k,
+                                                                    std::int16_t* out) {
+  bits.refill();
+  HuffmanTable::Symbol symbol = ac.look_[bits.bits >> HuffmanTable::kShift];
+  if (symbol == 0) [[unlikely]]
+    symbol = ac.find_long(bits.bits);
+  const std::uint64_t value_bits = bits.bits << (symbol >> 8 & 255);
+  bits.bits <<= symbol & 63;
+  bits.count -= static_cast<int>(symbol & 255);
+  const std::uint32_t run = symbol >> 16 & 255, size = symbol >> 24;
+  if (size == 0 && run != 15) return HuffmanTable::kEnd;  // the rest of the block is zero
+  k += run + 1;
+  if (kStore && size > 0)
+    out[kNatural.at[k]] = static_cast<std::int16_t>(extended(value_bits, size));
+  return k;
+}
+
+// Values that are not zero are written.
+template <bool kStore>
+[[gnu::always_inline]] inline void ScanDecoder::decode_block(const HuffmanTable& dc,
+                                                             const HuffmanTable& ac, Bits& bits,
+                                                             std::int32_t& last_dc,
+                                                             std::int16_t* out) {
+  constexpr int kLookUps = 56 / HuffmanTable::kLookBits;  // that one refill is enough for
   bits.refill();
   HuffmanTable::Symbol symbol = dc.look_[bits.bits >> HuffmanTable::kShift];
   if (symbol == 0) [[unlikely]]
@@ -142,94 +210,165 @@ inline std::int32_t ScanDecoder::decode_dc(const HuffmanTable& dc, Bits& bits) {
   const std::int32_t difference = extended(bits.bits << (symbol >> 8 & 255), symbol >> 24);
   bits.bits <<= symbol & 63;
   bits.count -= static_cast<int>(symbol & 255);
-  return difference;
+  // Unsigned: a damaged stream may let the sum run over.
+  last_dc = static_cast<std::int32_t>(static_cast<std::uint32_t>(last_dc) +
+                                      static_cast<std::uint32_t>(difference));
+  if (kStore) out[0] = static_cast<std::int16_t>(last_dc);
+  std::uint32_t k = 0;  // the coefficient before
+  while (k < 63) {
+    bits.refill();
+    for (int i = 0; i < kLookUps && k < 63; ++i) {
+      const HuffmanTable::Pair pair = ac.pairs_[bits.bits >> HuffmanTable::kShift];
+      const std::uint32_t first = k + (pair >> 8 & 255);
+      if (first >= 63) [[unlikely]] {  // the second may be the next block's, or there is no pair
+        k = decode_one<kStore>(ac, bits, k, out);
+        break;
+      }
+      if (kStore) out[kNatural.at[first]] = static_cast<std::int16_t>(pair >> 32);
+      k += pair >> 16 & 255;
+      bits.bits <<= pair & 63;
+      bits.count -= static_cast<int>(pair & 255);
+      if (kStore) out[kNatural.at[k]] = static_cast<std::int16_t>(pair >> 48);
+    }
+  }
 }
 
-// Coefficients 1 to 63 of a block.
-[[gnu::always_inline]] inline void ScanDecoder::decode_ac(const HuffmanTable& ac, Bits& from,
-                                                          std::int16_t* out) {
-  Bits bits = from;  // what is written to `out` does not alias a local
-  for (std::uint32_t k = 1; k < 64; ++k) {
-    bits.refill();
-    HuffmanTable::Symbol symbol = ac.look_[bits.bits >> HuffmanTable::kShift];
-    if (symbol == 0) [[unlikely]]
-      symbol = ac.find_long(bits.bits);
-    const std::uint64_t value_bits = bits.bits << (symbol >> 8 & 255);
-    bits.bits <<= symbol & 63;
-    bits.count -= static_cast<int>(symbol & 255);
-    const std::uint32_t run = symbol >> 16 & 255, size = symbol >> 24;
-    k += run;
-    if (size == 0) {
-      if (run != 15) break;  // the rest of the block is zero
-      continue;
+template <bool kStore>
+[[gnu::always_inline]] inline void ScanDecoder::run(ScanDecoder& scan, const McuLayout& layout,
+                                                    std::int32_t count, const McuOutput* out) {
+  Bits bits = scan.bits_;  // what is written to `out` does not alias a local
+  for (std::int32_t i = 0; i < count; ++i) {
+    if (scan.insufficient_) [[unlikely]] {
+      if (kStore) clear(layout, i, count, *out);
+      break;
     }
-    out[kNatural[k]] = static_cast<std::int16_t>(extended(value_bits, size));
-  }
-  from = bits;
-}
-
-// The same without values.
-[[gnu::always_inline]] inline void ScanDecoder::parse_ac(const HuffmanTable& ac, Bits& from,
-                                                         std::int16_t*) {
-  Bits bits = from;
-  std::uint32_t k = 1;
-  bool ended = false;
-  while (k < 64 && !ended) {
-    bits.refill();
-    // A stride that would fill the block may hold the beginning of the next one.
-    const std::uint32_t stride = ac.stride_[bits.bits >> HuffmanTable::kShift];
-    if (stride != 0 && k + (stride >> 8 & 255) < 64) [[likely]] {
-      bits.bits <<= stride & 63;
-      bits.count -= static_cast<int>(stride & 255);
-      k += stride >> 8 & 255;
-      ended = stride >> 16;
-      continue;
+    for (int j = 0; j < layout.blocks; ++j) {
+      const McuLayout::Block& block = layout.block[j];
+      if (bits.next > scan.safe_) [[unlikely]] {
+        scan.bits_ = bits;
+        scan.provide();
+        bits = scan.bits_;
+      }
+      std::int32_t& last_dc = scan.last_dc_[block.component];
+      if constexpr (kStore) {
+        if (out->first[j]) {
+          std::int16_t* const to = out->first[j] + i * out->step[j];
+          std::memset(to, 0, 64 * sizeof *to);
+          decode_block<true>(*block.dc, *block.ac, bits, last_dc, to);
+          continue;
+        }
+      }
+      decode_block<false>(*block.dc, *block.ac, bits, last_dc, nullptr);
     }
-    HuffmanTable::Symbol symbol = ac.look_[bits.bits >> HuffmanTable::kShift];
-    if (symbol == 0) symbol = ac.find_long(bits.bits);
-    bits.bits <<= symbol & 63;
-    bits.count -= static_cast<int>(symbol & 255);
-    const std::uint32_t run = symbol >> 16 & 255;
-    ended = symbol >> 24 == 0 && run != 15;
-    k += run + 1;
+    if (scan.at_marker_) [[unlikely]] {
+      scan.bits_ = bits;
+      scan.note_insufficient();
+    }
   }
-  from = bits;
+  scan.bits_ = bits;
 }
 
 #ifdef FASTIO_X86
-// The same once more with BMI2's shifts, which need no particular register.
-[[gnu::target("bmi,bmi2")]] void ScanDecoder::decode_ac_bmi2(const HuffmanTable& ac, Bits& bits,
-                                                             std::int16_t* out) {
-  decode_ac(ac, bits, out);
+// The same once more with BMI2's shifts, which need no particular register. (Of a template, the
+// compiler passes the attribute over.)
+[[gnu::target("bmi,bmi2")]] void ScanDecoder::decode_bmi2(ScanDecoder& scan,
+                                                          const McuLayout& layout,
+                                                          std::int32_t count,
+                                                          const McuOutput* out) {
+  run<true>(scan, layout, count, out);
 }
 
-[[gnu::target("bmi,bmi2")]] void ScanDecoder::parse_ac_bmi2(const HuffmanTable& ac, Bits& bits,
-                                                            std::int16_t* out) {
-  parse_ac(ac, bits, out);
+[[gnu::target("bmi,bmi2")]] void ScanDecoder::parse_bmi2(ScanDecoder& scan, const McuLayout& layout,
+                                                         std::int32_t count, const McuOutput* out) {
+  run<false>(scan, layout, count, out);
 }
 #endif
 
+// Zeros for MCUs [begin, end).
+void ScanDecoder::clear(const McuLayout& layout, std::int32_t begin, std::int32_t end,
+                        const McuOutput& out) {
+  for (int j = 0; j < layout.blocks; ++j)
+    for (std::int32_t i = begin; out.first[j] && i < end; ++i)
+      std::memset(out.first[j] + i * out.step[j], 0, 64 * sizeof(std::int16_t));
+}
+
+void ScanDecoder::mcus(const McuLayout& layout, std::int32_t count, const McuOutput& out) {
+  decode_(*this, layout, count, &out);
+}
+
+void ScanDecoder::skip(const McuLayout& layout, std::int32_t count) {
+  parse_(*this, layout, count, nullptr);
+}
+
 void ScanDecoder::block(const HuffmanTable& dc, const HuffmanTable& ac, int index,
                         std::int16_t* out) {
-  if (insufficient_) [[unlikely]] {  // zeros, as libjpeg takes for the rest of an MCU
-    bits_ = {0, 0, window_};
-    filled_ = 0;
-    std::memset(window_, 0, kBlockBytes);
-  }
-  const auto used = static_cast<std::size_t>(bits_.next - window_);
-  if (!at_marker_ && filled_ - used < kBlockBytes) fill_window();
-  // Unsigned: a damaged stream may let the sum run over.
-  last_dc_[index] = static_cast<std::int32_t>(static_cast<std::uint32_t>(last_dc_[index]) +
-                                              static_cast<std::uint32_t>(decode_dc(dc, bits_)));
-  if (out) {
-    out[0] = static_cast<std::int16_t>(last_dc_[index]);
-    decode_(ac, bits_, out);
-  } else {
-    parse_(ac, bits_, nullptr);
-  }
-  // Bits were taken from the zeros behind the last byte.
+  const bool lacked = insufficient_;
+  if (lacked) take_zeros();
+  insufficient_ = false;
+  McuLayout layout;
+  layout.blocks = 1;
+  layout.block[0] = {&dc, &ac, index};
+  const McuOutput to{{out}, {0}};
+  (out ? decode_ : parse_)(*this, layout, 1, &to);
+  insufficient_ = insufficient_ || lacked;
+}
+
+// Makes room for a block's bits: those of the scan, or where it has no more, zeros.
+void ScanDecoder::provide() {
+  if (!at_marker_) fill_window();
+  note_insufficient();
+  if (insufficient_) take_zeros();
+}
+
+// As libjpeg for the rest of an MCU that lacks bits.
+void ScanDecoder::take_zeros() {
+  bits_ = {0, 0, window_};
+  filled_ = 0;
+  std::memset(window_, 0, kBlockBytes);
+  note_safe();
+}
+
+// A block that begins at `next` in the window finds its bits there up to this place.
+void ScanDecoder::note_safe() {
+  safe_ = at_marker_               ? window_ + filled_
+          : filled_ >= kBlockBytes ? window_ + filled_ - kBlockBytes
+                                   : nullptr;
+}
+
+// Whether bits were taken from the zeros behind the last byte.
+void ScanDecoder::note_insufficient() {
   const auto taken = static_cast<std::size_t>(bits_.next - window_) * 8;
-  insufficient_ = at_marker_ && taken > filled_ * 8 + static_cast<std::size_t>(bits_.count);
+  if (at_marker_ && taken > filled_ * 8 + static_cast<std::size_t>(bits_.count))
+    insufficient_ = true;
+}
+
+bool ScanDecoder::tell(std::uint64_t& bit, std::int16_t* dc) const {
+  const auto next = static_cast<std::size_t>(bits_.next - window_);
+  const std::size_t taken = next * 8 - static_cast<std::size_t>(bits_.count);  // of the window
+  const std::size_t at = taken / 8;
+  if (insufficient_ || filler_ || at > filled_) return false;
+  // In the file, each 0xFF of the window has a zero behind it.
+  const std::uint8_t* const from = window_ + at;
+  const std::ptrdiff_t stuffed = std::count(from, window_ + filled_, std::uint8_t{0xFF});
+  const std::uint8_t* const place = source_ - (static_cast<std::ptrdiff_t>(filled_ - at) + stuffed);
+  bit = static_cast<std::uint64_t>(place - begin_) * 8 + taken % 8;
+  for (int i = 0; i < 3; ++i) {
+    dc[i] = static_cast<std::int16_t>(last_dc_[i]);
+    if (dc[i] != last_dc_[i]) return false;
+  }
+  return true;
+}
+
+void ScanDecoder::resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_t restarts) {
+  const std::uint8_t* const begin = begin_;
+  start(begin + bit / 8, end_);
+  begin_ = begin;
+  for (int i = 0; i < 3; ++i) last_dc_[i] = dc[i];
+  next_restart_ = static_cast<unsigned>(restarts % 8);
+  provide();
+  bits_.refill();
+  bits_.bits <<= bit % 8;
+  bits_.count -= static_cast<int>(bit % 8);
 }
 
 void ScanDecoder::restart() {
@@ -247,6 +386,7 @@ void ScanDecoder::restart() {
   } else {
     insufficient_ = false;
   }
+  note_safe();
 }
 
 // Passes the restart marker that is due. Where another marker stands there, an interval or two may

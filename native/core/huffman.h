@@ -1,11 +1,10 @@
 // Entropy decoding of baseline JPEG scans (ITU-T T.81, section F.2.2): the part of decoding that
 // takes most of its time, and all of it for the pixels that a crop does not want.
 //
-// One table look-up a symbol gives code length, run and size together, so that the chain from one
-// symbol to the next is a shift, a load and a shift; the value's bits are taken off beside it. The
-// stuffed zeros are taken out of the bytes before, a window at a time, which leaves refilling the
-// bits without a branch. Blocks outside the crop are parsed several symbols a look-up, and no
-// value of theirs is computed.
+// One table look-up gives up to two symbols with their values, so that the chain from one look-up
+// to the next is a shift, a load and a shift. The stuffed zeros are taken out of the bytes before,
+// a window at a time, which leaves refilling the bits without a branch. Blocks outside the crop
+// take the same look-ups and store nothing.
 //
 // The bytes are not to be trusted: nothing outside [begin, end) is read, and every stream ends.
 #pragma once
@@ -39,16 +38,38 @@ class HuffmanTable {
   // For codes longer than kLookBits. What is no code takes 17 bits and stands for a block's end, as
   // in libjpeg: damaged files come out alike.
   Symbol find_long(std::uint64_t bits) const;
-  void build_strides();
+  void build_pairs();
 
+  // The first one or two whole AC symbols, values included, that the next bits hold:
+  //   total | first << 8 | both << 16 | value << 32 | value2 << 48
+  // total: their bits; first, both: coefficients that the first one, and both together, go ahead;
+  // kEnd for a block's end. Where there is one symbol, it stands for both. Where not even one is
+  // whole, `first` is kNone and the rest 0.
+  using Pair = std::uint64_t;
+  static constexpr std::uint32_t kEnd = 128, kNone = 64;
+  Pair pairs_[1 << kLookBits];
   Symbol look_[1 << kLookBits];
-  // All whole symbols, values included, that the next bits hold, as total | coefficients << 8 |
-  // ends the block << 16; 0 where not even one is whole.
-  std::uint32_t stride_[1 << kLookBits];
   std::uint32_t limit_[17];  // first code, left-aligned to 16 bits, that is longer than i bits
   std::int32_t offset_[17];  // index of a symbol less its code, for each length
   std::uint8_t symbols_[256];
   bool dc_ = false;
+};
+
+// The blocks of an MCU, in the order of the scan. Plain data.
+struct McuLayout {
+  static constexpr int kMost = 10;  // blocks of an MCU (T.81, B.2.3)
+  struct Block {
+    const HuffmanTable *dc, *ac;
+    int component;  // index in the scan
+  };
+  int blocks = 0;
+  Block block[kMost];
+};
+
+// Where the blocks of a run of MCUs go.
+struct McuOutput {
+  std::int16_t* first[McuLayout::kMost];  // block i of the first MCU; null: it is parsed only
+  std::ptrdiff_t step[McuLayout::kMost];  // values from there to block i of the next MCU
 };
 
 // Decodes the blocks of a scan one after another. Plain data: safe to leave by longjmp.
@@ -62,6 +83,19 @@ class ScanDecoder {
   // Decodes the next block of component `index` into 64 coefficients in natural order, of which
   // those that are not zero are written; null parses only. Bits that the stream lacks are zeros.
   void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
+
+  // Decodes the next `count` MCUs, none of which stands behind a restart marker that is due: each
+  // block into 64 coefficients in natural order, all of which are written. Of MCUs that begin
+  // where bits are lacking they are zeros.
+  void mcus(const McuLayout& layout, std::int32_t count, const McuOutput& out);
+  // Parses them only.
+  void skip(const McuLayout& layout, std::int32_t count);
+
+  // Where the next MCU begins: bits from `begin` on, stuffed zeros included, and the components'
+  // last DCs. False where that is not known: bits were lacking, or DCs left 16 bits.
+  bool tell(std::uint64_t& bit, std::int16_t* dc) const;
+  // Goes on where tell() was; restarts: how many restart markers come before.
+  void resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_t restarts);
 
   // Goes on after the restart marker that is due. Where markers are missing or damaged, as libjpeg.
   void restart();
@@ -89,26 +123,44 @@ class ScanDecoder {
 
     void refill();
   };
-  using Coefficients = void (*)(const HuffmanTable&, Bits&, std::int16_t*);
+  using Run = void(ScanDecoder&, const McuLayout&, std::int32_t, const McuOutput*);
 
-  static std::int32_t decode_dc(const HuffmanTable& dc, Bits& bits);
-  static void decode_ac(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
-  static void parse_ac(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
+  template <bool kStore>
+  static void decode_block(const HuffmanTable& dc, const HuffmanTable& ac, Bits& bits,
+                           std::int32_t& last_dc, std::int16_t* out);
+  template <bool kStore>
+  static std::uint32_t decode_one(const HuffmanTable& ac, Bits& bits, std::uint32_t k,
+                                  std::int16_t* out);
+  // The attribute stands here too, or a use before the definition would go without.
+  template <bool kStore>
+  [[gnu::always_inline]] static inline void run(ScanDecoder& scan, const McuLayout& layout,
+                                                std::int32_t count, const McuOutput* out);
 #ifdef FASTIO_X86
-  static void decode_ac_bmi2(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
-  static void parse_ac_bmi2(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
+  static void decode_bmi2(ScanDecoder& scan, const McuLayout& layout, std::int32_t count,
+                          const McuOutput* out);
+  static void parse_bmi2(ScanDecoder& scan, const McuLayout& layout, std::int32_t count,
+                         const McuOutput* out);
 #endif
+  static void clear(const McuLayout& layout, std::int32_t begin, std::int32_t end,
+                    const McuOutput& out);
+  void provide();
+  void take_zeros();
+  void note_safe();
+  void note_insufficient();
   void fill_window();
   bool pass_restart();
   void next_marker();
 
   Bits bits_;
-  Coefficients decode_ = nullptr, parse_ = nullptr;  // this machine's
-  std::size_t filled_ = 0;                           // bytes in the window; zeros follow
+  Run *decode_ = nullptr, *parse_ = nullptr;  // this machine's
+  std::size_t filled_ = 0;                    // bytes in the window; zeros follow
+  const std::uint8_t* safe_ = nullptr;
   bool at_marker_ = false;  // the window holds all bytes up to the next marker, or the end
+  bool filler_ = false;     // ... and bytes to be passed over were among them
   bool insufficient_ = false;
   unsigned next_restart_ = 0;             // the number of the marker that is due, 0 to 7
   const std::uint8_t* source_ = nullptr;  // what the window was not filled with yet
+  const std::uint8_t* begin_ = nullptr;
   const std::uint8_t* end_ = nullptr;
   std::int32_t last_dc_[kMaxComponents] = {};
   std::uint8_t window_[kWindow + kBlockBytes];

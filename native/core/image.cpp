@@ -65,35 +65,63 @@ Rect stored_rect(Rect upright, std::int32_t height, std::int32_t width, int orie
 
 Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, Place place,
                             void* context) {
-  if (request.codec == Codec::blocks) return decode_blocks(task, request, place, context);
   Reading reading;
   reading.channels = task.channels;
-  Status status = open(request, reading);
+  Status status = open(task, request, reading);
   if (status.ok())
     status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
   if (status.ok()) status = draw(task, request, reading);
-  if (status.ok()) status = plan(request, reading);
+  if (status.ok()) divide_views(request, reading);
+  if (status.ok()) status = plan_planes(request, reading);
+  Reading of_pixels = reading;
+  if (status.ok()) status = plan(request, of_pixels);
   if (status.ok()) status = this->place(place, context);
-  if (status.ok()) {
-    Rect all;
-    for (std::size_t i = 0; i < count_; ++i)
-      if (!views_[i].empty) all = all.height ? joined(all, views_[i].region) : views_[i].region;
-    Pixels pixels;
-    if (all.height) status = read_region(request, reading, all, pixels);
-    for (std::size_t i = 0; i < count_ && status.ok(); ++i) {
-      View& view = views_[i];
-      Pixels own = pixels;
-      if (!view.empty)
-        own.first += (view.region.y - all.y) * own.stride +
-                     std::ptrdiff_t{view.region.x - all.x} * reading.channels;
-      status = finish(task, reading, own, view);
-    }
-  }
+  if (status.ok()) status = decode_planes(task, request, reading);
+  if (status.ok()) status = decode_pixels(task, request, of_pixels);
   jpeg_.finish();
-  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_})
-    buffer->shrink(kKeep);
-  pixels_.shrink(kKeep);
+  shrink();
   if (status.ok()) counters_.images.add(1);
+  return status;
+}
+
+// Gives memory back that a large image took.
+void ImageDecoder::shrink() {
+  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_, &header_, &dc_})
+    buffer->shrink(kKeep);
+  for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
+  blocks_.shrink(kKeep);
+  pixels_.shrink(kKeep);
+}
+
+// Which views come from planes. A view has the same pixels whatever other views there are.
+void ImageDecoder::divide_views(const ImageRequest& request, Reading& reading) {
+  if (request.codec == Codec::jpeg) reading.shape = jpeg_.planes();
+  for (std::size_t i = 0; i < count_; ++i) {
+    View& view = views_[i];
+    view.by_planes = reading.shape && (request.codec == Codec::blocks || view.plan.resamples());
+  }
+}
+
+// Views of raw images, and those of JPEGs whose pixels are libjpeg's.
+Status ImageDecoder::decode_pixels(const ImageTask& task, const ImageRequest& request,
+                                   const Reading& reading) {
+  Rect all;
+  for (std::size_t i = 0; i < count_; ++i) {
+    const View& view = views_[i];
+    if (!view.by_planes && !view.empty) all = all.height ? joined(all, view.region) : view.region;
+  }
+  Pixels pixels;
+  Status status;
+  if (all.height) status = read_region(request, reading, all, pixels);
+  for (std::size_t i = 0; i < count_ && status.ok(); ++i) {
+    View& view = views_[i];
+    if (view.by_planes) continue;
+    Pixels own = pixels;
+    if (!view.empty)
+      own.first += (view.region.y - all.y) * own.stride +
+                   std::ptrdiff_t{view.region.x - all.x} * reading.channels;
+    status = finish(task, reading, own, view);
+  }
   return status;
 }
 
@@ -127,12 +155,13 @@ Status ImageDecoder::place(Place place, void* context) {
   return Status::okay();
 }
 
-Status ImageDecoder::open(const ImageRequest& request, Reading& reading) {
+Status ImageDecoder::open(const ImageTask& task, const ImageRequest& request, Reading& reading) {
   if (request.orientation > 8)
     return Status::error(Code::corrupt,
                          "no EXIF orientation: " + std::to_string(request.orientation));
   if (request.codec == Codec::jpeg) return open_jpeg(request, reading);
   if (request.codec == Codec::raw) return open_raw(request, reading);
+  if (request.codec == Codec::blocks) return open_blocks(task, request, reading);
   return Status::error(Code::foreign, "not decoded here");
 }
 
@@ -202,11 +231,13 @@ Status ImageDecoder::plan(const ImageRequest& request, Reading& reading) {
   if (request.codec == Codec::jpeg) {
     reading.denominator = 8;
     for (std::size_t i = 0; i < count_; ++i)
-      reading.denominator = std::min(reading.denominator, reduction(views_[i].plan));
+      if (!views_[i].by_planes)
+        reading.denominator = std::min(reading.denominator, reduction(views_[i].plan));
   }
   if (reading.source_channels == 1) reading.channels = 1;
   Status status;
-  for (std::size_t i = 0; i < count_ && status.ok(); ++i) status = plan_pixels(reading, views_[i]);
+  for (std::size_t i = 0; i < count_ && status.ok(); ++i)
+    if (!views_[i].by_planes) status = plan_pixels(reading, views_[i]);
   return status;
 }
 

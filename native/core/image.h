@@ -43,6 +43,9 @@ struct ImageRequest {
   std::int32_t channels = 3;           // of raw data: 1, 3 or 4 (the fourth is dropped)
   bool planar = false;                 // raw data is (channels, height, width)
   std::int64_t row = 0;                // keys the random draws
+  // Of a JPEG: where its MCUs begin, or null; where further points go to, or null.
+  const JpegIndex* index = nullptr;
+  JpegIndex* found = nullptr;
 };
 
 // One of the images that are made of each stored one.
@@ -97,8 +100,12 @@ class ImageDecoder {
   // The bytes of the request must be followed by Buffer::kPad readable ones. Code::foreign: not for
   // this decoder. Nothing is written if the status is not ok, or else a part of the pixels.
   //
-  // Views of a JPEG come from one decoding of all pixels that they need, at the smallest reduction
-  // of them; those of a block record from one for those that overlap enough.
+  // The planes of block records, and of the usual JPEGs in views that are resampled, are resampled
+  // before colours are converted. Views of a JPEG that are not resampled have libjpeg's pixels.
+  //
+  // Views of a JPEG come from one decoding of all samples that they need, at the smallest reduction
+  // of them, and from a second one if some are resampled and others not; those of a block record
+  // from one for those that overlap enough.
   Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
 
  private:
@@ -115,6 +122,7 @@ class ImageDecoder {
     std::int32_t stored_height = 0, stored_width = 0;  // of the whole image at the decoded scale
     int orientation = 1, denominator = 1;
     int source_channels = 3, channels = 3;  // as stored; as resampled
+    const BlockShape* shape = nullptr;      // of planes; null: pixels are resampled
   };
   // What becomes of the upright image, all of it planned before a pixel is touched.
   struct View {
@@ -127,8 +135,9 @@ class ImageDecoder {
     std::int32_t top = 0, left = 0;  // zeros before the resampled part of the window
     bool empty = false;              // the window lies in the padding alone
     bool padded = false;             // a part of it does
+    bool by_planes = false;
     Resampler resampler;
-    PlanarResampler planar;  // of block records
+    PlanarResampler planar;  // of planes
     PlaneRegion planes;
     std::int32_t rows = 0, columns = 0;  // resampled, upright
 
@@ -141,10 +150,12 @@ class ImageDecoder {
     std::ptrdiff_t stride = 0;
   };
 
-  Status open(const ImageRequest& request, Reading& reading);
+  Status open(const ImageTask& task, const ImageRequest& request, Reading& reading);
   Status open_jpeg(const ImageRequest& request, Reading& reading);
   Status open_raw(const ImageRequest& request, Reading& reading) const;
   Status draw(const ImageTask& task, const ImageRequest& request, const Reading& reading);
+  void divide_views(const ImageRequest& request, Reading& reading);
+  Status decode_pixels(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   Status place(Place place, void* context);
   Status plan(const ImageRequest& request, Reading& reading);
   Status plan_pixels(const Reading& reading, View& view);
@@ -158,12 +169,15 @@ class ImageDecoder {
   Status convert(const Reading& reading, const Rect& upright, Pixels& pixels);
   Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, View& view);
 
-  // Block records, in image_blocks.cpp.
-  Status decode_blocks(const ImageTask& task, const ImageRequest& request, Place place,
-                       void* context);
+  // By planes, in image_planes.cpp.
+  struct Reductions {
+    int luma, chroma;
+  };
+  Status decode_planes(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   Status open_blocks(const ImageTask& task, const ImageRequest& request, Reading& reading);
-  Status plan_blocks(const Reading& reading, View& view);
-  void group_views();
+  Status plan_planes(const ImageRequest& request, const Reading& reading);
+  Status plan_view(const Reading& reading, const Reductions& reduced, View& view);
+  void group_views(bool all);
   Status read_planes(const ImageRequest& request, const PlaneRegion& region, PlaneView* planes);
   Status fetch(const ImageRequest& request, const ByteRange& range, Buffer& scratch,
                const std::uint8_t*& bytes);
@@ -184,7 +198,7 @@ class ImageDecoder {
   Status crop_again(const CropPlan& plan, View& view, Planes& image);
   Status pad(const DrawnOp& drawn, Planes& image);
 
-  Status finish_blocks(const ImageTask& task, const Reading& reading, const PlaneView* planes,
+  Status finish_planes(const ImageTask& task, const Reading& reading, const PlaneView* planes,
                        View& view);
   Status turn_planes(const Reading& reading, const PlaneView* planes, const Window& window,
                      View& view);
@@ -205,6 +219,8 @@ class ImageDecoder {
   BlockDecoder blocks_;
   std::vector<Group> groups_;
   std::size_t group_count_ = 0;
+  void shrink();
+
   Buffer block_, upright_, packed_, result_;
   Buffer moved_, stored_;   // images whose size has changed; that are put into another form
   Buffer header_, dc_;      // parts of a block record

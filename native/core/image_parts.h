@@ -1,4 +1,4 @@
-// What image.cpp and image_blocks.cpp share.
+// What image.cpp and image_planes.cpp share.
 #pragma once
 
 #include <chrono>

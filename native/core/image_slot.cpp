@@ -43,7 +43,11 @@ bool all_small(const ImageReads& reads) {
   return longest >= 0 && longest <= kLookUp;
 }
 
+// JPEGs below this size are decoded without an index: little comes before a crop.
+constexpr std::size_t kIndexBytes = 16 << 10;
+
 // What a thread keeps of its scratch memory.
+constexpr std::size_t kKeepPoints = 64 << 10;
 constexpr std::size_t kKeepScratch = 16u << 20;
 
 // Block records above this size are read in parts, those that the crop needs: below, asking for
@@ -188,6 +192,23 @@ Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request)
   return Status::okay();
 }
 
+// Decodes a JPEG with the index of its bytes, and keeps what is new of it.
+template <typename Decode>
+Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& request,
+                             const Decode& decode) const {
+  const std::uint32_t crc =
+      reads_.crc32c.empty() ? crc32c(request.data, request.size) : reads_.crc32c[row];
+  const std::shared_ptr<const JpegIndex> index = worker.indexes.find(request.size, crc);
+  request.index = index.get();
+  worker.found.points.clear();  // a crop that is not decoded by our scan finds none
+  request.found = &worker.found;
+  const Status status = decode();
+  if (status.ok() && !worker.found.points.empty())
+    worker.indexes.add(request.size, crc, index.get(), worker.found);
+  if (worker.found.points.capacity() > kKeepPoints) worker.found = {};
+  return status;
+}
+
 Status ImageSlot::decode(std::size_t row, Worker& worker) {
   const auto codec = static_cast<Codec>(reads_.codec[row]);
   if (codec == Codec::encoded)
@@ -216,7 +237,11 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   request.channels = task_.channels;
   request.row = reads_.row[row];
   Target target{this, &views_, &images_, row, 0, Status::okay()};
-  const Status status = worker.decoder.decode(task_, request, &ImageSlot::place, &target);
+  const auto decode = [&] {
+    return worker.decoder.decode(task_, request, &ImageSlot::place, &target);
+  };
+  const bool indexed = codec == Codec::jpeg && bytes_.files && request.size >= kIndexBytes;
+  const Status status = indexed ? with_index(row, worker, request, decode) : decode();
   return target.refused.ok() ? status : target.refused;
 }
 

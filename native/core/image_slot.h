@@ -81,6 +81,9 @@ class ImageSlot : public Slot {
   Status read(std::size_t row, Worker& worker) const;
   bool look_up(std::size_t row, Worker& worker) const;
   Status look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const;
+  template <typename Decode>
+  Status with_index(std::size_t row, Worker& worker, ImageRequest& request,
+                    const Decode& decode) const;
   Status decode(std::size_t row, Worker& worker);
   static void* place(void* context, std::int32_t height, std::int32_t width);
 

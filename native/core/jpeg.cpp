@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "huffman.h"
 #include "jpeg_input.h"
+#include "jpeg_planes.h"
+#include "jpeg_scan.h"
 
 #include <jerror.h>
 
@@ -70,30 +71,15 @@ int exif_orientation(const std::uint8_t* data, std::size_t size) {
   return 1;
 }
 
-// A table and what it was made of: most files have the standard's tables, or their camera's.
-struct KeptTable {
-  bool build(const JHUFF_TBL& source, bool dc) {
-    if (built && std::memcmp(counts, source.bits, sizeof counts) == 0 &&
-        std::memcmp(symbols, source.huffval, sizeof symbols) == 0)
-      return true;
-    std::memcpy(counts, source.bits, sizeof counts);
-    std::memcpy(symbols, source.huffval, sizeof symbols);
-    built = table.build(counts, symbols, dc);
-    return built;
-  }
-
-  std::uint8_t counts[17], symbols[256];
-  bool built = false;
-  HuffmanTable table;
-};
-
-// Plain data only: every function below that calls libjpeg may be left by longjmp.
+// At one place in memory; every function below that calls libjpeg may be left by longjmp.
 struct JpegDecoder::State : JpegInput {
+  static constexpr std::size_t kKeep = 32u << 20;  // bytes of planes, between images
+
   JSAMPROW rows[kRowsACall];
+  JpegScan scan;
+  JpegPlanes planes;
 
   // The entropy decoder's.
-  ScanDecoder scan;
-  KeptTable dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
   JDIMENSION column;       // of the next MCU in its row
   unsigned restarts_left;  // MCUs before the next restart marker
 };
@@ -107,9 +93,10 @@ namespace {
 template <typename State>
 boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   State& s = *static_cast<State*>(info->client_data);
+  ScanDecoder& scan = s.scan.decoder();
   if (info->restart_interval > 0) {
     if (s.restarts_left == 0) {
-      s.scan.restart();
+      scan.restart();
       s.restarts_left = info->restart_interval;
     }
     --s.restarts_left;
@@ -117,15 +104,13 @@ boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   const bool wanted =
       blocks && s.column >= info->master->first_iMCU_col && s.column <= info->master->last_iMCU_col;
   s.column = s.column + 1 == info->MCUs_per_row ? 0 : s.column + 1;
-  const int blocks_there = s.scan.insufficient() ? 0 : info->blocks_in_MCU;
+  const int blocks_there = scan.insufficient() ? 0 : info->blocks_in_MCU;
   for (int i = 0; i < blocks_there; ++i) {
-    const int component = info->MCU_membership[i];
-    const jpeg_component_info& c = *info->cur_comp_info[component];
-    s.scan.block(s.dc[c.dc_tbl_no].table, s.ac[c.ac_tbl_no].table, component,
-                 wanted ? *blocks[i] : nullptr);
+    const McuLayout::Block& block = s.scan.layout().block[i];
+    scan.block(*block.dc, *block.ac, block.component, wanted ? *blocks[i] : nullptr);
   }
-  info->entropy->insufficient_data = s.scan.insufficient();
-  if (s.scan.ran_out()) {
+  info->entropy->insufficient_data = scan.insufficient();
+  if (scan.ran_out()) {
     s.source.ran_out = true;
     ERREXIT(info, JERR_INPUT_EOF);
   }
@@ -137,20 +122,7 @@ boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
 template <typename State>
 void replace_entropy_decoder(State& s) {
   jpeg_decompress_struct& info = s.info;
-  if (!s.internals_fit()) return;
-  if (info.progressive_mode || info.arith_code || info.inputctl->has_multiple_scans) return;
-#if LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
-  if (info.master->lossless) return;
-#endif
-  for (int i = 0; i < info.comps_in_scan; ++i) {
-    const jpeg_component_info& c = *info.cur_comp_info[i];
-    const JHUFF_TBL* dc = info.dc_huff_tbl_ptrs[c.dc_tbl_no];
-    const JHUFF_TBL* ac = info.ac_huff_tbl_ptrs[c.ac_tbl_no];
-    if (!dc || !ac || !s.dc[c.dc_tbl_no].build(*dc, true) || !s.ac[c.ac_tbl_no].build(*ac, false))
-      return;  // libjpeg will say what is wrong
-  }
-  const JOCTET* begin = info.src->next_input_byte;
-  s.scan.start(begin, begin + info.src->bytes_in_buffer);
+  if (!s.internals_fit() || !s.scan.open(info)) return;
   s.column = 0;
   s.restarts_left = info.restart_interval;
   info.client_data = &s;
@@ -243,7 +215,21 @@ Status JpegDecoder::read(std::uint8_t* dst, std::size_t stride, std::int32_t row
   return Status::okay();
 }
 
-void JpegDecoder::finish() { state_->close(); }
+const BlockShape* JpegDecoder::planes() {
+  State& s = *state_;
+  return s.planes.open(s, s.scan) ? &s.planes.shape() : nullptr;
+}
+
+Status JpegDecoder::decode(const PlaneRegion& region, const JpegIndex* index,
+                           JpegIndex* found, PlaneView* planes) {
+  state_->scan.use(index, found);
+  return state_->planes.decode(region, planes);
+}
+
+void JpegDecoder::finish() {
+  state_->close();
+  state_->planes.shrink(State::kKeep);
+}
 
 Status JpegDecoder::check() {
   State& s = *state_;

@@ -1,11 +1,17 @@
 // libjpeg-turbo behind a safe face: headers, EXIF orientation, and the decoding of just the rows
-// and columns that a crop needs. jpeg_input.h has what its users share.
+// and columns that a crop needs. The planes of baseline files are decoded without it
+// (jpeg_planes.h). jpeg_input.h has what its users share.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "block_decoder.h"
+#include "blocks.h"
+#include "jpeg_index.h"
+#include "planar.h"
 #include "status.h"
 
 namespace fastio {
@@ -51,6 +57,13 @@ class JpegDecoder {
 
   // The next `rows` rows of the region into dst, `stride` bytes apart; each writes columns pixels.
   Status read(std::uint8_t* dst, std::size_t stride, std::int32_t rows);
+
+  // After open(), in the place of begin(): the shape of the planes, and a region of them; see
+  // JpegPlanes. Null: another kind of file than those that are decoded there.
+  // index, found: see JpegScan::use().
+  const BlockShape* planes();
+  Status decode(const PlaneRegion& region, const JpegIndex* index,
+                JpegIndex* found, PlaneView* planes);
 
   // Ends the image, wherever it stands. Always safe to call.
   void finish();

@@ -23,12 +23,15 @@ namespace fastio {
 
 // What a worker thread keeps between rows.
 struct Worker {
-  explicit Worker(ImageCounters& of_thread) : decoder(of_thread), counters(of_thread) {}
+  Worker(ImageCounters& of_thread, JpegIndexes& of_jpegs)
+      : decoder(of_thread), counters(of_thread), indexes(of_jpegs) {}
 
   ImageDecoder decoder;
   Buffer bytes;
   OpenFiles open;
   ImageCounters& counters;
+  JpegIndexes& indexes;
+  JpegIndex found;  // of the image at hand
 };
 
 // Bytes of a file that rows of a slot will be read from.

@@ -1,5 +1,6 @@
 // JPEG files that are not trusted: read_coefficients() ends on all of them, and what it gives goes
-// into a block record, out of it and into a JPEG again unchanged.
+// into a block record, out of it and into a JPEG again unchanged. Crops of them end too, with equal
+// bytes on all instruction sets.
 //
 // The input is one byte that says which codebook, and a file.
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "core/block_decoder.h"
+#include "core/image.h"
 #include "core/jpeg.h"
 #include "core/jpeg_coefficients.h"
 #include "fuzz_support.h"
@@ -95,9 +97,68 @@ void round_trip(const JpegCoefficients& in, int book) {
           "the written JPEG has another orientation or another kind of scans");
 }
 
+struct Picture {
+  Bytes pixels;
+  Status status;
+};
+
+void* place(void* context, std::int32_t height, std::int32_t width) {
+  Bytes& pixels = static_cast<Picture*>(context)->pixels;
+  pixels.assign(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3, 0);
+  return pixels.data();
+}
+
+// A resized crop, chosen by `row`, of which `request` may say more.
+Picture crop(const Padded& file, int row, ImageRequest request = {}) {
+  Chain chain;
+  GeometryStep step;
+  step.kind = GeometryStep::Kind::random_resized_crop;
+  step.height = 1 + row % 40;
+  step.width = 1 + row / 4;
+  chain.add(step);
+  ImageTask task;
+  task.chain = &chain;
+  request.data = file.data();
+  request.size = file.size();
+  request.row = row;
+  ImageCounters counters;
+  ImageDecoder decoder(counters);
+  Picture got;
+  got.status = decoder.decode(task, request, place, &got);
+  return got;
+}
+
+// Crops on all levels; and with the index that an earlier one made.
+void crops(const Padded& file, int row) {
+  JpegIndex index;
+  Picture expected;
+  for (const SimdLevel& level : simd_levels()) {
+    simd_force(level.features);
+    const bool first = level.features == Simd::portable;
+    ImageRequest request;
+    request.found = first ? &index : nullptr;
+    Picture got = crop(file, row, request);
+    if (!first) {
+      require(got.status.code == expected.status.code, "a crop's status differs");
+      require(!got.status.ok() || got.pixels == expected.pixels, "a crop's pixels differ");
+    }
+    expected = std::move(got);
+  }
+  if (!expected.status.ok()) return;
+  ImageRequest request;
+  JpegIndex found;
+  request.index = &index;
+  request.found = &found;
+  const Picture from_start = crop(file, row ^ 0x55), from_index = crop(file, row ^ 0x55, request);
+  if (!from_start.status.ok()) return;
+  require(from_index.status.ok(), "a crop with an index fails");
+  require(from_index.pixels == from_start.pixels, "a crop with an index differs");
+}
+
 void run(const std::uint8_t* data, std::size_t size) {
   if (size < 1 || too_large(data + 1, size - 1)) return;
   const Padded file(data + 1, size - 1, 0, 0);
+  crops(file, data[0]);
   JpegCoefficients coefficients;
   const Status status = read_coefficients(file.data(), file.size(), coefficients);
   if (!status.ok()) return;

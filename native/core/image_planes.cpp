@@ -1,6 +1,6 @@
-// Block records, from stored bytes to a row of a batch: what is different about them in
-// ImageDecoder. Only the parts of the record that the crop needs are read, planes are resampled
-// before colours are converted, and an image that lies on its side is turned after resampling.
+// Images whose planes are resampled before colours are converted, block records and the usual
+// JPEGs: what is different about them in ImageDecoder. Only the parts of a block record that the
+// crop needs are read. An image that lies on its side is turned after resampling.
 #include <algorithm>
 #include <string>
 
@@ -10,13 +10,14 @@
 namespace fastio {
 namespace {
 
-// From which shrink on a plane is decoded at half and at an eighth of its size. An eighth needs the
-// DC section alone, which is worth most; a half saves less, so that it begins where the result is
-// within 44 dB of that of a full decode (benchmarks/LOG.md).
-constexpr double kHalf = 4, kEighth = 8;
+// From which shrink on a plane is decoded at a half, a quarter and an eighth of its size. A half
+// begins where the result is within 44 dB of that of a full decode (benchmarks/LOG.md). Of a block
+// record, an eighth needs the DC section alone, which is worth most, and begins earlier.
+constexpr double kHalf = 4, kQuarter = 8, kEighth = 16, kEighthOfBlocks = 8;
 
-int reduction(double shrink) {
-  if (shrink >= kEighth) return 8;
+int reduction(double shrink, bool blocks) {
+  if (shrink >= (blocks ? kEighthOfBlocks : kEighth)) return 8;
+  if (shrink >= kQuarter) return 4;
   return shrink >= kHalf ? 2 : 1;
 }
 
@@ -33,8 +34,6 @@ PlanarAxis stored_axis(const AxisSpec& spec, std::int32_t begin, std::int32_t si
   }
   return axis;
 }
-
-double shrink_of(const PlanarAxis& axis) { return double(axis.spec.in) / axis.spec.out; }
 
 std::int64_t size_of(const SampleRange& range) { return range.last - range.first; }
 
@@ -59,50 +58,39 @@ bool shares(const PlaneRegion& a, const PlaneRegion& b) {
 
 }  // namespace
 
-Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& request, Place place,
-                                   void* context) {
-  Reading reading;
-  reading.channels = task.channels;
-  Status status = open_blocks(task, request, reading);
-  if (status.ok())
-    status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
-  if (status.ok()) status = draw(task, request, reading);
-  for (std::size_t i = 0; i < count_ && status.ok(); ++i) status = plan_blocks(reading, views_[i]);
-  if (status.ok()) status = this->place(place, context);
-  if (status.ok()) group_views();
+Status ImageDecoder::decode_planes(const ImageTask& task, const ImageRequest& request,
+                                   const Reading& reading) {
+  Status status;
+  group_views(request.codec == Codec::jpeg);
   for (std::size_t g = 0; g < group_count_ && status.ok(); ++g) {
     const Group& group = groups_[g];
     PlaneView planes[3] = {};
     if (group.region.components) status = read_planes(request, group.region, planes);
     for (const std::size_t i : group.views) {
       PlaneView own[3] = {};
-      for (int c = 0; c < group.region.components; ++c) {
+      for (int c = 0; c < views_[i].planes.components; ++c) {
         const PlaneRegion& wanted = views_[i].planes;
         own[c] = planes[c];
         own[c].first += (wanted.y[c].first - group.region.y[c].first) * own[c].stride +
                         (wanted.x[c].first - group.region.x[c].first);
       }
-      if (status.ok()) status = finish_blocks(task, reading, own, views_[i]);
+      if (status.ok()) status = finish_planes(task, reading, own, views_[i]);
     }
   }
-  blocks_.shrink(kKeep);
-  for (Buffer* buffer : {&upright_, &packed_, &result_, &moved_, &stored_, &header_, &dc_})
-    buffer->shrink(kKeep);
-  for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
-  pixels_.shrink(kKeep);
-  if (status.ok()) counters_.images.add(1);
   return status;
 }
 
 // Views whose planes are decoded at the same size, and overlap so far that to decode what lies
-// around both is no more than to decode each, share a group.
-void ImageDecoder::group_views() {
+// around both is no more than to decode each, share a group: or all that are not empty.
+void ImageDecoder::group_views(bool all) {
   group_count_ = 0;
   for (std::size_t i = 0; i < count_; ++i) {
+    if (!views_[i].by_planes) continue;
     const PlaneRegion& wanted = views_[i].planes;
     std::size_t g = 0;
     for (; g < group_count_; ++g) {
-      if (!shares(groups_[g].region, wanted)) continue;
+      const bool joins = all && groups_[g].region.components == wanted.components;
+      if (!joins && !shares(groups_[g].region, wanted)) continue;
       groups_[g].region = joined(groups_[g].region, wanted);
       break;
     }
@@ -151,11 +139,42 @@ Status ImageDecoder::open_blocks(const ImageTask& task, const ImageRequest& requ
   reading.stored_height = blocks_.shape().height;
   reading.stored_width = blocks_.shape().width;
   reading.orientation = request.orientation == 0 ? 1 : request.orientation;
+  reading.shape = &blocks_.shape();
   return status;
 }
 
-Status ImageDecoder::plan_blocks(const Reading& reading, View& view) {
-  const BlockShape& shape = blocks_.shape();
+// Views of a block record have reductions of their own; those of a JPEG, which is decoded once, the
+// smallest.
+Status ImageDecoder::plan_planes(const ImageRequest& request, const Reading& reading) {
+  if (!reading.shape) return Status::okay();
+  const bool blocks = request.codec == Codec::blocks;
+  const BlockShape& shape = *reading.shape;
+  const bool swap = swaps_axes(reading.orientation);
+  const auto reductions = [&](const CropPlan& plan) -> Reductions {
+    if (!plan.antialias || plan.filter == Filter::nearest) return {1, 1};
+    double down = double(plan.crop_height) / plan.out_height;
+    double across = double(plan.crop_width) / plan.out_width;
+    if (swap) std::swap(down, across);
+    const int luma = reduction(std::min(down, across), blocks);
+    // At an eighth the DC section is to suffice for all planes.
+    if (blocks && luma == 8) return {8, 8};
+    return {luma, reduction(std::min(down / shape.sub_y, across / shape.sub_x), blocks)};
+  };
+  Reductions least{8, 8};
+  for (std::size_t i = 0; i < count_ && !blocks; ++i) {
+    if (!views_[i].by_planes) continue;
+    const Reductions own = reductions(views_[i].plan);
+    least = {std::min(least.luma, own.luma), std::min(least.chroma, own.chroma)};
+  }
+  Status status;
+  for (std::size_t i = 0; i < count_ && status.ok(); ++i)
+    if (views_[i].by_planes)
+      status = plan_view(reading, blocks ? reductions(views_[i].plan) : least, views_[i]);
+  return status;
+}
+
+Status ImageDecoder::plan_view(const Reading& reading, const Reductions& reduced, View& view) {
+  const BlockShape& shape = *reading.shape;
   const CropPlan& plan = view.plan;
   const bool swap = swaps_axes(reading.orientation);
   const std::int32_t height = swap ? shape.width : shape.height;
@@ -179,16 +198,9 @@ Status ImageDecoder::plan_blocks(const Reading& reading, View& view) {
   if (swap) std::swap(down, across);
   down.sub = shape.sub_y;
   across.sub = shape.sub_x;
-  if (plan.antialias && plan.filter != Filter::nearest) {
-    const double shrink_y = shrink_of(down), shrink_x = shrink_of(across);
-    const int luma = reduction(std::min(shrink_y, shrink_x));
-    // At an eighth the DC section is to suffice for all planes.
-    const int chroma =
-        luma == 8 ? 8 : reduction(std::min(shrink_y / shape.sub_y, shrink_x / shape.sub_x));
-    for (PlanarAxis* axis : {&down, &across}) {
-      axis->reduce[0] = luma;
-      axis->reduce[1] = chroma;
-    }
+  for (PlanarAxis* axis : {&down, &across}) {
+    axis->reduce[0] = reduced.luma;
+    axis->reduce[1] = reduced.chroma;
   }
   view.planar.prepare(across, down, shape.colour, reading.channels);
 
@@ -203,6 +215,10 @@ Status ImageDecoder::plan_blocks(const Reading& reading, View& view) {
 
 Status ImageDecoder::read_planes(const ImageRequest& request, const PlaneRegion& region,
                                  PlaneView* planes) {
+  if (request.codec == Codec::jpeg) {
+    const Stopwatch watch(counters_.decode_ns);
+    return jpeg_.decode(region, request.index, request.found, planes);
+  }
   const RecordReads& reads = blocks_.plan(region);
   const std::uint8_t* dc = nullptr;
   Status status = fetch(request, reads.dc, dc_, dc);
@@ -215,7 +231,7 @@ Status ImageDecoder::read_planes(const ImageRequest& request, const PlaneRegion&
   return blocks_.decode(dc, ac_bytes_.data(), planes);
 }
 
-Status ImageDecoder::finish_blocks(const ImageTask& task, const Reading& reading,
+Status ImageDecoder::finish_planes(const ImageTask& task, const Reading& reading,
                                    const PlaneView* planes, View& view) {
   const Stopwatch watch(counters_.resample_ns);
   Window window;

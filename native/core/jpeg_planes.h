@@ -1,0 +1,63 @@
+// Baseline JPEGs to sample planes, a region at a time: what block_decoder.h does for block records.
+// Of the entropy-coded bytes those behind the region are not looked at, and blocks beside it are
+// parsed only.
+//
+// The bytes are not trusted. Damage is what libjpeg makes of it: MCUs that lack bits are gray up to
+// the next restart, and bytes that end before the region does are Code::truncated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "block_decoder.h"
+#include "blocks.h"
+#include "expand.h"
+#include "planar.h"
+#include "read.h"
+#include "status.h"
+
+namespace fastio {
+
+struct JpegInput;
+class JpegScan;
+
+// One a thread; keeps its memory between images.
+class JpegPlanes {
+ public:
+  // Whether the file is one that is decoded here: a single Huffman-coded scan of 8-bit components
+  // whose shape a block record could have. `input` has read its header; its bytes and `scan`,
+  // which is begun, must live until decode() has returned.
+  bool open(const JpegInput& input, JpegScan& scan);
+  const BlockShape& shape() const { return shape_; }
+
+  // Decodes a region that lies in the image, once after open(). planes[c].first is the region's
+  // first sample; rows are padded by kReadPad readable bytes. They live until the next call.
+  Status decode(const PlaneRegion& region, PlaneView* planes);
+
+  // Gives memory back that a large image took.
+  void shrink(std::size_t keep);
+
+ private:
+  struct Extent {
+    std::int32_t first, last;
+  };
+  struct alignas(64) Block {
+    std::int16_t value[64];
+  };
+  Status prepare(PlaneView* planes);
+  void place_blocks(std::int32_t count);
+  void write(std::int32_t row, std::int32_t column, std::int32_t count);
+  void write_blocks(int c, std::int32_t y, std::int32_t x, std::int32_t count, Block* blocks);
+
+  JpegScan* scan_ = nullptr;
+  BlockShape shape_;
+  Dequantisers quant_;
+  PlaneRegion region_;
+  Extent rows_{}, columns_{};       // of MCUs
+  Extent block_x_[3], block_y_[3];  // of each component: the blocks that the region takes
+  Buffer planes_[3];
+  std::ptrdiff_t stride_[3] = {};
+  std::vector<Block> blocks_;  // of MCUs that are decoded together
+};
+
+}  // namespace fastio

@@ -1,0 +1,84 @@
+// The single Huffman-coded scan of a JPEG whose header libjpeg has read: the shape of its planes,
+// its tables, and its blocks MCU by MCU. For jpeg_coefficients.cpp, jpeg_planes.cpp and jpeg.cpp.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "blocks.h"
+#include "huffman.h"
+#include "jpeg_index.h"
+#include "jpeg_input.h"
+#include "status.h"
+
+namespace fastio {
+
+// The shape, but for the quantisers, from what the header says. Code::foreign: components that are
+// neither gray, YCbCr nor RGB, are not of 8 bits, or are subsampled as no block record has it.
+Status read_shape(const jpeg_decompress_struct& info, BlockShape& shape);
+
+// Gives component `c` its quantisation table: the equal one of those before, or a new one.
+// Code::foreign: there is none, or it has a 0.
+Status add_table(const JQUANT_TBL* from, int c, BlockShape& shape);
+
+// A table and what it was made of: most files have the standard's tables, or their camera's. Plain
+// data.
+struct KeptTable {
+  bool build(const JHUFF_TBL& source, bool dc);
+
+  std::uint8_t counts[17], symbols[256];
+  bool built = false;
+  HuffmanTable table;
+};
+
+// Plain data: libjpeg's calls may be left by longjmp.
+class JpegScan {
+ public:
+  // Makes the tables ready, and the decoder for the first MCU. False: it is not a single scan that
+  // holds all components with Huffman codes and is sound in what libjpeg would look at before its
+  // first block. libjpeg has read the
+  // header.
+  bool open(const jpeg_decompress_struct& info);
+
+  // Blocks of component `c` in an MCU, across and down; MCUs of the image.
+  int across(int c) const { return across_[c]; }
+  int down(int c) const { return down_[c]; }
+  std::int32_t columns() const { return columns_; }
+  std::int32_t rows() const { return rows_; }
+
+  const McuLayout& layout() const { return layout_; }
+
+  // After open(): begins where `index` says, if it is not null, and sets `found`, if that is not
+  // null, to the points that follow those of `index`; to none if `index` is of another scan, which
+  // is not used then. Both must live as long as the scan is decoded.
+  void use(const JpegIndex* index, JpegIndex* found);
+
+  // MCUs before `mcu`, which are numbered from left to right and from top to bottom, are parsed
+  // where they were not. Then the next `count` are decoded. False: the bytes ended.
+  bool skip_to(std::int64_t mcu);
+  bool decode(std::int32_t count, McuOutput out);
+
+  ScanDecoder& decoder() { return decoder_; }
+
+ private:
+  std::int64_t mcu_of(std::size_t point) const;
+  void seek(std::int64_t mcu);
+  void note_point();
+  std::int32_t begin_run(std::int64_t wanted);
+
+  ScanDecoder decoder_;
+  KeptTable dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
+  McuLayout layout_;
+  int across_[3] = {}, down_[3] = {};
+  std::int32_t columns_ = 0, rows_ = 0, mcu_width_ = 8;
+  std::int64_t next_ = 0;  // MCU
+  const JpegIndex* index_ = nullptr;
+  JpegIndex* found_ = nullptr;
+  std::int32_t step_ = 1, steps_ = 1;   // MCUs from one point to the next of a row; points of a row
+  std::int64_t next_point_ = kNoPoint;  // MCU of the next one to be found
+  static constexpr std::int64_t kNoPoint = INT64_MAX;
+  std::uint64_t bytes_ = 0;                          // from the scan's first one to the end
+  unsigned restart_interval_ = 0, restarts_in_ = 0;  // MCUs
+};
+
+}  // namespace fastio

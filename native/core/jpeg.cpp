@@ -220,8 +220,8 @@ const BlockShape* JpegDecoder::planes() {
   return s.planes.open(s, s.scan) ? &s.planes.shape() : nullptr;
 }
 
-Status JpegDecoder::decode(const PlaneRegion& region, const JpegIndex* index,
-                           JpegIndex* found, PlaneView* planes) {
+Status JpegDecoder::decode(const PlaneRegion& region, const JpegIndex* index, JpegIndex* found,
+                           PlaneView* planes) {
   state_->scan.use(index, found);
   return state_->planes.decode(region, planes);
 }

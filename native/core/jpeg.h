@@ -62,8 +62,8 @@ class JpegDecoder {
   // JpegPlanes. Null: another kind of file than those that are decoded there.
   // index, found: see JpegScan::use().
   const BlockShape* planes();
-  Status decode(const PlaneRegion& region, const JpegIndex* index,
-                JpegIndex* found, PlaneView* planes);
+  Status decode(const PlaneRegion& region, const JpegIndex* index, JpegIndex* found,
+                PlaneView* planes);
 
   // Ends the image, wherever it stands. Always safe to call.
   void finish();

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,17 @@ def test_ranks_share_the_records(tmp_path: Path) -> None:
     assert sum(loader.stats().recoded for loader in loaders) == ROWS
     for loader in loaders:
         loader.close()
+
+
+def test_the_interpreter_ends_without_close_and_without_a_word(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    code = """
+import sys, fastio
+loader = fastio.Loader(sys.argv[1], 4, transforms=[fastio.CenterCrop(8)], cache=sys.argv[2])
+batches = iter(loader)
+next(batches)
+"""
+    # An interpreter of its own: what is about is how it unloads modules.
+    command = [sys.executable, "-c", code, folder, tmp_path / "cache"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

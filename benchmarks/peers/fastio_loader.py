@@ -1,8 +1,11 @@
-"""fastio: `folder` reads the photos as they are, `jpeg` and `blocks` are packed datasets."""
+"""fastio: `folder` reads the photos as they are, `jpeg` and `blocks` are packed datasets.
+
+`cache` is the folder with a cache in which all photos have been recoded while epochs ran.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,20 @@ def prepare(photos: Path, target: Path, variant: str) -> None:
         fastio.pack(photos, target, codec="jpeg")
     elif variant == "blocks":
         fastio.pack(photos, target, codec="blocks")
+    elif variant == "cache":
+        (target / "photos").symlink_to(photos.resolve())
+        with open_loader(target, Settings(variant, 64, 2), pack="always") as loader:
+            for _ in loader:
+                pass
+            while loader.stats().recoded < len(loader.dataset):
+                time.sleep(0.1)
 
 
-def open_loader(data: Path, settings: Settings) -> Iterable[Any]:
+def open_loader(data: Path, settings: Settings, pack: str = "idle") -> fastio.Loader[Any]:
     """The loader of README.md."""
+    cached = settings.variant == "cache"
     return fastio.Loader(
-        data,
+        (data / "photos").resolve() if cached else data,
         settings.batch,
         shuffle=True,
         num_workers=settings.threads,
@@ -32,4 +43,5 @@ def open_loader(data: Path, settings: Settings) -> Iterable[Any]:
             fastio.Normalize(MEAN, STD),
         ],
         device="cpu",
+        cache=fastio.Cache(data / "cache", pack=pack) if cached else None,
     )

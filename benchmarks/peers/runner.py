@@ -2,12 +2,13 @@
 
     python runner.py prepare MODULE VARIANT PHOTOS TARGET
     python runner.py measure MODULE VARIANT DATA --batch N --threads N --package NAME --out FILE
+        [--first]
 
 `measure` runs an epoch to warm up, which is checked: shape and type of the batches, number of
-images. Then one is timed, from the request for an iterator to the last batch, and written as JSON:
-`images`, `seconds`, `cpu_s` (processor time of this process and those that it started), `memory_mb`
-(what they hold after ten batches of the first epoch, mapped files not counted) and the package's
-`version`.
+images. Then one is timed, from the request for an iterator to the last batch, or with --first the
+one before it. Written as JSON: `images`, `seconds`, `cpu_s` (processor time of this process and
+those that it started), `memory_mb` (what they hold after ten batches of the epoch to warm up,
+mapped files not counted) and the package's `version`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _memory_mb() -> float:
 # --- Epochs ---------------------------------------------------------------------------------------
 
 
-def _warm_up(loader: Iterable[Any], batch_size: int) -> tuple[int, float]:
+def _warm_up(loader: Iterable[Any]) -> tuple[int, float]:
     """Images of an epoch, all of the right form, and the memory held in the middle of it."""
     images, memory = 0, 0.0
     for step, (batch, labels) in enumerate(loader):
@@ -94,8 +95,9 @@ def _timed(loader: Iterable[Any]) -> dict[str, float]:
 def _measure(runner: Runner, arguments: argparse.Namespace) -> dict[str, Any]:
     settings = Settings(arguments.variant, arguments.batch, arguments.threads)
     loader = runner.open_loader(arguments.source, settings)
-    images, memory = _warm_up(loader, arguments.batch)
-    figures = _timed(loader)
+    figures = _timed(loader) if arguments.first else {}
+    images, memory = _warm_up(loader)
+    figures = figures or _timed(loader)
     if figures["images"] != images:
         raise SystemExit(f"epochs of {images} and of {figures['images']} images")
     return {**figures, "memory_mb": memory, "version": version(arguments.package)}
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--package", default="torch")
+    parser.add_argument("--first", action="store_true", help="time the first epoch")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     runner = cast(Runner, importlib.import_module(arguments.module))

@@ -7,7 +7,9 @@ record may differ by a few levels from pixels from the JPEG file (docs/cache.md)
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -114,7 +116,8 @@ class RecodedImages:
             places = places[same]
         if not len(places):
             return reads
-        self._read += len(places)
+        with self._lock:
+            self._read += len(places)
         blocks = rows[places] // table.block_rows
         return _joined(reads, places, found[places], blocks, editions[places], what)
 
@@ -187,8 +190,9 @@ class RecodedImages:
         if self._owner.is_here and self._opened is not None:
             self._opened[1].close()
 
-    def __del__(self) -> None:
-        if self._owner.is_here and self._opened is not None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter exits, `close` has ended the thread, and modules may be unloaded.
+        if not is_finalizing() and self._owner.is_here and self._opened is not None:
             self._opened[1].end()
 
     def _open(self) -> tuple[RecodedTable, Recoder, RecodedSource] | None:

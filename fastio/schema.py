@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeGuard, cast
@@ -34,6 +34,7 @@ CODEC_NAMES = ("jpeg", "raw", "encoded", "blocks")
 
 # The column of the fields that lie side by side.
 RECORD_COLUMN = ".record"
+INDEX_COLUMN = ".index"  # after the name of an image field; shards need not have it
 _RECORD_STEP = 32  # bytes: half a cache line, what two neighbouring rows had better not straddle
 _RECORD_SLACK = 8  # the step may add an eighth
 
@@ -273,8 +274,11 @@ class Schema:
         fixed = {name: kind for name, kind in self.fields.items() if is_fixed_width(kind)}
         return _record_layout(fixed) if self.records and fixed else None
 
-    def arrow_schema(self) -> pa.Schema:
-        """Returns the Arrow schema of these fields, with no nullable column and no metadata."""
+    def arrow_schema(self, indexed: Collection[str] = ()) -> pa.Schema:
+        """Returns the Arrow schema of these fields, with no nullable column and no metadata.
+
+        The image fields `indexed` have a column of indexes.
+        """
         layout = self.record_layout
         columns: list[tuple[str, pa.DataType]] = []
         if layout is not None:
@@ -282,6 +286,7 @@ class Schema:
         for name, kind in self.fields.items():
             if layout is None or name not in layout.offsets:
                 columns += field_columns(name, kind)
+            columns += [(name + INDEX_COLUMN, pa.large_binary())] if name in indexed else []
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
     def to_json(self) -> dict[str, Any]:

@@ -304,6 +304,7 @@ def submitted(engine: _native.Engine, files: _native.FileSet, **changed: Any) ->
         "width": np.full(2, 4, np.int32),
         "row": np.arange(2),
         "crc32c": None,
+        "index": None,
         "codebook": None,
         "channels": 3,
         "channels_last": True,
@@ -323,14 +324,34 @@ def files(tmp_path: Path) -> _native.FileSet:
     return made
 
 
-def test_images_refuse_arguments(files: _native.FileSet) -> None:
+def wrong_indexes(mapping: _native.Mapping) -> list[Any]:
+    """Indexes of two rows that do not lie in a file of 48 bytes, or have other lengths."""
+    numbers, zeros, most = np.zeros(2, np.int32), int64(0, 0), np.iinfo(np.int64).max
+    return [
+        ([], numbers, zeros, zeros),
+        ([None], numbers, zeros, zeros),
+        ([mapping], np.zeros(1, np.int32), zeros, zeros),
+        ([mapping], numbers, zeros, int64(1)),
+        ([mapping], np.array([0, 1], np.int32), zeros, zeros),
+        ([mapping], np.array([0, -1], np.int32), zeros, zeros),
+        ([mapping], numbers, int64(0, 49), zeros),
+        ([mapping], numbers, int64(0, -1), zeros),
+        ([mapping], numbers, int64(0, 48), int64(0, 1)),
+        ([mapping], numbers, int64(0, 1), int64(0, most)),
+        ([mapping], numbers, zeros, int64(0, -1)),
+    ]
+
+
+def test_images_refuse_arguments(files: _native.FileSet, tmp_path: Path) -> None:
     engine = _native.Engine(1)
+    mapping = _native.Mapping(str(tmp_path / "raw"))
     for changed in (
         {"offset": np.zeros(1, np.int64)},
         {"length": np.zeros(3, np.int64)},
         {"height": np.zeros(1, np.int32)},
         {"row": np.zeros((2, 1), np.int64)},
         {"crc32c": np.zeros(1, np.uint32)},
+        *({"index": index} for index in wrong_indexes(mapping)),
         {"channels": 2},
         {"out": np.zeros((1, 4, 4, 3), np.uint8)},
         {"out": np.zeros((2, 4, 4, 1), np.uint8)},
@@ -345,7 +366,7 @@ def test_images_refuse_arguments(files: _native.FileSet) -> None:
     reads += [*[np.full(2, 4, np.int32)] * 2, int64(0, 1)]
     for views in ([], [(None, True, None, None)], [(_native.Chain(), True, None)]):
         with pytest.raises(REFUSED):
-            engine.submit(files, views, 0, 0, *reads, None, None, 3)
+            engine.submit(files, views, 0, 0, *reads, None, None, None, 3)
     engine.close()
 
 

@@ -54,7 +54,7 @@ def test_an_image_is_taken_by_one_thread(tmp_path: Path) -> None:
     engine = _native.Engine(2)
     chain = _native.Chain()
     for _ in range(20):
-        slot = engine.submit(files, [(chain, True, None, None)], 0, 0, *reads, None, None, 3)
+        slot = engine.submit(files, [(chain, True, None, None)], 0, 0, *reads, None, None, None, 3)
         assert slot.wait(60.0)
         taken: list[object] = []
 
@@ -81,7 +81,7 @@ def test_a_geometry_grows_while_it_is_used(tmp_path: Path) -> None:
             for _ in range(30):
                 chain.draws(0, 0, np.arange(50), one, one)
                 slot = engine.submit(
-                    files, [(chain, True, None, None)], 0, 0, *reads, None, None, 3
+                    files, [(chain, True, None, None)], 0, 0, *reads, None, None, None, 3
                 )
                 assert slot.wait(60.0)
                 assert slot.failures() == []
@@ -131,7 +131,9 @@ def test_an_engine_is_closed_while_batches_are_submitted(tmp_path: Path) -> None
         def submit(engine: _native.Engine = engine) -> None:
             for _ in range(20):
                 out = np.zeros((16, 4, 4, 3), np.uint8)
-                slot = engine.submit(files, [(chain, True, None, out)], 0, 0, *reads, None, None, 3)
+                slot = engine.submit(
+                    files, [(chain, True, None, out)], 0, 0, *reads, None, None, None, 3
+                )
                 engine.set_threads(3)
                 engine.counters()
                 slot.wait(0.0)

@@ -127,7 +127,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
-    """Returns the Arrow columns of a shard, in the order of `Schema.arrow_schema`."""
+    """Returns the Arrow columns of a shard, in the order of `Schema.arrow_schema`.
+
+    Image fields have a column of indexes if `indexed_fields` says so.
+    """
     layout = schema.record_layout
     records = None if layout is None else np.zeros(len(rows), layout.dtype)
     arrays: list[pa.Array] = [] if records is None else [record_array(records)]
@@ -144,6 +147,15 @@ def record_array(records: NDArray[Any]) -> pa.Array:
     """Returns the column ".record" over the memory of records (rows,), C-contiguous."""
     kind = pa.binary(records.dtype.itemsize)
     return pa.Array.from_buffers(kind, len(records), [None, pa.py_buffer(records)])
+
+
+def indexed_fields(schema: Schema, rows: Sequence[Row]) -> list[str]:
+    """Returns the image fields of which a row has an index, and which get a column of them."""
+    return [
+        name
+        for number, (name, field) in enumerate(schema.fields.items())
+        if isinstance(field, Image) and any(row.cells[number].jpeg_index for row in rows)
+    ]
 
 
 def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, int]:
@@ -274,7 +286,7 @@ def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
 def _data_bytes(field: Field, cell: Any) -> int:
     """Returns the bytes of a cell that do not have a fixed place in a row; see `row_bytes`."""
     if isinstance(field, Image):
-        return len(cell.data)
+        return len(cell.data) + len(cell.jpeg_index)
     if is_open_array(field):
         return len(cell[0]) + 8 * len(cell[1])
     return 0 if is_fixed_width(field) else memoryview(cell).nbytes
@@ -288,6 +300,14 @@ def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
         if isinstance(field, Scalar):
             return [flat]
         return [pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+    if isinstance(field, Image):
+        indexes = [cell.jpeg_index for cell in cells]
+        images = _variable_arrays(name, field, [cell[:-1] for cell in cells])
+        return images + _variable_arrays("", Bytes(), indexes) if any(indexes) else images
+    return _variable_arrays(name, field, cells)
+
+
+def _variable_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
     data, *more = zip(*cells, strict=True) if isinstance(cells[0], tuple) else (cells,)
     values = np.frombuffer(b"".join(data), field.dtype if isinstance(field, Tokens) else np.uint8)
     lengths = np.array([len(each) for each in data], np.int64)

@@ -67,7 +67,10 @@ class ImageOptions:
 
 
 class ImageCell(NamedTuple):
-    """One image as a shard stores it; the fields are those of its columns."""
+    """One image as a shard stores it; the fields are those of its columns.
+
+    `jpeg_index` is the index of a JPEG (docs/format.md), or b"".
+    """
 
     data: bytes
     codec: int
@@ -75,11 +78,14 @@ class ImageCell(NamedTuple):
     width: int
     orientation: int
     crc32c: int
+    jpeg_index: bytes = b""
 
 
-def _cell(data: bytes, codec: int, height: int, width: int, orientation: int = 1) -> ImageCell:
+def _cell(
+    data: bytes, codec: int, height: int, width: int, orientation: int = 1, index: bytes = b""
+) -> ImageCell:
     crc = _native.crc32c(np.frombuffer(data, dtype=np.uint8))
-    return ImageCell(data, codec, height, width, orientation, crc)
+    return ImageCell(data, codec, height, width, orientation, crc, index)
 
 
 def is_image_file(data: bytes) -> bool:
@@ -143,9 +149,10 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
         if stored is not None:
             record, height, width, orientation = stored
             return _cell(record, CODEC_BLOCKS, height, width, orientation)
-    height, width, channels, orientation, kind = _native.jpeg_probe(jpeg, options.max_pixels)
+    found = _native.jpeg_probe(jpeg, options.max_pixels)
+    height, width, channels, orientation, kind, index = found
     if options.codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
-        return _cell(data, CODEC_JPEG, height, width, orientation)
+        return _cell(data, CODEC_JPEG, height, width, orientation, index)
     return int(orientation)
 
 

@@ -9,7 +9,7 @@ encoder: `samples` encodes rows one by one, `tables` thousands of rows at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -39,11 +39,13 @@ class Filled:
         arrays: The columns, in the order of `Schema.arrow_schema`.
         end: How far the source is packed at its end.
         counts: The rows of each image field by codec, as FIELD.CODEC.
+        indexed: The image fields that have a column of indexes.
     """
 
     arrays: Sequence[pa.Array]
     end: ShardEnd
     counts: Mapping[str, int] = field(default_factory=dict)
+    indexed: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,6 @@ class Packer(Generic[P, E]):
         self._encoder = encoder
         self._destination = destination
         self._schema = encoder.schema
-        self._arrow_schema = encoder.schema.arrow_schema()
         with writing_to(destination.name, RESUME):
             self._journal = destination.open(encoder.identity(), resume, overwrite)
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
@@ -216,7 +217,7 @@ class Packer(Generic[P, E]):
     def write(self, filled: Filled) -> None:
         """Writes a shard."""
         metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
-        schema = self._arrow_schema.with_metadata(metadata)
+        schema = self._schema.arrow_schema(filled.indexed).with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
         path = self._destination.folder / shard_name(len(self.entries))
         with writing_to(path, RESUME):

@@ -10,7 +10,14 @@ from typing import Any
 import xxhash
 
 from fastio.errors import FastioError, PackError
-from fastio.pack.cells import Row, codec_counts, columns, encode_row, memory_bytes
+from fastio.pack.cells import (
+    Row,
+    codec_counts,
+    columns,
+    encode_row,
+    indexed_fields,
+    memory_bytes,
+)
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import UNREAD, Item, Source
 from fastio.pack.journal import Journal, ShardEnd
@@ -185,7 +192,9 @@ class SampleEncoder:
         skipped = self.skipped[self._skipped_before :]
         self._skipped_before = len(self.skipped)
         end = ShardEnd(self.position, self._stamps.hexdigest(), last, skipped)
-        return Filled(columns(self.schema, rows), end, codec_counts(self.schema, rows))
+        schema = self.schema
+        counts = codec_counts(schema, rows)
+        return Filled(columns(schema, rows), end, counts, indexed_fields(schema, rows))
 
     def _nothing_packed(self) -> PackError:
         name = self._source.name

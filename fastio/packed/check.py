@@ -76,7 +76,7 @@ def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Decodes all of an image file; raises ValueError with the reason if it is damaged."""
     if data.startswith(_JPEG_START):
         # Pillow passes over damage inside of a JPEG.
-        *_, components, _, kind = _native.jpeg_probe(np.frombuffer(data, np.uint8), max_pixels)
+        *_, components, _, kind, _ = _native.jpeg_probe(np.frombuffer(data, np.uint8), max_pixels)
         if components in (1, 3) and kind in ("baseline", "progressive"):
             return
     with open_image(data, max_pixels) as image:
@@ -127,7 +127,9 @@ def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[i
         height, width = _native.blocks_check(stored.data, codebook, dataset.max_pixels)
         return height, width
     if stored.codec == CODEC_JPEG:
-        height, width = _native.jpeg_probe(stored.data, dataset.max_pixels)[:2]
+        height, width, *_, index = _native.jpeg_probe(stored.data, dataset.max_pixels)
+        if stored.jpeg_index not in (b"", index):
+            raise ValueError("its index is not that of the JPEG")
         return height, width
     limit = dataset.max_pixels
     pixels = decode_image(*stored[:4], 1, kind.mode, codebook, max_pixels=limit)

@@ -198,10 +198,13 @@ class MappedFile:
             raise self._no_file(cause) from cause
         return schema
 
-    def batch(self, schema: pa.Schema | None = None) -> tuple[pa.RecordBatch, int, int]:
+    def batch(
+        self, schema: pa.Schema | None = None, optional: Collection[str] = ()
+    ) -> tuple[pa.RecordBatch, int, int]:
         """Returns the only record batch, and where its body begins and ends in the file.
 
-        Its buffers lie in the mapping. If `schema` is given, the columns must be those.
+        Its buffers lie in the mapping. If `schema` is given, the columns must be those; columns
+        with the names `optional` may be absent.
 
         Raises:
             FastioError: The file fails a check; see the module.
@@ -210,6 +213,9 @@ class MappedFile:
             begin, end = _check_metadata(self.data)
             reader = self._reader()
             found = reader.schema
+            if schema is not None:
+                absent = set(optional) - set(found.names)
+                schema = pa.schema([field for field in schema if field.name not in absent])
             if schema is not None and not found.equals(schema, check_metadata=False):
                 raise self.wrong(f"has the columns {_columns(found)}, expected {_columns(schema)}")
             batch = reader.get_batch(0)

@@ -45,8 +45,6 @@ Ranges = list[tuple[int, int]]  # offset in the file, bytes
 # int64 (rows + 1,), where each row's segments begin; int64 and int32, each segment's first token in
 # its shard, and how many it has.
 Segments = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
-
-
 Int64s = NDArray[np.int64]
 Shapes = Int64s | list[tuple[int, ...]]  # (n, axes); a list where rows differ in axes
 
@@ -270,6 +268,27 @@ def same_axes(shapes: Sequence[tuple[int, ...]]) -> Shapes:
 # --- Images ---------------------------------------------------------------------------------------
 
 
+class IndexReads(NamedTuple):
+    """Where the indexes of some rows' JPEGs lie (docs/format.md), one entry per row.
+
+    Attributes:
+        files: The files, mapped.
+        file: int32 (n,), number of the file in `files`.
+        offset: int64 (n,), position of the first byte in the file.
+        length: int64 (n,), number of bytes; 0 if there is no index.
+    """
+
+    files: list[_native.Mapping]
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+    def part(self, begin: int, end: int) -> IndexReads:
+        """Returns the reads begin to end - 1."""
+        rows = slice(begin, end)
+        return IndexReads(self.files, self.file[rows], self.offset[rows], self.length[rows])
+
+
 @dataclass(frozen=True)
 class ImageReads:
     """Where the images of some rows lie and how they are stored, one entry per row.
@@ -293,6 +312,7 @@ class ImageReads:
         pieces: int64 (n,), the edition (see `recoded.table`) of the piece of recoded images that
             each row is read from, -1 for rows that are read from their originals; None: all rows
             are read from their originals.
+        index: where the indexes of the JPEGs lie; None if there are none.
     """
 
     path: Callable[[int], str]
@@ -309,6 +329,7 @@ class ImageReads:
     memory: NDArray[np.uint8] | None = None
     planar: bool = False
     pieces: NDArray[np.int64] | None = None
+    index: IndexReads | None = None
 
     def part(self, begin: int, end: int) -> ImageReads:
         """Returns the reads begin to end - 1."""
@@ -327,6 +348,7 @@ class ImageReads:
             self.memory,
             self.planar,
             None if self.pieces is None else self.pieces[begin:end],
+            None if self.index is None else self.index.part(begin, end),
         )
 
 
@@ -337,16 +359,40 @@ def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageR
     }
     file, offset = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
     length = np.empty_like(offset)
+    index = IndexReads([], np.zeros_like(file), np.zeros_like(offset), np.zeros_like(offset))
     for shard, places, local in dataset.by_shard(rows):
-        at, offsets, found = dataset.shard(shard).images(field, tuple(columns))
+        reader = dataset.shard(shard)
+        _add_indexes(index, reader, field, places, local)
+        at, offsets, found = reader.images(field, tuple(columns))
         begin = offsets[local]
         file[places] = shard
         offset[places] = begin + at
         length[places] = offsets[local + 1] - begin
         for values, stored in zip(columns.values(), found, strict=True):
             values[places] = stored[local]
-    codebook = dataset.codebook
-    return ImageReads(dataset.shard_path, file, offset, length, **columns, codebook=codebook)
+    return ImageReads(
+        dataset.shard_path,
+        file,
+        offset,
+        length,
+        **columns,
+        codebook=dataset.codebook,
+        index=index if index.files else None,
+    )
+
+
+def _add_indexes(
+    index: IndexReads, reader: ShardReader, field: str, places: Int64s, local: Int64s
+) -> None:
+    """Adds where the indexes of rows of a shard lie, if it has any."""
+    found = reader.indexes(field)
+    if found is None:
+        return
+    at, offsets = found
+    index.file[places] = len(index.files)
+    index.offset[places] = at + offsets[local]
+    index.length[places] = offsets[local + 1] - offsets[local]
+    index.files.append(reader.mapping)
 
 
 def encoded_reads(

@@ -27,7 +27,16 @@ from fastio.packed.rows import Rows, Staged, grouped, of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
-from fastio.schema import CODEC_BLOCKS, Array, Image, Schema, Tokens, fixed_shape, is_fixed_width
+from fastio.schema import (
+    CODEC_BLOCKS,
+    INDEX_COLUMN,
+    Array,
+    Image,
+    Schema,
+    Tokens,
+    fixed_shape,
+    is_fixed_width,
+)
 from fastio.shown import without_secrets
 from fastio.store import FETCHES, Store, is_remote, open_store
 
@@ -55,6 +64,7 @@ class StoredImage(NamedTuple):
         height, width: The size of the stored pixels, before orientation.
         orientation: The EXIF orientation that turns the stored pixels upright.
         crc32c: The CRC-32C of the bytes that were written.
+        jpeg_index: The index of a JPEG (docs/format.md), or b"".
     """
 
     data: NDArray[np.uint8]
@@ -63,6 +73,7 @@ class StoredImage(NamedTuple):
     width: int
     orientation: int
     crc32c: int
+    jpeg_index: bytes = b""
 
     def check(self) -> None:
         """Raises ValueError unless the bytes have the CRC-32C of those that were written."""
@@ -323,13 +334,14 @@ class Dataset(Rows):
             raise SchemaError(f"field {field!r} is not an image field: use gather")
         shard, local = self._at(row)
         reader = self.shard(shard)
-        parts = (
+        codec, height, width, orientation, crc = (
             int(reader.fixed(f"{field}.{part}")[local])
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
         if data is None:
             data = self.shards.image_bytes(reader, field, shard, local)
-        return StoredImage(data, *parts)
+        index = b"" if reader.indexes(field) is None else reader.view(field + INDEX_COLUMN, local)
+        return StoredImage(data, codec, height, width, orientation, crc, bytes(index))
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages: its shard's file name and its row there."""

@@ -24,7 +24,7 @@ from fastio import _native
 from fastio.errors import ShardCorrupt, SourceChanged
 from fastio.packed.ipc import FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardEntry
-from fastio.schema import DTYPES, RECORD_COLUMN, Schema
+from fastio.schema import DTYPES, INDEX_COLUMN, RECORD_COLUMN, Schema
 
 _READ_BYTES = 1 << 20  # hashed at a time
 _NUMPY_TYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
@@ -114,8 +114,9 @@ class ShardReader:
             self._check_head(file.data.data, expected)
             if columns_first:
                 self._check_columns(self._mapped_ranges(file.data.data))
-        columns = None if schema is None else schema.arrow_schema()
-        self._batch, *body = file.batch(columns)
+        images = () if schema is None else schema.image_fields
+        columns = None if schema is None else schema.arrow_schema(images)
+        self._batch, *body = file.batch(columns, [name + INDEX_COLUMN for name in images])
         if expected is not None:
             self._check_layout(expected, *body)
 
@@ -297,6 +298,17 @@ class ShardReader:
             found = self.extent(field)[0], self.offsets(field), columns
             self._images[field, names] = found
         return found
+
+    def indexes(self, field: str) -> tuple[int, NDArray[np.int64]] | None:
+        """Returns where the indexes of the JPEGs of an image field lie; None if there are none.
+
+        Returns:
+            `extent` and `offsets` of their column.
+        """
+        column = field + INDEX_COLUMN
+        if self._opened().schema.get_field_index(column) < 0:
+            return None
+        return self.extent(column)[0], self.offsets(column)
 
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Returns a column of tokens as views of the map.

@@ -253,13 +253,36 @@ ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) 
   return {static_cast<const std::uint8_t*>(array.data()), array.nbytes(), planar};
 }
 
+// Of each row: where the index of its JPEG lies, as a number of a file, an offset and a length.
+using IndexArguments = std::tuple<std::vector<const SharedMapping*>, Vector<std::int32_t>,
+                                  Vector<std::int64_t>, Vector<std::int64_t>>;
+
+IndexReads index_reads(const std::optional<IndexArguments>& arguments, std::size_t rows) {
+  IndexReads reads;
+  if (!arguments) return reads;
+  const auto& [files, file, offset, length] = *arguments;
+  check_length("index file", file.size(), rows);
+  check_length("index offset", offset.size(), rows);
+  check_length("index length", length.size(), rows);
+  for (const SharedMapping* mapping : files) {
+    if (!mapping) throw nb::type_error("a mapping is None");
+    reads.files.push_back(mapping->value);
+  }
+  reads.file = copied(file);
+  reads.offset = copied(offset);
+  reads.length = copied(length);
+  raise_for(reads.check());
+  return reads;
+}
+
 HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArguments> views,
                 std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
                 const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
-                const SharedCodebook* codebook, int channels, std::int64_t max_pixels) {
+                const std::optional<IndexArguments>& index, const SharedCodebook* codebook,
+                int channels, std::int64_t max_pixels) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -291,10 +314,16 @@ HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArg
     view.width = memory.width;
     kept.push_back(std::move(*out));
   }
-  ImageReads reads{
-      copied(file),  copied(offset),      copied(length),
-      copied(codec), copied(orientation), copied(height),
-      copied(width), copied(row),         crc32c ? copied(*crc32c) : std::vector<std::uint32_t>()};
+  ImageReads reads{copied(file),
+                   copied(offset),
+                   copied(length),
+                   copied(codec),
+                   copied(orientation),
+                   copied(height),
+                   copied(width),
+                   copied(row),
+                   crc32c ? copied(*crc32c) : std::vector<std::uint32_t>(),
+                   index_reads(index, rows)};
 
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
@@ -462,8 +491,8 @@ void bind_engine(nb::module_& m) {
       .def("submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
            nb::arg("seed"), nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"),
            nb::arg("codec"), nb::arg("orientation"), nb::arg("height"), nb::arg("width"),
-           nb::arg("row"), nb::arg("crc32c").none(), nb::arg("codebook").none(),
-           nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
+           nb::arg("row"), nb::arg("crc32c").none(), nb::arg("index").none(),
+           nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
            "Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), "
            "where "
            "offsets count from the array's first byte. views: what becomes of each image, once or "
@@ -471,8 +500,9 @@ void bind_engine(nb::module_& m) {
            "normalize, out). `out` is the slot's until wait() says True; dropping the slot waits "
            "for "
            "that, unless a thread hangs; where it is None, the images keep their sizes. normalize: "
-           "(scale, bias) a channel for float32, None for uint8. An image of more than max_pixels "
-           "is a failure of its row.")
+           "(scale, bias) a channel for float32, None for uint8. index: (mappings, number, offset, "
+           "length), where the index of each row's JPEG lies; length 0: it has none. An image of "
+           "more than max_pixels is a failure of its row.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
            "for them, or None; they are the slot's as in submit().")

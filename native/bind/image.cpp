@@ -33,6 +33,7 @@ nb::tuple probe(const Bytes& data, std::int64_t max_pixels) {
   const std::uint8_t* bytes = data.data();
   const std::size_t size = data.size();
   JpegHeader header;
+  std::vector<std::uint8_t> index;
   Status status;
   {
     const nb::gil_scoped_release release;
@@ -41,11 +42,13 @@ nb::tuple probe(const Bytes& data, std::int64_t max_pixels) {
     // Four components are sound all the same: Pillow's to decode.
     if (status.ok() || (status.code == Code::foreign && header.components > 0))
       status = check_pixels(header.height, header.width, max_pixels);
-    if (status.ok()) status = decoder.check();
+    JpegIndex found;
+    if (status.ok()) status = decoder.check(found);
+    if (status.ok() && size >= JpegIndex::kLeastFile && found.whole()) index = found.bytes();
   }
   raise_for(status);
   return nb::make_tuple(header.height, header.width, header.components, header.orientation,
-                        kind_name(header.kind));
+                        kind_name(header.kind), nb::bytes(index.data(), index.size()));
 }
 
 struct Target {
@@ -158,9 +161,10 @@ void bind_image(nb::module_& m) {
       "expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + "
       "1,).");
   m.def("jpeg_probe", &probe, nb::arg("data"), nb::arg("max_pixels") = kAnyPixels,
-        "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
-        "array), every coefficient of which is read. Raises ValueError if the file is damaged, or "
-        "has more pixels.");
+        "(height, width, components, EXIF orientation, kind, index) of a whole JPEG file's bytes "
+        "(uint8 array), every coefficient of which is read. The index, as bytes, says where parts "
+        "of the image begin (docs/format.md); it is empty if there is none. Raises ValueError if "
+        "the file is damaged, or has more pixels.");
   m.def("transform", &transform, nb::arg("chain"), nb::arg("seed"), nb::arg("epoch"),
         nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(), nb::arg("channels_last"),
         nb::arg("normalize").none(),

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "crc32c.h"
-#include "mapping.h"
 
 namespace fastio {
 namespace {
@@ -42,9 +41,6 @@ bool all_small(const ImageReads& reads) {
   const std::int64_t longest = longest_raw(reads);
   return longest >= 0 && longest <= kLookUp;
 }
-
-// JPEGs below this size are decoded without an index: little comes before a crop.
-constexpr std::size_t kIndexBytes = 16 << 10;
 
 // What a thread keeps of its scratch memory.
 constexpr std::size_t kKeepPoints = 64 << 10;
@@ -85,6 +81,19 @@ struct Target {
 
 }  // namespace
 
+Status IndexReads::check() const {
+  for (std::size_t row = 0; row < file.size(); ++row) {
+    const auto number = static_cast<std::size_t>(file[row]);
+    const auto begin = static_cast<std::size_t>(offset[row]);
+    const auto size = static_cast<std::size_t>(length[row]);
+    // A number below 0 is beyond all files.
+    if (number >= files.size() || begin > files[number]->size() ||
+        size > files[number]->size() - begin)
+      return Status::error(Code::corrupt, "an index leaves its file");
+  }
+  return Status::okay();
+}
+
 ImageSlot::ImageSlot(ImageBytes bytes, std::vector<SlotView> views,
                      std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads)
     : Slot(reads.file.size(), claim_size(reads)),
@@ -96,7 +105,7 @@ ImageSlot::ImageSlot(ImageBytes bytes, std::vector<SlotView> views,
       small_(bytes_.files && !reads_.crc32c.empty() && all_small(reads_)),
       status_(reads_.file.size()),
       images_(views_.size()) {
-  if (small_) Mapping::keep_guards();
+  if (small_ || !reads_.index.files.empty()) Mapping::keep_guards();
   task_.codebook = codebook_.get();
   task_.others.clear();
   for (std::size_t i = 0; i < views_.size(); ++i) {
@@ -192,10 +201,27 @@ Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request)
   return Status::okay();
 }
 
-// Decodes a JPEG with the index of its bytes, and keeps what is new of it.
+// Reads the index that the batch has of a row. Of a file that was cut off it is zeros, which are
+// none.
+bool ImageSlot::read_index(std::size_t row, Worker& worker) const {
+  const IndexReads& reads = reads_.index;
+  const auto size = reads.length.empty() ? 0 : static_cast<std::size_t>(reads.length[row]);
+  if (size == 0) return false;
+  const Mapping& file = *reads.files[static_cast<std::size_t>(reads.file[row])];
+  return worker.index.read(file.data() + reads.offset[row], size);
+}
+
+// Decodes a JPEG with the index of its bytes: the batch's, or the one that was found when the image
+// was decoded before; what is new of that one is kept.
 template <typename Decode>
 Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& request,
                              const Decode& decode) const {
+  if (read_index(row, worker)) {
+    request.index = &worker.index;
+    const Status status = decode();
+    if (worker.index.points.capacity() > kKeepPoints) worker.index = {};
+    return status;
+  }
   const std::uint32_t crc =
       reads_.crc32c.empty() ? crc32c(request.data, request.size) : reads_.crc32c[row];
   const std::shared_ptr<const JpegIndex> index = worker.indexes.find(request.size, crc);
@@ -240,7 +266,8 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   const auto decode = [&] {
     return worker.decoder.decode(task_, request, &ImageSlot::place, &target);
   };
-  const bool indexed = codec == Codec::jpeg && bytes_.files && request.size >= kIndexBytes;
+  const bool indexed =
+      codec == Codec::jpeg && bytes_.files && request.size >= JpegIndex::kLeastFile;
   const Status status = indexed ? with_index(row, worker, request, decode) : decode();
   return target.refused.ok() ? status : target.refused;
 }

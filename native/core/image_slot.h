@@ -11,9 +11,20 @@
 #include <utility>
 #include <vector>
 
+#include "mapping.h"
 #include "slot.h"
 
 namespace fastio {
+
+// Where the indexes of a batch's JPEGs lie, as JpegIndex::bytes() has them: one entry a row.
+struct IndexReads {
+  std::vector<std::shared_ptr<const Mapping>> files;
+  std::vector<std::int32_t> file;
+  std::vector<std::int64_t> offset, length;  // 0 bytes: there is none
+
+  // Code::corrupt: one does not lie in its file.
+  Status check() const;
+};
 
 // The reads of a batch, one entry a row; all vectors have the same length.
 struct ImageReads {
@@ -23,6 +34,7 @@ struct ImageReads {
   std::vector<std::int32_t> height, width;
   std::vector<std::int64_t> row;
   std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
+  IndexReads index;                   // after check(); empty: there are none
 };
 
 // Where the bytes of a batch's images lie: in files, or in the caller's memory, which the caller
@@ -81,6 +93,7 @@ class ImageSlot : public Slot {
   Status read(std::size_t row, Worker& worker) const;
   bool look_up(std::size_t row, Worker& worker) const;
   Status look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const;
+  bool read_index(std::size_t row, Worker& worker) const;
   template <typename Decode>
   Status with_index(std::size_t row, Worker& worker, ImageRequest& request,
                     const Decode& decode) const;

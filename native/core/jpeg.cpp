@@ -79,6 +79,10 @@ struct JpegDecoder::State : JpegInput {
   JpegScan scan;
   JpegPlanes planes;
 
+  // The file.
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+
   // The entropy decoder's.
   JDIMENSION column;       // of the next MCU in its row
   unsigned restarts_left;  // MCUs before the next restart marker
@@ -183,6 +187,16 @@ Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t row
   return Step::ok;
 }
 
+// Parses a scan to its end, and the markers that follow it. Step::failed: it is no scan of
+// JpegScan, or the file is not sound in every respect.
+template <typename State>
+Step parse(State& s, JpegIndex& index) {
+  if (!s.scan.open(s.info)) return Step::failed;
+  s.scan.use(nullptr, &index);
+  const bool whole = s.scan.skip_to(std::int64_t{s.scan.rows()} * s.scan.columns());
+  return whole ? read_end(s, s.scan) : Step::failed;
+}
+
 template <typename State>
 Step read_all_coefficients(State& s) {
   if (setjmp(s.errors.escape)) return Step::failed;
@@ -198,6 +212,8 @@ JpegDecoder::~JpegDecoder() { finish(); }
 
 Status JpegDecoder::open(const std::uint8_t* data, std::size_t size, bool want_orientation,
                          JpegHeader& header) {
+  state_->data = data;
+  state_->size = size;
   return state_->open(data, size, want_orientation, false, header);
 }
 
@@ -231,12 +247,20 @@ void JpegDecoder::finish() {
   state_->planes.shrink(State::kKeep);
 }
 
-Status JpegDecoder::check() {
+Status JpegDecoder::check(JpegIndex& index) {
   State& s = *state_;
   Status status = Status::okay();
-  if (read_all_coefficients(s) == Step::failed) status = s.failure();
-  if (status.ok() && s.source.ran_out)
-    status = Status::error(Code::truncated, "JPEG data ends too early");
+  if (parse(s, index) == Step::failed) {
+    // libjpeg says what is wrong, if anything is, in the file read from its beginning.
+    JpegHeader header;
+    s.close();
+    status = s.open(s.data, s.size, false, false, header);
+    const bool many = status.code == Code::foreign && header.components > 0;  // components
+    if (many) status = Status::okay();
+    if (status.ok() && read_all_coefficients(s) == Step::failed) status = s.failure();
+    if (status.ok() && s.source.ran_out)
+      status = Status::error(Code::truncated, "JPEG data ends too early");
+  }
   finish();
   return status;
 }

@@ -68,9 +68,10 @@ class JpegDecoder {
   // Ends the image, wherever it stands. Always safe to call.
   void finish();
 
-  // Reads every coefficient of the image without computing a pixel: a sound file gives ok.
+  // Reads every coefficient of the image without computing a pixel: a sound file gives ok, and
+  // an empty `index` becomes that of its scan, as far as it is known: see JpegIndex::whole().
   // After open(); ends the image.
-  Status check();
+  Status check(JpegIndex& index);
 
  private:
   struct State;

@@ -9,8 +9,6 @@
 #include "jpeg_input.h"
 #include "jpeg_scan.h"
 
-#include <jerror.h>
-
 namespace fastio {
 namespace {
 
@@ -92,16 +90,6 @@ bool decode_scan(Reader& r, JpegCoefficients& out) {
   return true;
 }
 
-// Lets libjpeg read what follows the scan, up to the end of the image.
-Step read_end(Reader& r) {
-  if (setjmp(r.errors.escape)) return Step::failed;
-  const JOCTET* end = r.info.src->next_input_byte + r.info.src->bytes_in_buffer;
-  r.info.src->next_input_byte = r.scan.decoder().pass_scan();
-  r.info.src->bytes_in_buffer = static_cast<std::size_t>(end - r.info.src->next_input_byte);
-  if (r.info.marker->read_markers(&r.info) != JPEG_REACHED_EOI) ERREXIT(&r.info, JERR_EOI_EXPECTED);
-  return Step::ok;
-}
-
 Status read_single_scan(Reader& r, JpegCoefficients& out) {
   for (int c = 0; c < r.info.num_components; ++c) {
     const Status status =
@@ -112,7 +100,7 @@ Status read_single_scan(Reader& r, JpegCoefficients& out) {
     r.source.ran_out = true;
     return r.failure();
   }
-  return read_end(r) == Step::ok ? Status::okay() : r.failure();
+  return read_end(r, r.scan) == Step::ok ? Status::okay() : r.failure();
 }
 
 #else

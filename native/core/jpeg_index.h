@@ -1,6 +1,7 @@
 // Where MCUs begin in the Huffman-coded scan of a JPEG, so that a crop is decoded without what
 // comes before it. An index is made while the image is decoded, as far as that goes, and found
-// again by the checksum of the file's bytes: bytes that changed have none.
+// again by the checksum of the file's bytes: bytes that changed have none. Packed datasets have
+// whole ones in a column (docs/format.md describes their bytes).
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,8 @@ namespace fastio {
 // from there. Those that are known are the first ones.
 struct JpegIndex {
   static constexpr int kPixels = 128;
+  // Smaller files are decoded without an index: little comes before a crop.
+  static constexpr std::size_t kLeastFile = 16 << 10;
 
   // The state of the decoder before an MCU. A restart marker before it is still to come.
   struct Point {
@@ -27,12 +30,28 @@ struct JpegIndex {
   // checksum, and a point must lie in the scan's bytes.
   struct Scan {
     std::uint64_t bytes = 0;  // from its first one to the end of the file
-    std::int32_t rows = 0, columns = 0, mcu_width = 0;
-    unsigned restart_interval = 0;
+    std::int32_t rows = 0, columns = 0, mcu_width = 0, components = 0;
+    std::uint32_t restart_interval = 0;
     bool operator==(const Scan&) const = default;
+
+    // MCUs from one point of a row to the next; points of a row, and of all rows.
+    std::int32_t step() const { return mcu_width < kPixels ? kPixels / mcu_width : 1; }
+    std::int32_t points_a_row() const { return (columns + step() - 1) / step(); }
+    std::size_t all_points() const {
+      return static_cast<std::size_t>(rows) * static_cast<std::size_t>(points_a_row());
+    }
   };
   Scan scan;
   std::vector<Point> points;
+
+  bool whole() const { return !points.empty() && points.size() == scan.all_points(); }
+
+  // The index in few bytes, about six a point.
+  std::vector<std::uint8_t> bytes() const;
+  // Takes over what bytes() wrote. False for any other bytes, after which the index is undefined.
+  // What was taken over may still be wrong, but JpegScan can use it for a scan that is `scan`:
+  // points lie in its bytes, each behind the one before.
+  bool read(const std::uint8_t* data, std::size_t size);
 };
 
 // Indexes of images that were decoded. Thread-safe. Never waits: a call that finds another thread

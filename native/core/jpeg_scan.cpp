@@ -6,6 +6,8 @@
 
 #include "codebook.h"
 
+#include <jerror.h>
+
 namespace fastio {
 namespace {
 
@@ -115,51 +117,53 @@ bool JpegScan::open(const jpeg_decompress_struct& info) {
       layout_.block[layout_.blocks++] = {&dc_[c.dc_tbl_no].table, &ac_[c.ac_tbl_no].table, i};
     }
   }
-  columns_ =
-      (static_cast<std::int32_t>(info.image_width) + 8 * most_across - 1) / (8 * most_across);
-  rows_ = (static_cast<std::int32_t>(info.image_height) + 8 * most_down - 1) / (8 * most_down);
-  mcu_width_ = 8 * most_across;
+  const auto width = static_cast<std::int32_t>(info.image_width);
+  const auto height = static_cast<std::int32_t>(info.image_height);
+  shape_.bytes = info.src->bytes_in_buffer;
+  shape_.columns = (width + 8 * most_across - 1) / (8 * most_across);
+  shape_.rows = (height + 8 * most_down - 1) / (8 * most_down);
+  shape_.mcu_width = 8 * most_across;
+  shape_.components = info.num_components;
+  shape_.restart_interval = restarts_in_ = info.restart_interval;
+  step_ = shape_.step();
+  steps_ = shape_.points_a_row();
   const JOCTET* begin = info.src->next_input_byte;
   decoder_.start(begin, begin + info.src->bytes_in_buffer);
-  bytes_ = info.src->bytes_in_buffer;
   next_ = 0;
-  restart_interval_ = restarts_in_ = info.restart_interval;
   use(nullptr, nullptr);
   return true;
 }
 
 void JpegScan::use(const JpegIndex* index, JpegIndex* found) {
-  const JpegIndex::Scan here{bytes_, rows_, columns_, mcu_width_, restart_interval_};
   if (found) {
-    found->scan = here;
+    found->scan = shape_;
     found->points.clear();
   }
-  const bool other = index && index->scan != here;
+  const bool other = index && index->scan != shape_;
   index_ = other ? nullptr : index;
   found_ = other ? nullptr : found;
-  step_ = std::max(1, JpegIndex::kPixels / mcu_width_);
-  steps_ = (columns_ + step_ - 1) / step_;
   next_point_ = found_ ? mcu_of(index_ ? index_->points.size() : 0) : kNoPoint;
 }
 
 std::int64_t JpegScan::mcu_of(std::size_t point) const {
   const auto n = static_cast<std::int64_t>(point);
-  return n / steps_ * columns_ + n % steps_ * step_;
+  return n / steps_ * shape_.columns + n % steps_ * step_;
 }
 
 // Goes to the last known point at or before an MCU, if that is ahead.
 void JpegScan::seek(std::int64_t mcu) {
   if (!index_ || index_->points.empty()) return;
-  const std::int64_t wanted = mcu / columns_ * steps_ + mcu % columns_ / step_;
+  const std::int64_t wanted = mcu / shape_.columns * steps_ + mcu % shape_.columns / step_;
   const auto last = static_cast<std::int64_t>(index_->points.size()) - 1;
   const auto at = static_cast<std::size_t>(std::min(wanted, last));
   const std::int64_t begin = mcu_of(at);
   if (begin <= next_) return;
   const JpegIndex::Point& point = index_->points[at];
   std::int64_t restarts = 0;
-  if (restart_interval_ > 0) {
-    restarts = (begin - 1) / restart_interval_;  // one that is due before the MCU is still to come
-    restarts_in_ = static_cast<unsigned>((restarts + 1) * restart_interval_ - begin);
+  if (shape_.restart_interval > 0) {
+    restarts =
+        (begin - 1) / shape_.restart_interval;  // one that is due before the MCU is still to come
+    restarts_in_ = static_cast<unsigned>((restarts + 1) * shape_.restart_interval - begin);
   }
   decoder_.resume(std::uint64_t{point.byte} * 8 + point.bit, point.dc,
                   static_cast<std::uint64_t>(restarts));
@@ -185,10 +189,10 @@ std::int32_t JpegScan::begin_run(std::int64_t wanted) {
   std::int64_t count = std::min<std::int64_t>(wanted, INT32_MAX);
   if (next_ == next_point_) note_point();
   count = std::min(count, next_point_ - next_);
-  if (restart_interval_ > 0) {
+  if (shape_.restart_interval > 0) {
     if (restarts_in_ == 0) {
       decoder_.restart();
-      restarts_in_ = restart_interval_;
+      restarts_in_ = shape_.restart_interval;
     }
     count = std::min<std::int64_t>(count, restarts_in_);
     restarts_in_ -= static_cast<unsigned>(count);
@@ -212,6 +216,23 @@ bool JpegScan::decode(std::int32_t count, McuOutput out) {
     count -= run;
   }
   return !decoder_.ran_out();
+}
+
+Step read_end(JpegInput& input, JpegScan& scan) {
+#ifdef FASTIO_JPEG_INTERNALS
+  if (!input.internals_fit()) return Step::failed;
+  if (setjmp(input.errors.escape)) return Step::failed;
+  jpeg_decompress_struct& info = input.info;
+  const JOCTET* const end = info.src->next_input_byte + info.src->bytes_in_buffer;
+  info.src->next_input_byte = scan.decoder().pass_scan();
+  info.src->bytes_in_buffer = static_cast<std::size_t>(end - info.src->next_input_byte);
+  if (info.marker->read_markers(&info) != JPEG_REACHED_EOI) ERREXIT(&info, JERR_EOI_EXPECTED);
+  return Step::ok;
+#else
+  static_cast<void>(input);
+  static_cast<void>(scan);
+  return Step::failed;
+#endif
 }
 
 }  // namespace fastio

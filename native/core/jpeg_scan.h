@@ -43,8 +43,8 @@ class JpegScan {
   // Blocks of component `c` in an MCU, across and down; MCUs of the image.
   int across(int c) const { return across_[c]; }
   int down(int c) const { return down_[c]; }
-  std::int32_t columns() const { return columns_; }
-  std::int32_t rows() const { return rows_; }
+  std::int32_t columns() const { return shape_.columns; }
+  std::int32_t rows() const { return shape_.rows; }
 
   const McuLayout& layout() const { return layout_; }
 
@@ -70,15 +70,18 @@ class JpegScan {
   KeptTable dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
   McuLayout layout_;
   int across_[3] = {}, down_[3] = {};
-  std::int32_t columns_ = 0, rows_ = 0, mcu_width_ = 8;
   std::int64_t next_ = 0;  // MCU
   const JpegIndex* index_ = nullptr;
   JpegIndex* found_ = nullptr;
-  std::int32_t step_ = 1, steps_ = 1;   // MCUs from one point to the next of a row; points of a row
   std::int64_t next_point_ = kNoPoint;  // MCU of the next one to be found
   static constexpr std::int64_t kNoPoint = INT64_MAX;
-  std::uint64_t bytes_ = 0;                          // from the scan's first one to the end
-  unsigned restart_interval_ = 0, restarts_in_ = 0;  // MCUs
+  JpegIndex::Scan shape_;              // what an index says of the scan
+  std::int32_t step_ = 1, steps_ = 1;  // its step(), and points_a_row()
+  unsigned restarts_in_ = 0;           // MCUs
 };
+
+// Has libjpeg read what follows a scan that was decoded to its end, up to the end of the image.
+// Step::failed also where libjpeg's internals are not known.
+Step read_end(JpegInput& input, JpegScan& scan);
 
 }  // namespace fastio

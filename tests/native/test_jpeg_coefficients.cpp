@@ -32,7 +32,8 @@ Status check(const Bytes& file) {
   JpegDecoder decoder;
   JpegHeader header;
   const Status status = decoder.open(file.data(), file.size(), true, header);
-  return status.ok() ? decoder.check() : status;
+  JpegIndex index;
+  return status.ok() ? decoder.check(index) : status;
 }
 
 void check_equal(const JpegCoefficients& got, const Decoded& expected) {

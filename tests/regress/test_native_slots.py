@@ -21,7 +21,7 @@ def submit(engine: _native.Engine, path: Path, rows: int, out: Any) -> _native.S
     small, bytes_ = numbers.astype(np.int32), numbers.astype(np.uint8)
     return engine.submit(
         files, [(chain, True, None, out)], 0, 0, small, numbers, numbers - 1, bytes_, bytes_, small,
-        small, numbers, None, None, 3,
+        small, numbers, None, None, None, 3,
     )  # fmt: skip
 
 

@@ -228,6 +228,7 @@ class ImageReader(Reader):
                 reads.width,
                 keys,
                 reads.crc32c,
+                reads.index,
                 reads.codebook,
                 self._channels,
                 self._dataset.max_pixels,

@@ -65,7 +65,8 @@ void require_sound(const Padded& file) {
   JpegHeader header;
   Status status = decoder.open(file.data(), file.size(), true, header);
   require(status.ok(), "coefficients of a file that does not open");
-  status = decoder.check();
+  JpegIndex index;
+  status = decoder.check(index);
   if (!status.ok()) fail("coefficients of a file that does not decode: " + status.message);
 }
 

@@ -14,6 +14,7 @@
 #include "../snappy_streams.h"
 #include "core/block_encoder.h"
 #include "core/expand.h"
+#include "core/jpeg.h"
 #include "fuzz_inputs.h"
 #include "record_parts.h"
 
@@ -50,7 +51,7 @@ JpegCoefficients piece_of(const JpegCoefficients& in) {
 class SeedMaker {
  public:
   explicit SeedMaker(const fs::path& out) : out_(out) {
-    for (const char* target : {"blocks", "tile", "jpeg", "parquet", "snappy"})
+    for (const char* target : {"blocks", "tile", "jpeg", "jpegindex", "parquet", "snappy"})
       fs::create_directories(out_ / target);
   }
 
@@ -71,6 +72,7 @@ class SeedMaker {
     input.insert(input.end(), jpeg.begin(), jpeg.end());
     write("jpeg", input);
     if (!status.ok()) return status;
+    add_index(jpeg);
     for (int book = 0; book < kCodebooks; ++book) {
       Bytes record;
       if (const Status encoded = encoder(book).encode(coefficients, record); !encoded.ok())
@@ -79,6 +81,22 @@ class SeedMaker {
       add_tiles(record, book);
     }
     return status;
+  }
+
+  // A JPEG behind its index, if it has one.
+  void add_index(const Bytes& jpeg) {
+    JpegDecoder decoder;
+    JpegHeader header;
+    JpegIndex index;
+    if (!decoder.open(jpeg.data(), jpeg.size(), false, header).ok() || !decoder.check(index).ok() ||
+        !index.whole())
+      return;
+    const Bytes bytes = index.bytes();
+    Bytes input = {static_cast<std::uint8_t>(rng_()), static_cast<std::uint8_t>(bytes.size()),
+                   static_cast<std::uint8_t>(bytes.size() >> 8)};
+    input.insert(input.end(), bytes.begin(), bytes.end());
+    input.insert(input.end(), jpeg.begin(), jpeg.end());
+    write("jpegindex", input);
   }
 
   // Column chunks with each encoding, nulls in half of them, in pages of both versions.

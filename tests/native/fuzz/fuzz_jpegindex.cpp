@@ -1,0 +1,98 @@
+// Indexes of JPEGs that are not trusted: what is read is one that a scan can use, and crops of a
+// file with any index end.
+//
+// The input is a byte that chooses the crop, two that say how many bytes the index has, the index,
+// and a file.
+#include <random>
+
+#include "core/image.h"
+#include "core/jpeg_index.h"
+#include "fuzz_support.h"
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
+
+namespace fastio::fuzz {
+namespace {
+
+constexpr std::size_t kHeader = 3;
+constexpr std::int64_t kMostPixels = 1 << 20;
+
+void require_usable(const JpegIndex& index) {
+  require(!index.points.empty(), "an index without points");
+  require(index.points.size() <= index.scan.all_points(), "too many points");
+  std::uint64_t last = 0;
+  for (std::size_t i = 0; i < index.points.size(); ++i) {
+    const JpegIndex::Point& point = index.points[i];
+    const std::uint64_t bit = std::uint64_t{point.byte} * 8 + point.bit;
+    require(point.bit < 8 && point.byte < index.scan.bytes, "a point outside of the scan");
+    require(i == 0 ? bit == 0 : bit > last, "a point that is not behind the one before");
+    last = bit;
+  }
+  const std::vector<std::uint8_t> bytes = index.bytes();
+  JpegIndex again;
+  require(again.read(bytes.data(), bytes.size()), "bytes() writes what read() refuses");
+  require(again.scan == index.scan && again.bytes() == bytes, "an index that changes");
+}
+
+void* place(void* context, std::int32_t height, std::int32_t width) {
+  Bytes& pixels = *static_cast<Bytes*>(context);
+  pixels.assign(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3, 0);
+  return pixels.data();
+}
+
+void crop(const Padded& file, int row, const JpegIndex& index) {
+  Chain chain;
+  GeometryStep step;
+  step.kind = GeometryStep::Kind::random_resized_crop;
+  step.height = 1 + row % 40;
+  step.width = 1 + row / 4;
+  chain.add(step);
+  ImageTask task;
+  task.chain = &chain;
+  task.max_pixels = kMostPixels;
+  ImageRequest request;
+  request.data = file.data();
+  request.size = file.size();
+  request.row = row;
+  request.index = &index;
+  JpegIndex found;
+  request.found = &found;
+  ImageCounters counters;
+  ImageDecoder decoder(counters);
+  Bytes pixels;
+  static_cast<void>(decoder.decode(task, request, place, &pixels));
+}
+
+void run(const std::uint8_t* data, std::size_t size) {
+  if (size < kHeader) return;
+  const std::size_t length = std::min<std::size_t>(data[1] | data[2] << 8, size - kHeader);
+  const Padded bytes(data + kHeader, length, 0, 0);
+  JpegIndex index;
+  if (!index.read(bytes.data(), bytes.size())) return;
+  require_usable(index);
+  const Padded file(data + kHeader + length, size - kHeader - length, Buffer::kPad, 0);
+  crop(file, data[0], index);
+}
+
+}  // namespace
+}  // namespace fastio::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fastio::fuzz::run(data, size);
+  return 0;
+}
+
+// Changes the index far more often than the file.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t max_size, unsigned seed) {
+  using namespace fastio::fuzz;
+  std::mt19937 rng(seed);
+  if (size <= kHeader + 8 || rng() % 8 == 0) return LLVMFuzzerMutate(data, size, max_size);
+  const std::size_t length = std::min<std::size_t>(data[1] | data[2] << 8, size - kHeader);
+  data[0] = static_cast<std::uint8_t>(rng());
+  for (unsigned n = 1 + rng() % 3; n > 0 && length > 0; --n) {
+    std::uint8_t& byte = data[kHeader + rng() % length];
+    byte = static_cast<std::uint8_t>(rng() % 2 ? rng() : byte ^ 1u << rng() % 8);
+  }
+  return size;
+}

@@ -1,0 +1,194 @@
+// The bytes of JpegIndex: what is written is read, and all other bytes are refused or harmless.
+#include <doctest/doctest.h>
+
+#include "block_images.h"
+
+using namespace fastio;
+using test::Bench;
+using test::Bytes;
+using test::JpegOptions;
+using test::random_int;
+using test::Result;
+using test::sized;
+using Kind = GeometryStep::Kind;
+
+namespace {
+
+JpegOptions options(std::mt19937& rng) {
+  JpegOptions o;
+  do {
+    o = test::random_options(rng);
+  } while (o.components > 3 || o.progressive || o.arithmetic || o.apart);
+  o.height = random_int(rng, 1, 300);
+  o.width = random_int(rng, 1, 500);
+  return o;
+}
+
+// The index of a whole file; one that is not whole where it has none.
+JpegIndex index_of(const Bytes& jpeg) {
+  JpegDecoder decoder;
+  JpegHeader header;
+  JpegIndex index;
+  REQUIRE(decoder.open(jpeg.data(), jpeg.size(), false, header).ok());
+  REQUIRE(decoder.check(index).ok());
+  return index;
+}
+
+bool equal(const JpegIndex& a, const JpegIndex& b) {
+  if (a.scan != b.scan || a.points.size() != b.points.size()) return false;
+  for (std::size_t i = 0; i < a.points.size(); ++i) {
+    const JpegIndex::Point &p = a.points[i], &q = b.points[i];
+    if (p.byte != q.byte || p.bit != q.bit) return false;
+    for (int c = 0; c < a.scan.components; ++c)
+      if (p.dc[c] != q.dc[c]) return false;
+  }
+  return true;
+}
+
+Result crop(Bench& bench, const Bytes& jpeg, std::int64_t row, const JpegIndex* index) {
+  Chain chain;
+  chain.add(sized(Kind::random_resized_crop, 20, 30));
+  ImageTask task;
+  task.chain = &chain;
+  ImageRequest request;
+  request.row = row;
+  request.index = index;
+  return bench.decode(task, request, Codec::jpeg, jpeg);
+}
+
+}  // namespace
+
+TEST_CASE("a whole index is written and read, and gives the crops of a decode from the beginning") {
+  std::mt19937 rng(1);
+  Bench bench;
+  int whole = 0;
+  for (int round = 0; round < 150; ++round) {
+    const JpegOptions o = options(rng);
+    const Bytes jpeg = test::make_jpeg(o, rng());
+    CAPTURE(test::describe(o));
+    const JpegIndex index = index_of(jpeg);
+    if (!index.whole()) continue;  // of a shape that no block record has
+    ++whole;
+    const std::vector<std::uint8_t> bytes = index.bytes();
+    JpegIndex read;
+    REQUIRE(read.read(bytes.data(), bytes.size()));
+    REQUIRE(equal(read, index));
+    REQUIRE(read.whole());
+    for (int n = 0; n < 4; ++n) {
+      const auto row = static_cast<std::int64_t>(rng() % 1000);
+      const Result expected = crop(bench, jpeg, row, nullptr);
+      const Result got = crop(bench, jpeg, row, &read);
+      REQUIRE(expected.status.ok());
+      REQUIRE(got.status.ok());
+      REQUIRE(got.out == expected.out);
+    }
+  }
+  CHECK(whole > 60);
+}
+
+TEST_CASE("an index takes less than a hundredth of a photo") {
+  JpegOptions o;
+  o.height = 375;
+  o.width = 500;
+  o.sampling[0] = {2, 2};
+  o.quality = 85;
+  const Bytes jpeg = test::make_jpeg(o, 3);
+  REQUIRE(jpeg.size() > 40000);
+  const JpegIndex index = index_of(jpeg);
+  REQUIRE(index.whole());
+  CHECK(index.bytes().size() * 100 < jpeg.size());
+}
+
+TEST_CASE("other bytes are refused") {
+  JpegOptions o;
+  o.height = o.width = 200;
+  const JpegIndex good = index_of(test::make_jpeg(o, 1));
+  REQUIRE(good.whole());
+  const std::vector<std::uint8_t> bytes = good.bytes();
+  JpegIndex read;
+  CHECK_FALSE(read.read(nullptr, 0));
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    REQUIRE_FALSE(read.read(bytes.data(), size));
+  std::vector<std::uint8_t> more = bytes;
+  more.push_back(0);
+  CHECK_FALSE(read.read(more.data(), more.size()));
+  const std::vector<std::uint8_t> zeros(500), ones(500, 0xFF);
+  CHECK_FALSE(read.read(zeros.data(), zeros.size()));
+  CHECK_FALSE(read.read(ones.data(), ones.size()));
+
+  const auto refused = [&](auto change) {
+    JpegIndex wrong = good;
+    change(wrong);
+    const std::vector<std::uint8_t> written = wrong.bytes();
+    return !read.read(written.data(), written.size());
+  };
+  CHECK_FALSE(refused([](JpegIndex&) {}));
+  CHECK_FALSE(refused([](JpegIndex& x) { x.points.pop_back(); }));  // the first ones are known
+  CHECK(refused([](JpegIndex& x) { x.points.clear(); }));
+  CHECK(refused([](JpegIndex& x) { x.points.push_back(x.points.back()); }));  // too many
+  CHECK(refused([](JpegIndex& x) { x.points[1] = x.points[0]; }));            // no step ahead
+  CHECK(refused([](JpegIndex& x) { x.points[1] = x.points[3]; }));            // a step back
+  CHECK(refused([](JpegIndex& x) { x.points[0].bit = 1; }));
+  CHECK(refused([](JpegIndex& x) { x.points.back().byte = 1u << 30; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.bytes = x.points.back().byte; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.bytes = std::uint64_t{1} << 40; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.rows = 0; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.rows = 1; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.columns = 1 << 20; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.mcu_width = 0; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.components = 0; }));
+}
+
+TEST_CASE("an index of another file of the same shape ends in wrong pixels or an error") {
+  std::mt19937 rng(4);
+  Bench bench;
+  for (int round = 0; round < 100; ++round) {
+    const JpegOptions o = options(rng);
+    const Bytes jpeg = test::make_jpeg(o, rng());
+    const JpegIndex own = index_of(jpeg);
+    JpegIndex other = index_of(test::make_jpeg(o, rng()));
+    if (!own.whole() || !other.whole()) continue;
+    other.scan = own.scan;
+    const std::vector<std::uint8_t> bytes = other.bytes();
+    JpegIndex read;
+    if (!read.read(bytes.data(), bytes.size())) continue;  // its scan is longer
+    for (int n = 0; n < 10; ++n) crop(bench, jpeg, static_cast<std::int64_t>(rng() % 999), &read);
+  }
+}
+
+TEST_CASE("changed bytes of an index are refused, or end in wrong pixels or an error") {
+  std::mt19937 rng(5);
+  Bench bench;
+  int taken = 0, refused = 0;
+  for (int round = 0; round < 60; ++round) {
+    const JpegOptions o = options(rng);
+    const Bytes jpeg = test::make_jpeg(o, rng());
+    const JpegIndex index = index_of(jpeg);
+    if (!index.whole()) continue;
+    const std::vector<std::uint8_t> bytes = index.bytes();
+    for (int n = 0; n < 60; ++n) {
+      std::vector<std::uint8_t> changed = bytes;
+      for (std::uint32_t k = 1 + rng() % 3; k > 0; --k) {
+        std::uint8_t& byte = changed[rng() % changed.size()];
+        byte = static_cast<std::uint8_t>(rng() % 2 ? rng() : byte ^ 1u << rng() % 8);
+      }
+      JpegIndex read;
+      if (!read.read(changed.data(), changed.size())) {
+        ++refused;
+        continue;
+      }
+      ++taken;
+      std::uint64_t last = 0;
+      for (std::size_t i = 0; i < read.points.size(); ++i) {
+        const std::uint64_t bit = std::uint64_t{read.points[i].byte} * 8 + read.points[i].bit;
+        REQUIRE(read.points[i].bit < 8);
+        REQUIRE(read.points[i].byte < read.scan.bytes);
+        if (i) REQUIRE(bit > last);
+        last = bit;
+      }
+      crop(bench, jpeg, static_cast<std::int64_t>(rng() % 999), &read);
+    }
+  }
+  CHECK(taken > 100);
+  CHECK(refused > 100);
+}

@@ -147,7 +147,12 @@ void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
 }
 
 void ImageSlot::fill(std::size_t begin, std::size_t end, Worker& worker) {
-  for (std::size_t row = begin; row < end; ++row) status_[row] = decode(row, worker);
+  for (std::size_t row = begin; row < end; ++row) {
+    if (small_ && row + 1 < end)
+      bytes_.files->prefetch(reads_.file[row + 1], reads_.offset[row + 1], reads_.length[row + 1],
+                             worker.open);
+    status_[row] = decode(row, worker);
+  }
   worker.bytes.shrink(kKeepScratch);
 }
 

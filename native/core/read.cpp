@@ -44,6 +44,9 @@ Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t of
 // The read-ahead window that Linux gives a device where nobody set another.
 constexpr std::int64_t kReadAheadWindow = 128 << 10;
 
+// Bytes that the processor fetches at a time.
+constexpr std::int64_t kLine = 64;
+
 // If the process has no more descriptors: how often to try again, while other threads release those
 // that they use, and how long to wait in between.
 constexpr int kMostAttempts = 50;
@@ -266,6 +269,16 @@ bool FileSet::look_up(std::int64_t file, std::int64_t offset, std::int64_t lengt
   if (!mapping || !out.resize(bytes)) return false;
   if (bytes) std::memcpy(out.data(), mapping->data() + offset, bytes);
   return true;
+}
+
+void FileSet::prefetch(std::int64_t file, std::int64_t offset, std::int64_t length,
+                       OpenFiles& open) {
+  const Descriptor* const descriptor = find(file, open);
+  if (!descriptor || offset < 0 || length < 0 || length > descriptor->size() - offset) return;
+  const Mapping* const mapping = descriptor->mapping();
+  if (!mapping) return;
+  const std::uint8_t* const first = mapping->data() + offset;
+  for (std::int64_t at = 0; at < length; at += kLine) __builtin_prefetch(first + at, 0, 2);
 }
 
 bool FileSet::in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open) {

@@ -86,6 +86,9 @@ class FileSet {
   bool look_up(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
                OpenFiles& open);
 
+  // Asks the processor for bytes that look_up() will copy soon.
+  void prefetch(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
+
   // Returns whether the byte at `offset` is in the page cache, without waiting. False for a file
   // that is not known to be open.
   bool in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open);

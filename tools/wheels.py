@@ -224,6 +224,16 @@ def build_packages() -> Path:
     return folder
 
 
+# auditwheel reads wheels of any machine, but its command line knows the tags of this machine alone.
+_AUDITWHEEL = """
+import platform, sys
+machine = sys.argv.pop(1)
+platform.machine = lambda: machine
+from auditwheel.main import main
+sys.exit(main())
+"""
+
+
 def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
     """Builds one wheel and returns its path in `output`, with the tag that auditwheel confirmed."""
     made = BUILD / machine / f"made-{python.serves}"
@@ -250,20 +260,8 @@ def build_wheel(python: Python, machine: str, jpeg: Path, output: Path) -> Path:
     (wheel,) = made.glob("*.whl")
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
     # Fails if the module needs a newer glibc than that of the tag, or other libraries.
-    run(
-        [
-            sys.executable,
-            "-m",
-            "auditwheel",
-            "repair",
-            "--only-plat",
-            "--plat",
-            tag,
-            "-w",
-            output,
-            wheel,
-        ]
-    )
+    audit = ["repair", "--only-plat", "--plat", tag, "-w", output, wheel]
+    run([sys.executable, "-c", _AUDITWHEEL, machine, *audit])
     (repaired,) = output.glob(f"fastio-*-{TAGS[python.serves]}-{tag}.whl")
     return repaired
 

@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from email.parser import Parser
@@ -41,7 +42,7 @@ class Failed(Exception):
 
 
 def check_file(wheel: Path) -> None:
-    """Checks size, licences, libraries and symbols of a wheel of any machine."""
+    """Checks size, licences, libraries, symbols and stable ABI of a wheel of any machine."""
     from elftools.elf.dynamic import DynamicSection
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
@@ -67,6 +68,8 @@ def check_file(wheel: Path) -> None:
     shown = {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
     if shown != {"PyInit__native"}:
         raise Failed(f"symbols are not hidden: {sorted(shown - {'PyInit__native'})[:10]}")
+    if "-abi3-" in wheel.name:
+        _run([sys.executable, "-m", "abi3audit", "--strict", wheel], wheel.parent)
 
 
 # --- In use ---------------------------------------------------------------------------------------

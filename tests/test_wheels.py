@@ -1,0 +1,82 @@
+"""Wheels, builds from source and releases: what can be checked without building a wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import wheels
+import wheels_check
+
+from fastio import _native
+
+ROOT = Path(__file__).parent.parent
+PROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+def test_there_is_a_wheel_for_every_python_of_the_package() -> None:
+    assert f'requires-python = ">={wheels.PYTHONS[0]}"' in PROJECT
+    tags = [f"cp{version.replace('.', '')}" for version in wheels.PYTHONS]
+    assert f'wheel.py-api = "{tags[-1]}"' in PROJECT
+    expected = [f"{tag}-{tag}" for tag in tags[:-1]] + [f"{tags[-1]}-abi3"]
+    assert list(wheels.TAGS.values()) == expected
+
+
+def test_releases_and_their_documentation_name_every_wheel() -> None:
+    named = re.search(r"^for tag in (.*); do$", (ROOT / "tools/release").read_text(), re.MULTILINE)
+    assert named is not None
+    assert named[1].split() == list(wheels.TAGS.values())
+    table = (ROOT / "docs/installation.md").read_text()
+    assert re.findall(r"`(cp\d+-\w+)`", table) == list(wheels.TAGS.values())
+
+
+def test_the_changelog_begins_with_this_version_and_names_the_libjpeg_of_its_wheels() -> None:
+    version = re.search(r'^version = "(.*)"$', PROJECT, re.MULTILINE)
+    assert version is not None
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    assert newest.startswith(f"{version[1]} (")
+    assert f"libjpeg-turbo {wheels.JPEG_VERSION}" in newest
+
+
+def test_the_quick_start_that_wheels_run_packs_and_loads() -> None:
+    blocks = list(wheels_check.readme_quick_start())
+    assert [language for language, _ in blocks] == ["python", "sh", "python"]
+    assert all("fastio" in code for _, code in blocks)
+
+
+def test_the_module_exports_only_its_entry() -> None:
+    """So that other modules of a process do not call its libjpeg, C++ library or nanobind."""
+    symbols = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(_native.__file__)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert symbols.split() == ["PyInit__native"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ({"CXX": "no-such-compiler"}, "No C++ compiler found"),
+        ({"CMAKE_DISABLE_FIND_PACKAGE_JPEG": "ON"}, "No headers of libjpeg-turbo found"),
+        ({"CMAKE_DISABLE_FIND_PACKAGE_Python": "ON"}, "No headers of Python 3.10 or newer found"),
+    ],
+)
+def test_a_build_from_source_says_what_it_needs(
+    tmp_path: Path, missing: dict[str, str], said: str
+) -> None:
+    options = [f"-D{name}={value}" for name, value in missing.items() if name != "CXX"]
+    done = subprocess.run(
+        ["cmake", "-S", str(ROOT / "native"), "-B", str(tmp_path), *options],
+        env={**os.environ, **missing},
+        capture_output=True,
+        text=True,
+    )
+    words = " ".join(done.stderr.split())
+    assert done.returncode != 0
+    assert f"{said}" in words
+    assert "Debian: apt-get install g++ libjpeg62-turbo-dev python3-dev" in words

@@ -5,10 +5,13 @@
 FOLDER has a folder of photos for each class; without it, photos are made. Three tables:
 
 Loading. All loaders do the same work, RandomResizedCrop(224) and RandomHorizontalFlip to uint8
-batches, on `--count` rows that are the photos repeated, warm in the page cache. A round runs every
+batches, on `--count` rows that are copies of the photos, warm in the page cache. No two files have
+the same bytes, because fastio would recognise them by their checksums. A round runs every
 loader once, so that a machine whose speed drifts does it to all alike; the table has medians of
-rounds, each with its ratio to torch's DataLoader with Pillow in the same run. "avx2" and "portable"
-are the same loader with its kernels held to that instruction set.
+rounds, each with its ratio to torch's DataLoader with Pillow in the same run. "folder, first epoch"
+is a new loader in each round, that knows nothing of the files; "folder" is one in its later epochs,
+which has indexes of them. "avx2" and "portable" are the same loader with its kernels held to that
+instruction set.
 
 Size. Files of packed datasets over the bytes of the JPEG files, each photo once: the shards with
 all that is in them, and with the manifest, which is much of a small dataset and nothing of a large
@@ -28,6 +31,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -86,6 +90,19 @@ class Variant:
             return images / (time.perf_counter() - start)
 
 
+class FirstEpoch(Variant):
+    """A loader that is made for each epoch by `loader`, and has no indexes of the files."""
+
+    def epoch(self) -> float:
+        """See `Variant`. The loader is not made in this time."""
+        before = os.environ["XDG_CACHE_HOME"]
+        with tempfile.TemporaryDirectory(dir=before) as home, ExitStack() as undo:
+            undo.callback(os.environ.update, XDG_CACHE_HOME=before)
+            os.environ["XDG_CACHE_HOME"] = home
+            loader = undo.enter_context(self.loader())
+            return Variant(self.name, loader, self.level, self.threads).epoch()
+
+
 def fast_loader(source: Path, threads: int) -> fastio.Loader:
     return fastio.Loader(
         source, BATCH, shuffle=True, num_workers=threads, transforms={"image": CROPS}
@@ -110,6 +127,12 @@ def variants(folder: Path, packed: dict[str, Path], threads: int, opened: ExitSt
     counts = sorted({1, threads})
     return [
         Variant(f"DataLoader, Pillow, {counted(threads, 'worker')}", plain, best, threads),
+        FirstEpoch(
+            f"fastio, folder, first epoch, {counted(threads, 'thread')}",
+            partial(fast_loader, folder, threads),
+            best,
+            threads,
+        ),
         fast("folder", folder, threads),
         *(fast("packed jpeg", packed["jpeg"], count) for count in counts),
         *(fast("blocks", packed["blocks"], count) for count in counts),
@@ -135,7 +158,8 @@ def loading(folder: Path, packed: dict[str, Path], threads: int, rounds: int) ->
         for _ in range(rounds):
             for variant in all_variants:
                 rates[variant.name].append(variant.epoch())
-        stats = {v.name: v.loader.stats().to_dict() for v in all_variants[1:]}
+        kept = [v for v in all_variants[1:] if not isinstance(v, FirstEpoch)]
+        stats = {v.name: v.loader.stats().to_dict() for v in kept}
     medians = {name: statistics.median(values) for name, values in rates.items()}
     first = next(iter(medians.values()))
     return {
@@ -293,9 +317,20 @@ def report(result: dict[str, Any]) -> None:
     out.print("Packing, one worker", packing_table(result["packing"]), sep="\n")
 
 
+def copied(files: Sequence[Path], count: int, target: Path) -> Path:
+    """An image folder of `count` copies of the files, each with its number behind the image."""
+    for index in range(count):
+        source = files[index % len(files)]
+        path = target / source.parent.name / f"{index // len(files):05}-{source.name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.read_bytes() + index.to_bytes(4, "little"))
+    return target
+
+
 def measure(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     files = source_photos(arguments, work)
-    repeated = linked(files, arguments.count, work / "repeated")
+    os.environ["XDG_CACHE_HOME"] = str(work)  # indexes are kept here
+    repeated = copied(files, arguments.count, work / "repeated")
     once = linked(files, len(files), work / "once")
     packed = {codec: work / codec for codec in ("jpeg", "blocks")}
     for codec, target in packed.items():

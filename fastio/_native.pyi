@@ -376,6 +376,14 @@ class Engine:
 
     def close(self) -> None: ...
 
+    def load_indexes(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Keeps indexes of JPEGs that unsaved_indexes() gave (uint8 array)."""
+
+    def unsaved_indexes(self, all: bool = False) -> bytes:
+        """
+        The indexes of JPEGs that are new or have grown since they were loaded or given; or all. Files that changed have other ones: an index is found by the CRC-32C of a file.
+        """
+
     def counters(self) -> tuple:
         """
         (images, bytes, read ns, decode ns, resample ns, augment ns), all threads.

@@ -35,15 +35,19 @@ def write(values: Iterable[int]) -> bytes:
 
 def points(values: list[int]) -> list[tuple[int, list[int]]]:
     """Returns (bit, the last DC of each component) of every point."""
-    *_, components, count = values[:HEADER]
+    _, _, columns, width, _, components, count = values[:HEADER]
+    a_row = -(-columns // max(1, 128 // width))
     steps = values[HEADER:]
     assert len(steps) == count * (1 + components)
-    bit, dc, found = 0, [0] * components, []
-    for at in range(0, len(steps), 1 + components):
+    bit = 0
+    found: list[tuple[int, list[int]]] = []
+    for number, at in enumerate(range(0, len(steps), 1 + components)):
         bit += steps[at]
-        for c, step in enumerate(steps[at + 1 : at + 1 + components]):
-            dc[c] += ~(step >> 1) if step & 1 else step >> 1
-        found.append((bit, dc.copy()))
+        like = [0] * components
+        if number:
+            like = found[number - a_row if number >= a_row else number - 1][1]
+        differences = [~(n >> 1) if n & 1 else n >> 1 for n in steps[at + 1 :][:components]]
+        found.append((bit, [dc + by for dc, by in zip(like, differences, strict=True)]))
     return found
 
 

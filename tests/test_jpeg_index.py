@@ -107,6 +107,7 @@ def test_large_baseline_jpegs_have_an_index_as_the_page_describes_it(
         assert values[:7] == [len(data) - begin, rows, columns, width, interval, 3, count]
         points = jpeg_index.points(values)
         assert points[0] == (0, [0, 0, 0])
+        assert max(abs(dc) for _, dcs in points for dc in dcs) < 2048
         bits = [bit for bit, _ in points]
         assert bits == sorted(set(bits))
         assert bits[-1] < 8 * (len(data) - begin)

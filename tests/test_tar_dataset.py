@@ -178,7 +178,7 @@ def test_the_index_goes_where_it_is_told_to_and_never_to_the_tars(
 ) -> None:
     before = sorted(os.listdir(tars))
     TarDataset(tars, cache=tmp_path / "kept")
-    assert fastio.Cache(tmp_path / "kept").status().tar_indexes == 1
+    assert fastio.Cache(tmp_path / "kept").status().indexes == 1
     assert sorted(os.listdir(tars)) == before
 
 
@@ -188,10 +188,10 @@ def test_an_index_counts_in_the_budget_is_told_and_cleared(
     TarDataset(tars, cache=tmp_path / "kept")
     with fastio.Cache(tmp_path / "kept") as cache:
         status = cache.status()
-        assert status.bytes == status.tar_index_bytes > 0
+        assert status.bytes == status.index_bytes > 0
         removed = cache.clear()
         assert (removed.pieces, removed.bytes) == (1, status.bytes)
-        assert cache.status().tar_indexes == cache.status().bytes == 0
+        assert cache.status().indexes == cache.status().bytes == 0
     assert not list((tmp_path / "kept").glob("data/*/*/*"))
     with fastio.Cache(tmp_path / "small", status.bytes - 1) as cache:
         assert len(TarDataset(tars, cache=cache)) == 15

@@ -15,8 +15,9 @@ from fastio.cache.report import (
     DamagedPiece,
     Removed,
     check_is_cache,
+    is_cache,
 )
-from fastio.cache.spec import Cache, parse_budget
+from fastio.cache.spec import Cache, default_cache, parse_budget
 
 __all__ = [
     "Aligned",
@@ -37,6 +38,8 @@ __all__ = [
     "Written",
     "aligned_size",
     "check_is_cache",
+    "default_cache",
+    "is_cache",
     "memory_file",
     "parse_budget",
 ]

@@ -21,7 +21,7 @@ from fastio.runtime.threads import DaemonPool
 from fastio.shown import without_secrets
 
 _READERS = 4
-# The index of a tar is stored as a source without rows and bytes.
+# Indexes of tars and of JPEG files are stored as sources without rows and bytes.
 _IS_INDEX = "sources.rows = 0 AND sources.bytes = 0"
 _AT_ONCE = 1000  # pieces that one transaction deletes
 
@@ -62,7 +62,7 @@ class CacheStatus:
         hits, misses: The number of pieces that readers found in the cache, or had to wait for.
         fetched_bytes: The bytes fetched since the cache was created.
         evicted, damaged: The number of pieces deleted to free space, or because of damage.
-        tar_indexes, tar_index_bytes: The number and size of the pieces that are indexes of tars.
+        indexes, index_bytes: The number and size of the indexes of tars and JPEG files.
         datasets: What the cache holds of each dataset.
     """
 
@@ -77,8 +77,8 @@ class CacheStatus:
     fetched_bytes: int
     evicted: int
     damaged: int
-    tar_indexes: int
-    tar_index_bytes: int
+    indexes: int
+    index_bytes: int
     datasets: list[CachedDataset] = field(default_factory=list)
 
     @property
@@ -131,9 +131,14 @@ class _Piece:
     xxh3: str
 
 
+def is_cache(path: Path) -> bool:
+    """Returns whether a folder is a cache. Opening it would turn it into one."""
+    return (path / MARKER).is_file()
+
+
 def check_is_cache(path: Path) -> None:
-    """Raises CacheError unless a folder is a cache. Opening it would turn it into one."""
-    if not (path / MARKER).is_file():
+    """Raises CacheError unless a folder is a cache."""
+    if not is_cache(path):
         state = "is not a fastio cache" if path.exists() else "does not exist"
         raise CacheError(f"{path} {state}: it has no file {MARKER}")
 
@@ -161,8 +166,8 @@ def status(folder: CacheFolder) -> CacheStatus:
             fetched_bytes=totals["fetched"],
             evicted=totals["evicted"],
             damaged=totals["damaged"],
-            tar_indexes=indexes,
-            tar_index_bytes=index_bytes,
+            indexes=indexes,
+            index_bytes=index_bytes,
             datasets=_datasets(db),
         )
 

@@ -176,6 +176,12 @@ class Cache:
         self.__init__(**state)  # type: ignore[misc]
 
 
+def default_cache() -> Cache:
+    """Returns the cache for indexes that is used by default: one in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Cache(Path(base, "fastio", "indexes"))
+
+
 def parse_budget(budget: int | str) -> int:
     """Returns a size in bytes, given an int or text such as "200GB"; CacheError if invalid."""
     try:

@@ -131,8 +131,8 @@ def _status_lines(found: CacheStatus) -> Iterator[str]:
     yield line("fetched", size_text(found.fetched_bytes))
     yield line("evicted", counted(found.evicted, "piece"))
     yield line("damaged", counted(found.damaged, "piece"))
-    if found.tar_indexes:
-        yield line("tar indexes", _pieces(found.tar_indexes, found.tar_index_bytes))
+    if found.indexes:
+        yield line("indexes", _pieces(found.indexes, found.index_bytes))
     for dataset in found.datasets:
         yield line("recoded" if dataset.recoded else "dataset", dataset.url)
         size = _pieces(dataset.pieces, dataset.bytes)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ColdRows, ImageReader, Reader, check_names, make_readers
+from fastio.engine.jpeg_indexes import KeptIndexes
 from fastio.engine.pending import Feeder, Pending
 from fastio.engine.pump import BatchStage
 from fastio.engine.settings import EngineSettings
@@ -60,6 +61,7 @@ class Engine:
         self._feeder: Feeder | None = None
         self._threads = Threads(settings.threads)
         self._readers = self._make_readers()
+        self._indexes = KeptIndexes(dataset, settings.cache)
         self._owner = Owner()
         at_exit(self._end)
         self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
@@ -143,6 +145,10 @@ class Engine:
         self._streams.add(stream)
         return stream
 
+    def end_epoch(self) -> None:
+        """Keeps what is known of the dataset's JPEGs after an epoch. Called by `BatchStream`."""
+        self._indexes.save()
+
     def start_stage(self) -> None:
         """Starts the workers of the stage that follows, if there is one and some are missing."""
         if self.stage is not None and not self._threads.closed:
@@ -166,6 +172,8 @@ class Engine:
         for reader in self._readers:
             for pool in reader.pools.values():
                 pool.clear()
+        if self._owner.is_here:
+            self._indexes.close()
         self._threads.close()
         for reader in self._readers:
             reader.close()
@@ -182,6 +190,7 @@ class Engine:
         if self.stage is not None:
             self.stage.close()
         self._threads.close()
+        self._indexes.end(_END_S)
 
     @property
     def _images(self) -> dict[str, ImageReader]:
@@ -194,10 +203,12 @@ class Engine:
         """Starts the threads once per process: a forked child has none of its parent's threads."""
         self._owner.take_over(self._begin_anew)
         self._threads.start()
+        self._indexes.begin(self._threads.native)
 
     def _begin_anew(self) -> None:
         """Makes anew what has threads, or locks that the parent's threads may hold."""
         self._feeder = None
+        self._indexes = KeptIndexes(self.dataset, self.settings.cache)
         self._readers = self._make_readers()
 
     def submit(self, planned: PlannedBatch, seed: int, epoch: int) -> Pending:

@@ -62,7 +62,7 @@ class EngineSettings:
         handed: image fields, or views, whose values a stage changes that follows the engine, with
             the function that allocates their slots. They are uint8 (H, W, C), whatever
             `channels_last` says.
-        cache: cache for recoded images; None recodes nothing.
+        cache: cache for recoded images and indexes of JPEGs; None recodes nothing.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:

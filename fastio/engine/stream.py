@@ -78,6 +78,8 @@ class BatchStream:
             if not self._pending:
                 if self._watched is not None:
                     self._watched.finish_epoch()
+                if not self._closed:
+                    self._engine.end_epoch()
                 raise StopIteration
             pending = self._pending[0]
             self._wait(pending)

@@ -77,7 +77,7 @@ def refuse_cache(given: Any, by_rows: bool, reason: str = "") -> None:
 
 
 def cache_for(dataset: Rows, given: Any, by_rows: bool) -> Cache | None:
-    """Returns the cache for recoded images of a dataset; None if there is none.
+    """Returns the cache for recoded images and indexes of a dataset; None if there is none.
 
     Args:
         dataset: the dataset, which may have been opened with a cache.
@@ -91,9 +91,8 @@ def cache_for(dataset: Rows, given: Any, by_rows: bool) -> Cache | None:
         refuse_cache(given, by_rows)
         return None
     cache = Cache(given) if isinstance(given, (str, os.PathLike)) else given or dataset.cache
-    if cache is None or cache.pack == "never":
-        return None
-    cache.folder()
+    if cache is not None:
+        cache.folder()
     return cache
 
 

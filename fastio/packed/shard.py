@@ -105,6 +105,7 @@ class ShardReader:
         self._expected = expected
         self._columns: dict[str, Column] = {}
         self._images: dict[tuple[str, tuple[str, ...]], ImageColumns] = {}
+        self._indexes: dict[str, tuple[int, NDArray[np.int64]] | None] = {}
         file = MappedFile(self._where, ShardCorrupt, name)
         self.stamp: FileStamp = file.stamp
         self._mapping: _native.Mapping | None = file.mapping
@@ -303,12 +304,14 @@ class ShardReader:
         """Returns where the indexes of the JPEGs of an image field lie; None if there are none.
 
         Returns:
-            `extent` and `offsets` of their column.
+            `extent` and `offsets` of their column. The result is kept, as that of `images`.
         """
-        column = field + INDEX_COLUMN
-        if self._opened().schema.get_field_index(column) < 0:
-            return None
-        return self.extent(column)[0], self.offsets(column)
+        if field not in self._indexes:
+            column = field + INDEX_COLUMN
+            there = column in self._opened().schema.names
+            at = (self.extent(column)[0], self.offsets(column)) if there else None
+            self._indexes[field] = at
+        return self._indexes[field]
 
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Returns a column of tokens as views of the map.
@@ -359,7 +362,7 @@ class ShardReader:
     def close(self) -> None:
         """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
         self._mapping = self._batch = None
-        self._columns, self._images = {}, {}
+        self._columns, self._images, self._indexes = {}, {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:

@@ -434,6 +434,23 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t vie
   return Image(pixels, {height, width, channels}, owner);
 }
 
+void load_indexes(HeldEngine& held, const Bytes& data) {
+  const std::uint8_t* const bytes = data.data();
+  const std::size_t size = data.size();
+  if (held.engine.forked()) return;
+  const Unlocked unlocked(held.away);
+  held.engine.indexes().load(bytes, size);
+}
+
+nb::bytes unsaved_indexes(HeldEngine& held, bool all) {
+  std::vector<std::uint8_t> found;
+  if (!held.engine.forked()) {
+    const Unlocked unlocked(held.away);
+    found = held.engine.indexes().unsaved(all);
+  }
+  return nb::bytes(found.data(), found.size());
+}
+
 nb::tuple counters(const HeldEngine& held) {
   const ImageTotals c = held.engine.counters();
   return nb::make_tuple(c.images, c.bytes, c.read_ns, c.decode_ns, c.resample_ns, c.augment_ns);
@@ -511,6 +528,11 @@ void bind_engine(nb::module_& m) {
            "Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to "
            "target[i] of out, zeros behind them up to room[i]. Failures are of pieces.")
       .def("close", &HeldEngine::close)
+      .def("load_indexes", &load_indexes, nb::arg("data"),
+           "Keeps indexes of JPEGs that unsaved_indexes() gave (uint8 array).")
+      .def("unsaved_indexes", &unsaved_indexes, nb::arg("all") = false,
+           "The indexes of JPEGs that are new or have grown since they were loaded or given; or "
+           "all. Files that changed have other ones: an index is found by the CRC-32C of a file.")
       .def("counters", &counters,
            "(images, bytes, read ns, decode ns, resample ns, augment ns), all threads.");
 }

@@ -74,6 +74,9 @@ class Engine {
 
   ImageTotals counters() const { return shared_->counters.sum(); }
 
+  // Of the JPEGs that its threads have decoded. Not for a forked child.
+  JpegIndexes& indexes() const { return shared_->indexes; }
+
  private:
   // What the threads use: the last of them lets go.
   struct Shared {

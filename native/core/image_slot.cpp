@@ -221,22 +221,21 @@ bool ImageSlot::read_index(std::size_t row, Worker& worker) const {
 template <typename Decode>
 Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& request,
                              const Decode& decode) const {
-  if (read_index(row, worker)) {
-    request.index = &worker.index;
-    const Status status = decode();
-    if (worker.index.points.capacity() > kKeepPoints) worker.index = {};
-    return status;
-  }
   const std::uint32_t crc =
       reads_.crc32c.empty() ? crc32c(request.data, request.size) : reads_.crc32c[row];
-  const std::shared_ptr<const JpegIndex> index = worker.indexes.find(request.size, crc);
-  request.index = index.get();
+  bool known = read_index(row, worker);
+  if (!known) {
+    const JpegIndexes::Bytes kept = worker.indexes.find(request.size, crc);
+    known = kept && worker.index.read(kept->data(), kept->size());
+  }
+  if (known) request.index = &worker.index;
   worker.found.points.clear();  // a crop that is not decoded by our scan finds none
   request.found = &worker.found;
   const Status status = decode();
   if (status.ok() && !worker.found.points.empty())
-    worker.indexes.add(request.size, crc, index.get(), worker.found);
+    worker.indexes.add(request.size, crc, request.index, worker.found);
   if (worker.found.points.capacity() > kKeepPoints) worker.found = {};
+  if (worker.index.points.capacity() > kKeepPoints) worker.index = {};
   return status;
 }
 

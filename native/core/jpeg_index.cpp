@@ -1,14 +1,17 @@
 #include "jpeg_index.h"
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 namespace fastio {
 namespace {
 
 // An entry of the table and what its allocations take beside the points, about.
 constexpr std::size_t kEntryBytes = 128;
 
-std::size_t bytes_of(const JpegIndex& index) {
-  return kEntryBytes + index.points.size() * sizeof(JpegIndex::Point);
-}
+// A record of load() and unsaved(): the key, the length of the index, and its bytes.
+constexpr std::size_t kRecordHead = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 
 // Numbers of 7 bits a byte, the lowest first; all bytes but the last one have their highest bit
 // set.
@@ -50,6 +53,12 @@ std::int32_t unfolded(std::uint64_t value) {
   return value % 2 ? ~half : half;
 }
 
+// The point whose DCs those of point i are like: the one above it, or else the one before it.
+JpegIndex::Point expected(const JpegIndex& index, std::size_t i) {
+  const auto row = static_cast<std::size_t>(index.scan.points_a_row());
+  return i >= row ? index.points[i - row] : i > 0 ? index.points[i - 1] : JpegIndex::Point{};
+}
+
 constexpr std::uint64_t kMostEdge = 65535;            // pixels of a JPEG, and thus MCUs
 constexpr std::uint64_t kMostDcStep = 2 * 65535 + 1;  // between two numbers of 16 bits, folded
 constexpr std::uint64_t kMostScan = UINT32_MAX;       // bytes that a point's `byte` can tell
@@ -79,12 +88,13 @@ std::vector<std::uint8_t> JpegIndex::bytes() const {
   put(scan.restart_interval, out);
   put(static_cast<std::uint64_t>(scan.components), out);
   put(points.size(), out);
-  Point last;
-  for (const Point& point : points) {
-    put((std::uint64_t{point.byte} * 8 + point.bit) - (std::uint64_t{last.byte} * 8 + last.bit),
-        out);
-    for (int c = 0; c < scan.components; ++c) put(folded(point.dc[c] - last.dc[c]), out);
-    last = point;
+  std::uint64_t last = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const std::uint64_t bit = std::uint64_t{points[i].byte} * 8 + points[i].bit;
+    put(bit - last, out);
+    last = bit;
+    const Point like = expected(*this, i);
+    for (int c = 0; c < scan.components; ++c) put(folded(points[i].dc[c] - like.dc[c]), out);
   }
   return out;
 }
@@ -106,9 +116,10 @@ bool JpegIndex::read(const std::uint8_t* data, std::size_t size) {
     if ((step == 0) != (i == 0) || bit / 8 >= scan.bytes) return false;
     point.byte = static_cast<std::uint32_t>(bit / 8);
     point.bit = static_cast<std::uint8_t>(bit % 8);
+    const Point like = expected(*this, i);
     for (int c = 0; c < scan.components; ++c) {
       if (!numbers.get(kMostDcStep, step)) return false;
-      const std::int32_t dc = point.dc[c] + unfolded(step);
+      const std::int32_t dc = like.dc[c] + unfolded(step);
       point.dc[c] = static_cast<std::int16_t>(dc);
       if (point.dc[c] != dc) return false;
     }
@@ -117,33 +128,85 @@ bool JpegIndex::read(const std::uint8_t* data, std::size_t size) {
   return numbers.left() == 0;
 }
 
-std::shared_ptr<const JpegIndex> JpegIndexes::find(std::size_t size, std::uint32_t crc32c) {
+std::size_t JpegIndexes::bytes_of(const Entry& entry) { return kEntryBytes + entry.bytes->size(); }
+
+JpegIndexes::Bytes JpegIndexes::find(std::size_t size, std::uint32_t crc32c) {
   Part& part = parts_[crc32c % kParts];
   const std::unique_lock lock(part.mutex, std::try_to_lock);
   if (!lock) return nullptr;
   const auto at = part.found.find(key(size, crc32c));
-  return at == part.found.end() ? nullptr : at->second;
+  return at == part.found.end() ? nullptr : at->second.bytes;
 }
 
 void JpegIndexes::add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index,
                       const JpegIndex& more) {
-  auto whole = std::make_shared<JpegIndex>();
-  whole->scan = more.scan;
+  JpegIndex whole;
+  whole.scan = more.scan;
   const std::size_t known = index ? index->points.size() : 0;
-  whole->points.reserve(known + more.points.size());
-  if (index) whole->points = index->points;
-  whole->points.insert(whole->points.end(), more.points.begin(), more.points.end());
+  whole.points.reserve(known + more.points.size());
+  if (index) whole.points = index->points;
+  whole.points.insert(whole.points.end(), more.points.begin(), more.points.end());
+  Entry entry{std::make_shared<std::vector<std::uint8_t>>(whole.bytes()),
+              static_cast<std::uint32_t>(whole.points.size()), 0};
   Part& part = parts_[crc32c % kParts];
   const std::unique_lock lock(part.mutex, std::try_to_lock);
-  if (!lock) return;
-  const auto at = part.found.find(key(size, crc32c));
-  // Another thread may have kept as much meanwhile.
-  const JpegIndex* const before = at == part.found.end() ? nullptr : at->second.get();
-  if (before && before->points.size() >= whole->points.size()) return;
-  const std::size_t bytes = part.bytes + bytes_of(*whole) - (before ? bytes_of(*before) : 0);
+  if (lock) keep(part, key(size, crc32c), std::move(entry));
+}
+
+// Under the part's lock. Another thread may have kept as much meanwhile.
+void JpegIndexes::keep(Part& part, Key key, Entry entry) {
+  const auto at = part.found.find(key);
+  const Entry* const before = at == part.found.end() ? nullptr : &at->second;
+  if (before) entry.saved = std::max(entry.saved, before->saved);
+  if (before && before->points >= entry.points) {
+    at->second.saved = entry.saved;
+    return;
+  }
+  const std::size_t bytes = part.bytes + bytes_of(entry) - (before ? bytes_of(*before) : 0);
   if (bytes > most_bytes_ / kParts) return;
   part.bytes = bytes;
-  part.found[key(size, crc32c)] = std::move(whole);
+  part.found[key] = std::move(entry);
+}
+
+void JpegIndexes::load(const std::uint8_t* data, std::size_t size) {
+  JpegIndex index;
+  while (size >= kRecordHead) {
+    Key key;
+    std::uint32_t length;
+    std::memcpy(&key, data, sizeof key);
+    std::memcpy(&length, data + sizeof key, sizeof length);
+    data += kRecordHead;
+    size -= kRecordHead;
+    if (length > size) return;
+    if (index.read(data, length)) {
+      const auto points = static_cast<std::uint32_t>(index.points.size());
+      Entry entry{std::make_shared<std::vector<std::uint8_t>>(data, data + length), points, points};
+      Part& part = part_of(key);
+      const std::lock_guard lock(part.mutex);
+      keep(part, key, std::move(entry));
+    }
+    data += length;
+    size -= length;
+  }
+}
+
+std::vector<std::uint8_t> JpegIndexes::unsaved(bool all) {
+  std::vector<std::uint8_t> out;
+  for (Part& part : parts_) {
+    const std::lock_guard lock(part.mutex);
+    for (auto& [key, entry] : part.found) {
+      // Crops of later epochs add a little at the end of many: not worth another copy each.
+      if (!all && std::uint64_t{entry.points} * 4 < std::uint64_t{entry.saved} * 5) continue;
+      const auto length = static_cast<std::uint32_t>(entry.bytes->size());
+      const std::size_t at = out.size();
+      out.resize(at + kRecordHead + length);
+      std::memcpy(out.data() + at, &key, sizeof key);
+      std::memcpy(out.data() + at + sizeof key, &length, sizeof length);
+      std::memcpy(out.data() + at + kRecordHead, entry.bytes->data(), length);
+      entry.saved = entry.points;
+    }
+  }
+  return out;
 }
 
 }  // namespace fastio

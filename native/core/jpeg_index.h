@@ -54,19 +54,27 @@ struct JpegIndex {
   bool read(const std::uint8_t* data, std::size_t size);
 };
 
-// Indexes of images that were decoded. Thread-safe. Never waits: a call that finds another thread
-// at work gives or keeps nothing.
+// Indexes of images that were decoded. Thread-safe. find() and add() never wait: a call that finds
+// another thread at work gives or keeps nothing.
 class JpegIndexes {
  public:
   static constexpr std::size_t kMostBytes = 256u << 20;
+  using Bytes = std::shared_ptr<const std::vector<std::uint8_t>>;
 
   explicit JpegIndexes(std::size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
-  // Of a file of `size` bytes with this CRC-32C; null: none.
-  std::shared_ptr<const JpegIndex> find(std::size_t size, std::uint32_t crc32c);
+  // Of a file of `size` bytes with this CRC-32C, for JpegIndex::read(); null: none.
+  Bytes find(std::size_t size, std::uint32_t crc32c);
 
   // Keeps the points that `index` has (null: none) and those that follow them, if there is room.
   void add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index, const JpegIndex& more);
+
+  // Keeps what unsaved() gave, perhaps in another process. Bytes of other kinds are passed over, or
+  // are indexes that no file has.
+  void load(const std::uint8_t* data, std::size_t size);
+
+  // Those that are new, or have grown by a fourth, since they were loaded or given; or all.
+  std::vector<std::uint8_t> unsaved(bool all);
 
  private:
   using Key = std::uint64_t;
@@ -74,11 +82,19 @@ class JpegIndexes {
   static Key key(std::size_t size, std::uint32_t crc32c) {
     return static_cast<Key>(size) << 32 | crc32c;
   }
+  struct Entry {
+    Bytes bytes;
+    std::uint32_t points = 0, saved = 0;  // in `bytes`, and in what was loaded or given
+  };
   struct Part {
     std::mutex mutex;
     std::size_t bytes = 0;
-    std::unordered_map<Key, std::shared_ptr<const JpegIndex>> found;
+    std::unordered_map<Key, Entry> found;
   };
+  Part& part_of(Key key) { return parts_[static_cast<std::uint32_t>(key) % kParts]; }
+  static std::size_t bytes_of(const Entry& entry);
+  void keep(Part& part, Key key, Entry entry);
+
   const std::size_t most_bytes_;
   Part parts_[kParts];
 };

@@ -210,12 +210,6 @@ void extend(JpegIndex& index, const JpegIndex& found) {
   index.points.insert(index.points.end(), found.points.begin(), found.points.end());
 }
 
-JpegIndex points(std::size_t count) {
-  JpegIndex index;
-  index.points.resize(count);
-  return index;
-}
-
 }  // namespace
 
 TEST_CASE("an index of another scan is not used, and nothing is added to it") {
@@ -303,26 +297,4 @@ TEST_CASE("an index of a file that is damaged is that of the damaged file") {
       extend(index, found);
     }
   }
-}
-
-TEST_CASE("indexes are found by size and checksum, grow, and stay within their bytes") {
-  JpegIndexes indexes;
-  CHECK_FALSE(indexes.find(10, 1));
-  indexes.add(10, 1, nullptr, points(2));
-  const auto first = indexes.find(10, 1);
-  REQUIRE(first);
-  CHECK(first->points.size() == 2);
-  CHECK_FALSE(indexes.find(11, 1));
-  CHECK_FALSE(indexes.find(10, 2));
-  indexes.add(10, 1, first.get(), points(3));
-  indexes.add(10, 1, nullptr, points(1));  // one that knew less
-  CHECK(indexes.find(10, 1)->points.size() == 5);
-  CHECK(first->points.size() == 2);
-
-  JpegIndexes small(16 * 1000);
-  for (std::uint32_t crc = 0; crc < 1000; ++crc) small.add(10, crc * 16, nullptr, points(10));
-  int kept = 0;
-  for (std::uint32_t crc = 0; crc < 1000; ++crc) kept += small.find(10, crc * 16) != nullptr;
-  CHECK(kept > 0);
-  CHECK(kept < 10);
 }

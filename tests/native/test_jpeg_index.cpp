@@ -192,3 +192,97 @@ TEST_CASE("changed bytes of an index are refused, or end in wrong pixels or an e
   CHECK(taken > 100);
   CHECK(refused > 100);
 }
+
+namespace {
+
+// Points first to last - 1 of a made-up scan of `rows` rows.
+JpegIndex points(int first, int last, int rows = 64) {
+  JpegIndex index;
+  index.scan = {100000, rows, 8, 16, 3, 0};
+  for (int i = first; i < last; ++i) {
+    JpegIndex::Point point;
+    point.byte = static_cast<std::uint32_t>(i * 100);
+    point.dc[0] = static_cast<std::int16_t>(i * 3);
+    index.points.push_back(point);
+  }
+  return index;
+}
+
+std::size_t found(JpegIndexes& indexes, std::size_t size, std::uint32_t crc) {
+  const JpegIndexes::Bytes bytes = indexes.find(size, crc);
+  JpegIndex index;
+  if (!bytes) return 0;
+  REQUIRE(index.read(bytes->data(), bytes->size()));
+  return index.points.size();
+}
+
+void load(JpegIndexes& indexes, const std::vector<std::uint8_t>& bytes) {
+  indexes.load(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+TEST_CASE("indexes are found by size and checksum, grow, and stay within their bytes") {
+  JpegIndexes indexes;
+  CHECK_FALSE(indexes.find(10, 1));
+  indexes.add(10, 1, nullptr, points(0, 2));
+  CHECK(found(indexes, 10, 1) == 2);
+  CHECK_FALSE(indexes.find(11, 1));
+  CHECK_FALSE(indexes.find(10, 2));
+  const JpegIndex first = points(0, 2);
+  indexes.add(10, 1, &first, points(2, 5));
+  indexes.add(10, 1, nullptr, points(0, 1));  // one that knew less
+  CHECK(found(indexes, 10, 1) == 5);
+
+  JpegIndexes small(16 * 1000);
+  for (std::uint32_t crc = 0; crc < 1000; ++crc) small.add(10, crc * 16, nullptr, points(0, 10));
+  int kept = 0;
+  for (std::uint32_t crc = 0; crc < 1000; ++crc) kept += small.find(10, crc * 16) != nullptr;
+  CHECK(kept > 0);
+  CHECK(kept < 10);
+}
+
+TEST_CASE("indexes are given once, again when they have grown, and loaded elsewhere") {
+  JpegIndexes one, other;
+  CHECK(one.unsaved(false).empty());
+  one.add(10, 1, nullptr, points(0, 8));
+  one.add(20, 2, nullptr, points(0, 4));
+  const std::vector<std::uint8_t> both = one.unsaved(false);
+  CHECK(one.unsaved(false).empty());
+  CHECK(one.unsaved(true).size() == both.size());
+  load(other, both);
+  CHECK(found(other, 10, 1) == 8);
+  CHECK(found(other, 20, 2) == 4);
+  CHECK(other.unsaved(false).empty());  // they are somewhere already
+
+  const JpegIndex eight = points(0, 8);
+  other.add(10, 1, &eight, points(8, 9));
+  CHECK(other.unsaved(false).empty());  // a little more
+  other.add(10, 1, &eight, points(8, 10));
+  const std::vector<std::uint8_t> grown = other.unsaved(false);
+  CHECK(grown.size() < both.size());
+  load(one, grown);
+  CHECK(found(one, 10, 1) == 10);
+  load(one, both);  // older ones replace nothing
+  CHECK(found(one, 10, 1) == 10);
+  CHECK(one.unsaved(false).empty());
+}
+
+TEST_CASE("what is loaded may be any bytes") {
+  std::mt19937 rng(6);
+  JpegIndexes whole;
+  for (std::uint32_t crc = 0; crc < 20; ++crc)
+    whole.add(1000 + crc, crc, nullptr, points(0, static_cast<int>(1 + rng() % 60)));
+  const std::vector<std::uint8_t> bytes = whole.unsaved(false);
+  JpegIndexes none;
+  none.load(nullptr, 0);
+  for (int round = 0; round < 2000; ++round) {
+    JpegIndexes indexes;
+    std::vector<std::uint8_t> changed(bytes.begin(),
+                                      bytes.begin() + static_cast<long>(rng() % bytes.size()));
+    for (std::uint32_t n = rng() % 4; n > 0 && !changed.empty(); --n)
+      changed[rng() % changed.size()] = static_cast<std::uint8_t>(rng());
+    load(indexes, changed);
+    for (std::uint32_t crc = 0; crc < 20; ++crc) found(indexes, 1000 + crc, crc);
+  }
+}

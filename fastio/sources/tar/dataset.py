@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.cache import Cache, CacheFolder, Source
+from fastio.cache import Cache, CacheFolder, Source, default_cache
 from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound, StoreError
 from fastio.packed.layout import ImageReads, Range, encoded_reads
 from fastio.packed.rows import Rows, Staged, grouped
@@ -26,7 +26,7 @@ from fastio.sources.tar.fields import (
 )
 from fastio.sources.tar.headers import KEY_FIELD, STATE_THERE
 from fastio.sources.tar.index import TarIndex, build_index
-from fastio.sources.tar.kept import default_cache, index_source, open_index
+from fastio.sources.tar.kept import index_source, open_index
 from fastio.sources.tar.reader import LocalTars, StoreTars, TarReader, open_tars, tars_name
 from fastio.sources.tar.values import decode, is_integer
 from fastio.store import Stamp, Store

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import string
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +28,6 @@ from fastio.sources.tar.index import METADATA_KEY, VERSION, TarIndex, count_and_
 from fastio.sources.tar.values import is_integer, may_be_field
 
 _PIECE = 0  # an index is one
-
-
-def default_cache() -> Cache:
-    """Returns the cache that is used by default: one in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Cache(Path(base, "fastio", "indexes"))
 
 
 def open_index(

@@ -1,0 +1,155 @@
+"""Keeps the indexes of JPEG files in a cache, so that a later process begins with them.
+
+An index says where parts of a JPEG begin (docs/format.md). The native engine makes indexes while it
+decodes, and finds them by the size and the CRC-32C of the bytes that it has read: a file that was
+changed never meets the index of its old bytes.
+
+All indexes of a dataset are pieces of one source of the cache. They are thus counted against its
+budget, compared with their hashes, listed by `fastio cache status` and deleted by `clear`. Each
+save adds a piece with what is new. When there are many pieces, a save replaces all of them by one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import numpy as np
+import xxhash
+
+from fastio import _native
+from fastio.cache import Cache, CacheFolder, Source, default_cache, is_cache
+from fastio.errors import CacheError
+from fastio.packed.rows import Rows
+from fastio.runtime.threads import PATIENCE_S, DaemonPool
+
+_LEAST_BYTES = 64 << 10  # fewer are not worth a piece: those of about 7 MB of photos
+_AT_ONCE_BYTES = 4 << 20  # are loaded before the first batch; more, while batches are decoded
+_MOST_PIECES = 8
+_TRIES = 100  # numbers of pieces that other processes store at the same time
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class KeptIndexes:
+    """The indexes of a dataset's JPEG files, in a cache. Used by one thread at a time.
+
+    Args:
+        dataset: The dataset. Only if its images are local files are indexes kept.
+        cache: The cache; None for the one in the user's cache folder.
+    """
+
+    def __init__(self, dataset: Rows, cache: Cache | None) -> None:
+        local = dataset.recodes and dataset.remote_part is None
+        self._wanted = local and bool(dataset.schema.image_fields)
+        path = os.path.abspath(os.fspath(dataset.path)).encode("utf-8", "surrogateescape")
+        self._url = path.decode("utf-8", "replace")
+        self._key = xxhash.xxh3_128_hexdigest(b"indexes of JPEGs\0" + path)
+        self._is_own = cache is None
+        self._cache = cache or default_cache()
+        self._native: _native.Engine | None = None
+        self._pool: DaemonPool | None = None
+        self._known: set[int] = set()  # numbers of pieces that were loaded or stored
+        self._left = b""  # what was too little to be stored
+
+    def begin(self, native: _native.Engine) -> None:
+        """Loads what is kept into an engine; does nothing for the engine of the last call."""
+        if not self._wanted or native is self._native:
+            return
+        self._native, self._known, self._left = native, set(), b""
+        self._load(native, _AT_ONCE_BYTES)
+        self._submit(partial(self._load, native))
+
+    def save(self) -> None:
+        """Stores what is new, in a thread of its own. Errors are warnings."""
+        if self._native is not None:
+            self._submit(partial(self._save, self._native))
+
+    def close(self) -> None:
+        """Stores what is new, and waits for that for a bounded time. Idempotent."""
+        self.save()
+        self.end(PATIENCE_S)
+
+    def end(self, timeout_s: float) -> None:
+        """Waits for what is being stored, up to a timeout."""
+        pool, self._native, self._pool = self._pool, None, None
+        if pool is not None:
+            pool.shutdown(timeout_s=timeout_s)
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        if self._pool is None:
+            self._pool = DaemonPool(1, "fastio-indexes")
+        self._pool.submit(job)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[CacheFolder, Source]]:
+        """Opens the cache and registers the source. Errors in the block are warnings.
+
+        Nothing is said of a folder that this user cannot write to.
+        """
+        try:
+            folder = self._cache.folder()
+            yield folder, folder.source(self._url, self._key, 0, 0, 0)
+        except (CacheError, OSError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if getattr(cause, "errno", None) not in _NOT_WRITABLE:
+                self._cache.give_up(error)
+        finally:
+            if self._is_own:
+                self._cache.close()
+
+    def _load(self, native: _native.Engine, most_bytes: int = sys.maxsize) -> None:
+        """Loads the pieces that are not known, if they have at most so many bytes."""
+        if not is_cache(self._cache.path):
+            return
+        with self._opened() as (folder, source):
+            new = [number for number in folder.ready(source) if number not in self._known]
+            stamps = [folder.files.stamp(source.key, number) for number in new]
+            if sum(stamp.size for stamp in stamps if stamp is not None) > most_bytes:
+                return
+            for number in new:
+                if folder.has(source, number):
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        native.load_indexes(np.fromfile(folder.file(source, number), np.uint8))
+                self._known.add(number)
+            if new:
+                folder.note_use(source, new, 0)
+
+    def _save(self, native: _native.Engine) -> None:
+        self._load(native)  # what other processes have stored is not stored again
+        self._left += native.unsaved_indexes()
+        if len(self._left) < _LEAST_BYTES:
+            return
+        data, self._left = self._left, b""
+        with self._opened() as (folder, source):
+            self._store(native, folder, source, data)
+
+    def _store(
+        self, native: _native.Engine, folder: CacheFolder, source: Source, data: bytes
+    ) -> None:
+        ready, replaced = folder.ready(source), []
+        if len(ready) >= _MOST_PIECES:
+            data = native.unsaved_indexes(all=True)
+            replaced = [number for number in ready if number in self._known]
+        first = max(ready, default=-1) + 1
+        for number in range(first, first + _TRIES):
+            outcome = folder.claim(source, {number: len(data)}, unneeded=True)[number]
+            if outcome == "no room":
+                return
+            if outcome == "mine" and self._write(folder, source, number, data):
+                self._known.add(number)
+                folder.drop(source, replaced)
+                return
+
+    @staticmethod
+    def _write(folder: CacheFolder, source: Source, number: int, data: bytes) -> bool:
+        stored = False
+        try:
+            stored = folder.store(source, number, [data], misses=False)
+        finally:
+            if not stored:
+                folder.abandon(source, [number])
+        return stored

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from work import AREA, ASPECT, MEAN, SIZE, STD, Settings
 
@@ -29,7 +29,9 @@ def prepare(photos: Path, target: Path, variant: str) -> None:
                 time.sleep(0.1)
 
 
-def open_loader(data: Path, settings: Settings, pack: str = "idle") -> fastio.Loader[Any]:
+def open_loader(
+    data: Path, settings: Settings, pack: Literal["idle", "always"] = "idle"
+) -> fastio.Loader[Any]:
     """The loader of README.md."""
     cached = settings.variant == "cache"
     return fastio.Loader(

@@ -265,6 +265,15 @@ def test_a_home_that_cannot_be_written_to_is_no_warning(
         assert same(epochs(photos, 3), expected)
 
 
+def test_a_home_that_is_no_folder_keeps_nothing(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, expected: list[NDArray[np.uint8]]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(epochs(photos, 3), expected)
+
+
 def _epochs_in_a_process(photos: Path, seed: int, found: Any) -> None:
     jpeg_indexes._LEAST_BYTES = 1
     found.put((seed, epochs(photos, 2, seed=seed)))

@@ -31,7 +31,7 @@ _LEAST_BYTES = 64 << 10  # fewer are not worth a piece: those of about 7 MB of p
 _AT_ONCE_BYTES = 4 << 20  # are loaded before the first batch; more, while batches are decoded
 _MOST_PIECES = 8
 _TRIES = 100  # numbers of pieces that other processes store at the same time
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 
 class KeptIndexes:
@@ -54,6 +54,7 @@ class KeptIndexes:
         self._pool: DaemonPool | None = None
         self._known: set[int] = set()  # numbers of pieces that were loaded or stored
         self._left = b""  # what was too little to be stored
+        self._grows = True  # whether there was something new at the last save
 
     def begin(self, native: _native.Engine) -> None:
         """Loads what is kept into an engine; does nothing for the engine of the last call."""
@@ -119,8 +120,11 @@ class KeptIndexes:
                 folder.note_use(source, new, 0)
 
     def _save(self, native: _native.Engine) -> None:
-        self._load(native)  # what other processes have stored is not stored again
-        self._left += native.unsaved_indexes()
+        if self._grows:
+            self._load(native)  # what other processes have stored is not stored again
+        new = native.unsaved_indexes()
+        self._grows = bool(new)
+        self._left += new
         if len(self._left) < _LEAST_BYTES:
             return
         data, self._left = self._left, b""

@@ -142,11 +142,17 @@ void ScanDecoder::start(const std::uint8_t* begin, const std::uint8_t* end) {
   note_safe();
 }
 
-// Moves what is left to the window's front and fills it up, less the stuffed zeros.
+// Moves what is left to the window's front and fills it up, less the stuffed zeros. Bytes that are
+// in `bits` as a whole are read again, and one of which bits are left stays: tell() looks for it.
 void ScanDecoder::fill_window() {
-  filled_ -= static_cast<std::size_t>(bits_.next - window_);
-  std::memmove(window_, bits_.next, filled_);
-  bits_.next = window_;
+  const std::ptrdiff_t left = bits_.count % 8;
+  bits_.next -= bits_.count / 8;
+  bits_.count = static_cast<int>(left);
+  bits_.bits &= ~(~std::uint64_t{0} >> left);
+  const std::uint8_t* const from = bits_.next - (left > 0);
+  filled_ -= static_cast<std::size_t>(from - window_);
+  std::memmove(window_, from, filled_);
+  bits_.next = window_ + (left > 0);
   while (filled_ < kWindow && !at_marker_) {
     const auto there = static_cast<std::size_t>(end_ - source_);
     const std::size_t most = kWindow - filled_ < there ? kWindow - filled_ : there;
@@ -374,7 +380,7 @@ void ScanDecoder::resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_
 void ScanDecoder::restart() {
   // What the window holds belongs to the interval that ends here, up to the marker at least.
   while (!at_marker_) {
-    bits_.next = window_ + filled_;
+    bits_ = {0, 0, window_ + filled_};
     fill_window();
   }
   bits_ = {0, 0, window_};

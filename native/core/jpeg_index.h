@@ -35,7 +35,9 @@ struct JpegIndex {
     bool operator==(const Scan&) const = default;
 
     // MCUs from one point of a row to the next; points of a row, and of all rows.
-    std::int32_t step() const { return mcu_width < kPixels ? kPixels / mcu_width : 1; }
+    std::int32_t step() const {
+      return mcu_width > 0 && mcu_width < kPixels ? kPixels / mcu_width : 1;
+    }
     std::int32_t points_a_row() const { return (columns + step() - 1) / step(); }
     std::size_t all_points() const {
       return static_cast<std::size_t>(rows) * static_cast<std::size_t>(points_a_row());

@@ -21,7 +21,7 @@ MIB = 1 << 20
 def aligned(data: bytes) -> Aligned:
     with Buffers().take(len(data)) as memory:
         memory[: len(data)] = data
-        return Aligned(memory, len(data))
+        return Aligned.of(memory, len(data))
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 2 * MIB, 2 * MIB + 1, 5 * MIB - 7])

@@ -260,7 +260,7 @@ def test_the_command_says_what_it_did(url: str, tmp_path: Path) -> None:
 
 def test_requests_grow_in_number_while_a_writer_is_free_and_shrink_while_none_is() -> None:
     pace = Pace(8)
-    assert pace.limit == 2
+    assert pace.limit == 6
     for _ in range(20):
         with pace.request():
             pass

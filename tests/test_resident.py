@@ -38,18 +38,18 @@ def age(folder: Path) -> None:
 
 def test_only_what_was_added_is_there(tmp_path: Path) -> None:
     found, paths = pieces(tmp_path / "0", 2)
-    assert found.has(paths[0], 0)
-    assert not found.has(str(tmp_path / "0" / "2"), 2)
-    found.discard(paths[0], 0)
-    assert not found.has(paths[0], 0)
+    assert found.find(0) == paths[0]
+    assert found.find(2) is None
+    found.discard(0)
+    assert found.find(0) is None
     found.clear()
-    assert not found.has(paths[1], 1)
+    assert found.find(1) is None
 
 
 def test_what_others_delete_is_noticed(tmp_path: Path, looks: list[str]) -> None:
     found, paths = pieces(tmp_path / "0", 3)
     os.unlink(paths[1])
-    assert [found.has(path, number) for number, path in enumerate(paths)] == [True, False, True]
+    assert [found.find(number) for number in range(3)] == [paths[0], None, paths[2]]
     assert looks
 
 
@@ -57,31 +57,31 @@ def test_a_folder_that_does_not_change_is_listed_once(tmp_path: Path, looks: lis
     found, paths = pieces(tmp_path / "0", 3)
     age(tmp_path / "0")
     for _ in range(5):
-        assert found.has(paths[0], 0)
+        assert found.find(0) == paths[0]
     assert len(looks) == 1
     os.unlink(paths[0])
-    assert not found.has(paths[0], 0)
+    assert found.find(0) is None
 
 
 def test_a_change_within_the_clocks_tick_is_noticed(tmp_path: Path, looks: list[str]) -> None:
     found, paths = pieces(tmp_path / "0", 3)
-    assert found.has(paths[2], 2)
+    assert found.find(2) == paths[2]
     changed = os.stat(tmp_path / "0").st_mtime_ns
     os.unlink(paths[2])
     os.utime(tmp_path / "0", ns=(changed, changed))
-    assert not found.has(paths[2], 2)
+    assert found.find(2) is None
 
 
 def test_nothing_is_in_a_folder_that_is_gone(tmp_path: Path, looks: list[str]) -> None:
     found, paths = pieces(tmp_path / "0", 1)
     os.unlink(paths[0])
     (tmp_path / "0").rmdir()
-    assert not found.has(paths[0], 0)
+    assert found.find(0) is None
 
 
 def test_it_does_not_look_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached, "_LOOK_S", 3600.0)
     found, paths = pieces(tmp_path / "0", 2)
-    assert found.has(paths[0], 0)
+    assert found.find(0) == paths[0]
     os.unlink(paths[1])
-    assert found.has(paths[1], 1)  # for as long as readers can cope with
+    assert found.find(1) == paths[1]  # for as long as readers can cope with

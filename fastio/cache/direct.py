@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import xxhash
+
 from fastio.cache.held import HeldFolder
 from fastio.runtime.memory import huge_pages
 
@@ -27,10 +29,19 @@ class Aligned:
     Attributes:
         memory: uint8. It begins at a page boundary, and its length is a multiple of the page size.
         nbytes: The length of the file, which may be less than the memory's.
+        xxh3: The xxh3_64 of the file's contents, as 16 hexadecimal digits.
     """
 
     memory: memoryview
     nbytes: int
+    xxh3: str
+
+    @classmethod
+    def of(cls, memory: memoryview, nbytes: int) -> Aligned:
+        """Hashes the contents, which must not change afterwards. Releases the GIL meanwhile."""
+        digest = xxhash.xxh3_64()
+        digest.update(memory[:nbytes])
+        return cls(memory, nbytes, digest.hexdigest())
 
     @property
     def data(self) -> memoryview:

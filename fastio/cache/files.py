@@ -212,15 +212,13 @@ class Files:
                 which is written with direct I/O if the file system supports it.
         """
         name = f"{self._token}.{name}.{next(self._numbers)}"
-        digest = xxhash.xxh3_64()
         try:
-            if not isinstance(parts, Aligned):
-                size = self._write_file(name, parts, digest)
-            else:
-                size = parts.nbytes
-                digest.update(parts.data)  # first, because direct I/O evicts it from the CPU cache
+            if isinstance(parts, Aligned):
                 if not write_direct(self._tmp, name, parts):
                     self._write_file(name, [parts.data])
+                return Written(name, parts.nbytes, parts.xxh3)
+            digest = xxhash.xxh3_64()
+            size = self._write_file(name, parts, digest)
         except BaseException:
             self._tmp.unlink(name)
             raise

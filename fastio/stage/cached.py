@@ -7,13 +7,14 @@ that all processes know what may be evicted.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -78,9 +79,10 @@ class CachedBlocks:
         with self._lock:
             if self._source is None:
                 return None
-            folder, source = self._source
-            path = folder.path_of(source, number)
-            return self._found(path, number) if self._resident.has(path, number) else None
+            path = self._resident.find(number)
+            if path is not None:
+                self._hits[number] += 1
+            return path
 
     def stage(
         self,
@@ -135,7 +137,7 @@ class CachedBlocks:
     def drop(self, number: int, path: str) -> None:
         """Deletes a block whose file is damaged or gone."""
         with self._lock:
-            self._resident.discard(path, number)
+            self._resident.discard(number)
             opened = self._source
         if opened is not None:
             folder, source = opened
@@ -305,8 +307,18 @@ def claimed(
     return found
 
 
+@dataclass(eq=False)
+class _PieceFolder:
+    """A folder of pieces: those that were seen there, and when it was last checked."""
+
+    path: str
+    numbers: set[int] = field(default_factory=set)
+    looked_s: float = -math.inf
+    changed_ns: int = -1
+
+
 class SeenPieces:
-    """The pieces that were seen in the cache and were not deleted since by any process.
+    """The pieces of a source that were seen in the cache and were not deleted since by any process.
 
     A system call for each file would make this thread give up the GIL each time. Instead, the
     folders, each of a thousand pieces, are checked at most every 50 ms. A piece may thus be gone
@@ -314,41 +326,49 @@ class SeenPieces:
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[str, set[int]] = {}
-        self._looked_s: dict[str, float] = {}
-        self._changed_ns: dict[str, int] = {}
+        self._pieces: dict[int, tuple[str, _PieceFolder]] = {}  # paths and folders, by number
+        self._folders: dict[str, _PieceFolder] = {}
 
     def add(self, path: str, number: int) -> None:
         """Adds a piece whose file exists and is named by its number."""
-        self._numbers.setdefault(os.path.dirname(path), set()).add(number)
+        if number not in self._pieces:
+            where = os.path.dirname(path)
+            folder = self._folders.setdefault(where, _PieceFolder(where))
+            folder.numbers.add(number)
+            self._pieces[number] = path, folder
 
-    def discard(self, path: str, number: int) -> None:
+    def discard(self, number: int) -> None:
         """Removes a piece."""
-        self._numbers.get(os.path.dirname(path), set()).discard(number)
+        _, folder = self._pieces.pop(number, ("", None))
+        if folder is not None:
+            folder.numbers.discard(number)
 
-    def has(self, path: str, number: int) -> bool:
-        """Returns whether a piece is in the cache, as of the last check."""
-        folder = os.path.dirname(path)
-        numbers = self._numbers.get(folder)
-        if not numbers or number not in numbers:
-            return False
-        if time.monotonic() - self._looked_s.get(folder, -1.0) >= _LOOK_S:
-            self._look(folder, numbers)
-        return number in numbers
+    def find(self, number: int) -> str | None:
+        """Returns the path of a piece that is in the cache, as of the last check; else None."""
+        found = self._pieces.get(number)
+        if found is None:
+            return None
+        path, folder = found
+        if time.monotonic() - folder.looked_s >= _LOOK_S:
+            self._look(folder)
+        return path if number in folder.numbers else None
 
     def clear(self) -> None:
         """Removes all pieces."""
-        self._numbers.clear()
+        self._pieces.clear()
+        self._folders.clear()
 
-    def _look(self, folder: str, numbers: set[int]) -> None:
-        try:
-            changed_ns = os.stat(folder).st_mtime_ns
-            if changed_ns != self._changed_ns.get(folder):
+    def _look(self, folder: _PieceFolder) -> None:
+        there: set[int] = set()
+        with suppress(OSError):
+            changed_ns = os.stat(folder.path).st_mtime_ns
+            if changed_ns == folder.changed_ns:
+                there = folder.numbers
+            else:
                 now_ns = time.time_ns()
-                there = {int(name) for name in os.listdir(folder) if name.isdecimal()}
-                numbers &= there
+                there = {int(name) for name in os.listdir(folder.path) if name.isdecimal()}
                 settled = now_ns - changed_ns > _TICK_NS
-                self._changed_ns[folder] = changed_ns if settled else -1
-        except OSError:
-            numbers.clear()
-        self._looked_s[folder] = time.monotonic()
+                folder.changed_ns = changed_ns if settled else -1
+        for number in folder.numbers - there:
+            self.discard(number)
+        folder.looked_s = time.monotonic()

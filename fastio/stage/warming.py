@@ -53,8 +53,9 @@ _REQUEST_BYTES = 4 << 20
 _PUBLISH_S = 0.25  # between two publications, so that readers see slowly fetched blocks soon
 _OTHERS_S = 0.2  # between two checks of blocks that others fetch
 _OTHERS_DEADLINE_S = 120.0  # the longest wait for others
-# Blocks that are verified and written in parallel: enough to keep a disk busy during hashing.
-_WRITERS = 3
+_WRITERS = 3  # stretches that are written in parallel, which keeps a disk busy
+# The fewest parallel requests. With fewer, cores idle while responses begin.
+_LEAST_REQUESTS = 6
 # The largest gap between two ranges, such as a tar header, that is cheaper than another request.
 _PASSED_OVER_BYTES = 16 << 10
 
@@ -317,21 +318,26 @@ class _Warming:
         with ExitStack() as until_written:
             with self._pace.request():
                 memory = until_written.enter_context(self._buffers.take(nbytes))
-                files: dict[int, Aligned] = {}
+                pieces: dict[int, memoryview] = {}
                 for number, size in zip(stretch.numbers, stretch.sizes, strict=True):
-                    files[number] = Aligned(memory[: aligned_size(size)], size)
+                    pieces[number] = memory[: aligned_size(size)]
                     memory = memory[aligned_size(size) :]
-                self._receive(files)
+                self._receive(pieces)
+                # Checked at once, because they are still in the CPU cache.
+                files = {number: self._checked(number, each) for number, each in pieces.items()}
             with self._pace.write():
-                tried = {number: self._write(number, file) for number, file in files.items()}
-        written = {number: file for number, file in tried.items() if file is not None}
-        damaged = [number for number in tried if number not in written]
+                written = {
+                    number: self._folder.write(self._source, number, file)
+                    for number, file in files.items()
+                    if file is not None
+                }
+        damaged = [number for number in files if number not in written]
         if damaged:
             self._folder.abandon(self._source, damaged)
         with self._lock:
             self._written.update(written)
-        for number, file in written.items():
-            self._note(number, file.size, fetched=True)
+        for number, each in written.items():
+            self._note(number, each.size, fetched=True)
         self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
 
     def _publish(self, at_least: int) -> None:
@@ -345,28 +351,29 @@ class _Warming:
             self._published_s = now_s
         self._folder.publish(self._source, written, misses=False)
 
-    def _receive(self, files: Mapping[int, Aligned]) -> None:
+    def _receive(self, pieces: Mapping[int, memoryview]) -> None:
         """Fetches the bytes of blocks."""
         parts = (
-            zip(self._blocks.ranges(number), self._parts(number, file), strict=True)
-            for number, file in files.items()
+            zip(self._blocks.ranges(number), self._parts(number, memory), strict=True)
+            for number, memory in pieces.items()
         )
         receive(self._dataset.store, itertools.chain.from_iterable(parts))
 
-    def _parts(self, number: int, file: Aligned) -> list[memoryview]:
+    def _parts(self, number: int, memory: memoryview) -> list[memoryview]:
         """Returns views of the parts of a block in memory."""
         lengths = [each.length for each in self._blocks.ranges(number)]
         ends = itertools.accumulate(lengths)
-        return [file.data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        return [memory[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
-    def _write(self, number: int, file: Aligned) -> Written | None:
-        """Checks and writes a block. Returns None if it is damaged at the source."""
-        problem = self._blocks.check(number, self._parts(number, file))
+    def _checked(self, number: int, memory: memoryview) -> Aligned | list[Any] | None:
+        """Checks a block. Returns what to write, or None if it is damaged at the source."""
+        parts = self._parts(number, memory)
+        problem = self._blocks.check(number, parts)
         if problem is None:
-            return self._folder.write(self._source, number, file)
-        parts, problem = self._blocks.fetch(number)  # again: it may have been damaged on the way
+            return Aligned.of(memory, sum(part.nbytes for part in parts))
+        again, problem = self._blocks.fetch(number)  # it may have been damaged on the way
         if problem is None:
-            return self._folder.write(self._source, number, parts)
+            return again
         with self._lock:
             self._damaged.append(problem)
         return None
@@ -401,9 +408,8 @@ class _Warming:
 class Pace:
     """Adapts the number of parallel requests: enough to keep the writers busy, and not many more.
 
-    Data that has to wait for a writer is no longer in the CPU cache when it is written. So the
-    limit is lowered by one for each result that has to wait, and raised by one for each that does
-    not.
+    The limit is raised by one for each result that finds a free writer, and lowered by one for each
+    that has to wait for one, since more requests would only occupy memory and cores.
 
     Args:
         most: The largest number of parallel requests.
@@ -414,7 +420,7 @@ class Pace:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._least = min(most, 2)
+        self._least = min(most, _LEAST_REQUESTS)
         self.limit = self._least
         self._under_way = 0
         self._free_writers = _WRITERS

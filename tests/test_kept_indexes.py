@@ -127,7 +127,7 @@ def test_what_is_kept_is_an_index_for_each_file(photos: Path) -> None:
     for key, index in found.items():
         values = jpeg_index.numbers(index)
         assert len(index) * 100 < key >> 32
-        assert len(jpeg_index.points(values)) == values[6]
+        assert len(jpeg_index.points(values)) == values[jpeg_index.HEADER - 1]
 
 
 def test_files_that_changed_do_not_meet_their_old_index(

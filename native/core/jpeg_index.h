@@ -32,6 +32,9 @@ struct JpegIndex {
     std::uint64_t bytes = 0;  // from its first one to the end of the file
     std::int32_t rows = 0, columns = 0, mcu_width = 0, components = 0;
     std::uint32_t restart_interval = 0;
+    // Four bytes of the middle, the lowest first: of a million files, some two have the same size
+    // and CRC-32C.
+    std::uint32_t middle = 0;
     bool operator==(const Scan&) const = default;
 
     // MCUs from one point of a row to the next; points of a row, and of all rows.

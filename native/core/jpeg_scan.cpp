@@ -31,6 +31,13 @@ Status read_sampling(const jpeg_decompress_struct& info, BlockShape& shape) {
                  std::to_string(shape.sub_y));
 }
 
+std::uint32_t middle_of(const std::uint8_t* data, std::size_t size) {
+  std::uint32_t middle = 0;
+  for (std::size_t i = 0; i < 4 && size / 2 + i < size; ++i)
+    middle |= std::uint32_t{data[size / 2 + i]} << 8 * i;
+  return middle;
+}
+
 }  // namespace
 
 Status read_shape(const jpeg_decompress_struct& info, BlockShape& shape) {
@@ -128,6 +135,7 @@ bool JpegScan::open(const jpeg_decompress_struct& info) {
   step_ = shape_.step();
   steps_ = shape_.points_a_row();
   const JOCTET* begin = info.src->next_input_byte;
+  shape_.middle = middle_of(begin, info.src->bytes_in_buffer);
   decoder_.start(begin, begin + info.src->bytes_in_buffer);
   next_ = 0;
   use(nullptr, nullptr);

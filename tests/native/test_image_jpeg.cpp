@@ -242,6 +242,32 @@ TEST_CASE("an index of another scan is not used, and nothing is added to it") {
   }
 }
 
+TEST_CASE("an index of a file of the same size and shape is not used") {
+  std::mt19937 rng(8);
+  Bench bench;
+  JpegOptions o;
+  o.height = o.width = 400;
+  Bytes first = test::make_jpeg(o, 1), second = test::make_jpeg(o, 2);
+  const std::size_t size = std::max(first.size(), second.size());
+  for (Bytes* file : {&first, &second}) file->resize(size);  // bytes behind the end do not count
+  JpegIndex index;
+  for (int n = 0; n < 20; ++n) {
+    Crop crop(rng, 20, 30);
+    JpegIndex found;
+    crop.request.index = index.points.empty() ? nullptr : &index;
+    crop.request.found = &found;
+    REQUIRE(bench.decode(crop.task, crop.request, Codec::jpeg, first).status.ok());
+    extend(index, found);
+  }
+  REQUIRE_FALSE(index.points.empty());
+  for (int n = 0; n < 20; ++n) {
+    Crop crop(rng, 20, 30);
+    const Result expected = bench.decode(crop.task, crop.request, Codec::jpeg, second);
+    crop.request.index = &index;
+    CHECK(bench.decode(crop.task, crop.request, Codec::jpeg, second).out == expected.out);
+  }
+}
+
 TEST_CASE("a crop that begins where an index says is that of a decode from the beginning") {
   std::mt19937 rng(5);
   Bench bench;

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from fastio.cache.held import Access, HeldFolder
 from fastio.cache.index import Index, count
@@ -62,3 +66,26 @@ def test_a_reader_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
                 count(own, hits=1)
         assert time.monotonic() - begin_s < 10  # 0.1 s each would be 60
     index.close()
+
+
+def test_a_fork_waits_until_a_thread_has_opened_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite would take the locks that the thread holds for the child's own, for good."""
+    open_once, begun, opened = Index._open_once, threading.Event(), threading.Event()
+
+    def slowly(index: Index) -> None:
+        begun.set()
+        time.sleep(0.2)
+        open_once(index)
+        opened.set()
+
+    monkeypatch.setattr(Index, "_open_once", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        index = pool.submit(Index, HeldFolder.top(tmp_path, Access()))
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if opened.is_set() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        index.result().close()

@@ -123,12 +123,13 @@ class Index:
         """
         deadline_s = time.monotonic() + _BUSY_S
         while True:
-            try:
-                return self._open_once()
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline_s:
-                    raise
-            self._db.close()
+            with self._lock:  # SQLite's locks must not be held when the process forks
+                try:
+                    return self._open_once()
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error) or time.monotonic() > deadline_s:
+                        raise
+                self._db.close()
             time.sleep(random.SystemRandom().uniform(0.005, 0.05))
 
     def _open_once(self) -> None:

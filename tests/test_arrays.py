@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 import fastio
 from fastio import Loader, OptionError, SchemaError
-from tests.support import assert_same, equal
+from tests.torch_support import assert_same, equal
 
 ROWS = 37
 RANDOM = np.random.default_rng(0)

@@ -27,7 +27,8 @@ from fastio import (
 from fastio.views.mixing import CYCLE, MixOrder
 from tests.servers import http_folder
 from tests.staging_support import noise, pack_noise
-from tests.support import OwnDataset, open_loader
+from tests.support import open_loader
+from tests.torch_support import OwnDataset
 
 
 def pack_numbers(path: Path, first: int, count: int) -> Path:

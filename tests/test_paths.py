@@ -15,7 +15,8 @@ import fastio
 from fastio import ImageError, Loader
 from fastio.runtime.cores import available_cores
 from tests.pictures import oriented_jpeg, png
-from tests.support import OwnDataset, flat, import_torchvision, numbered_folder, told
+from tests.support import flat, import_torchvision, numbered_folder, told
+from tests.torch_support import OwnDataset
 
 ROWS = 24
 

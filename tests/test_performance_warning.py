@@ -15,7 +15,8 @@ from torch.utils.data import IterableDataset
 import fastio
 from fastio import Loader, PerformanceWarning
 from fastio.feed.seeds import _warn_once
-from tests.support import OwnDataset, import_torchvision, numbered_folder
+from tests.support import import_torchvision, numbered_folder
+from tests.torch_support import OwnDataset
 
 pytestmark = pytest.mark.usefixtures("warned_anew")
 

@@ -27,7 +27,8 @@ from torch.utils.data import (
 )
 
 import fastio
-from tests.support import OwnDataset, import_torchvision, numbered_folder, open_loader
+from tests.support import import_torchvision, numbered_folder, open_loader
+from tests.torch_support import OwnDataset
 
 ROWS = 20
 

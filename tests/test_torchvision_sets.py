@@ -11,7 +11,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import fastio
 from fastio import DatasetNotFound, Loader
-from tests.support import assert_same, equal, import_torchvision
+from tests.support import import_torchvision
+from tests.torch_support import assert_same, equal
 
 ROWS = 37
 

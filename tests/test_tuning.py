@@ -13,7 +13,8 @@ import torch
 
 import fastio
 from fastio.feed.tuning import ThreadTuner
-from tests.support import OwnDataset, numbered_folder
+from tests.support import numbered_folder
+from tests.torch_support import OwnDataset
 
 _BATCH = 100  # samples
 

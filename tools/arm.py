@@ -1,29 +1,42 @@
-"""Builds the native code for 64-bit ARM on another machine, and runs it in qemu's user mode.
+"""Builds fastio for 64-bit ARM on another machine, and runs it in qemu's user mode.
 
     tools/arm                          the native tests (four minutes of one core)
     tools/arm test -tc='*idct*'        the native tests that doctest's arguments select
-    tools/arm count PHOTOS             instructions per crop by function, portable and with NEON
+    tools/arm python                   the Python tests that need no torch (PYTHON_TESTS)
+    tools/arm python tests/test_x.py   the Python tests that pytest's arguments select
+    tools/arm count PHOTOS             instructions per crop by function: portable, NEON, SVE2
 
 It needs the packages g++-aarch64-linux-gnu, qemu-user and doctest-dev of Debian or Ubuntu. If one
-is missing, it names it and exits with code 3. libjpeg-turbo for ARM is downloaded from Debian's
-archive with a separate apt state in build/arm; nothing is installed. The number of instructions
-does not say how long they take: nothing here is a measurement on an ARM machine.
+is missing, it names it and exits with code 3. libjpeg-turbo and Python for ARM are downloaded from
+Debian's archive with a separate apt state in build/arm, and Python packages from PyPI; nothing is
+installed. Python must be of the version that the archive has. What is built and downloaded is kept:
+a run that was interrupted continues there. The number of instructions does not say how long they
+take: nothing here is a measurement on an ARM machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import tomllib
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "arm"
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+# Folders in BUILD, and the packages that are unpacked there.
 SYSROOT = BUILD / "sysroot"
-PACKAGES = ("libjpeg62-turbo", "libjpeg62-turbo-dev")
+JPEG_PACKAGES = ("libjpeg62-turbo", "libjpeg62-turbo-dev")
+PYTHON_ROOT = BUILD / "python"
+PYTHON_PACKAGES = (f"python{VERSION}", "libstdc++6", "libjpeg62-turbo")
+SITE = BUILD / "site"  # packages of PyPI
+TREE = BUILD / "tree"  # a copy of the checkout, with the module for ARM
 TOOLS = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "qemu-aarch64": "qemu-user",
@@ -33,11 +46,50 @@ TOOLS = {
     "dpkg-deb": "dpkg",
 }
 # qemu-user ends when the process forks while other threads run, and it cannot get mappings of its
-# own when the process can have no more.
+# own when the process has, or may have, no more.
 NOT_UNDER_QEMU = (
     "a forked child can let go of its parent's engine",
     "a cut-off file is noticed where the process can have no more mappings",
+    "a cut-off file of more pages than a process may have mappings ends nothing",
 )
+# Tests that need little or no torch: formats, packing, pixels, orders, crops, tables, tars, caches.
+# Of these, tools/arm_pytest.py skips those that need torch or a fork.
+PYTHON_TESTS = (
+    "tests/test_block_records.py",
+    "tests/test_cache_direct.py",
+    "tests/test_cache_folder.py",
+    "tests/test_cache_index.py",
+    "tests/test_cache_lost_claims.py",
+    "tests/test_cache_trust.py",
+    "tests/test_damage.py",
+    "tests/test_dataset.py",
+    "tests/test_dataset_check.py",
+    "tests/test_dataset_manifest.py",
+    "tests/test_dataset_pixels.py",
+    "tests/test_engine.py",
+    "tests/test_native_arguments.py",
+    "tests/test_order.py",
+    "tests/test_pack_blocks.py",
+    "tests/test_pack_images.py",
+    "tests/test_pack_lists.py",
+    "tests/test_pack_tables.py",
+    "tests/test_pack_writer.py",
+    "tests/test_parquet_columns.py",
+    "tests/test_plan.py",
+    "tests/test_sampling.py",
+    "tests/test_schema.py",
+    "tests/test_shard.py",
+    "tests/test_shard_order.py",
+    "tests/test_table_columns.py",
+    "tests/test_table_files.py",
+    "tests/test_tar_dataset.py",
+    "tests/test_tar_headers.py",
+    "tests/test_tar_names.py",
+    "tests/test_tar_pack.py",
+    "tests/test_tar_samples.py",
+    "tests/test_transforms.py",
+)
+LEVELS = ("portable", "neon", "sve2")
 # Not counted: this function only computes the checksum of the pixels.
 NOT_COUNTED = "pixel_sum"
 
@@ -62,15 +114,15 @@ def require_tools() -> None:
         sys.exit(3)
 
 
-def make_sysroot() -> None:
-    """Unpacks libjpeg-turbo for ARM, and copies the headers of doctest."""
-    done = SYSROOT / "done"
+def unpack(packages: Sequence[str], folder: Path) -> bool:
+    """Unpacks packages for ARM and what they depend on, once. Returns whether it did."""
+    done = folder / "done"
     if done.exists():
-        return
-    shutil.rmtree(SYSROOT, ignore_errors=True)
-    apt = BUILD / "apt"
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (apt / folder).mkdir(parents=True, exist_ok=True)
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    apt = folder / "apt"
+    for part in ("lists/partial", "cache/archives/partial"):
+        (apt / part).mkdir(parents=True, exist_ok=True)
     (apt / "status").touch()
     options = {
         "APT::Architecture": "arm64",
@@ -82,16 +134,25 @@ def make_sysroot() -> None:
     }
     command = ["apt-get", *(f"-o{name}={value}" for name, value in options.items())]
     run([*command, "update"])
-    run([*command, "install", "-y", "--no-install-recommends", "--download-only", *PACKAGES])
-    for package in PACKAGES:
-        for archive in (apt / "cache" / "archives").glob(f"{package}_*.deb"):
-            run(["dpkg-deb", "-x", archive, SYSROOT])
-    shutil.copytree("/usr/include/doctest", SYSROOT / "doctest" / "doctest")
+    run([*command, "install", "-y", "--no-install-recommends", "--download-only", *packages])
+    for archive in (apt / "cache" / "archives").glob("*.deb"):
+        run(["dpkg-deb", "-x", archive, folder])
+    shutil.rmtree(apt)
     done.touch()
+    return True
 
 
-def build(target: str) -> Path:
-    """Compiles a program for ARM, linked statically, and returns its path."""
+def make_sysroot() -> None:
+    """Unpacks libjpeg-turbo for ARM, and copies the headers of doctest."""
+    if unpack(JPEG_PACKAGES, SYSROOT):
+        shutil.copytree("/usr/include/doctest", SYSROOT / "doctest" / "doctest")
+
+
+def build(target: str, **more: str) -> Path:
+    """Compiles a program for ARM, linked statically, and returns its path.
+
+    `more` are further definitions for CMake.
+    """
     make_sysroot()
     folder = BUILD / "native"
     toolchain = BUILD / "toolchain.cmake"
@@ -111,6 +172,7 @@ def build(target: str) -> Path:
         "FASTIO_TESTS": "ON",
         "FASTIO_BENCH": "ON",
         "FASTIO_WERROR": "ON",
+        **more,
     }
     defined = [f"-D{name}={value}" for name, value in options.items()]
     run(["cmake", "-S", ROOT / "native", "-B", folder, "-G", "Ninja", *defined])
@@ -125,6 +187,62 @@ def test(arguments: Sequence[str]) -> int:
     return subprocess.run(
         ["qemu-aarch64", program, f"--test-case-exclude={left_out}", *arguments]
     ).returncode
+
+
+# --- Python ---------------------------------------------------------------------------------------
+
+
+def make_site() -> None:
+    """Downloads the packages that fastio and its tests need, for ARM, except torch."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        project = tomllib.load(file)["project"]
+    needed = [name for name in project["dependencies"] if not name.startswith("torch>")]
+    needed += ["pytest", "hypothesis"]
+    done = SITE / "done"
+    if done.exists() and done.read_text() == "\n".join(needed):
+        return
+    shutil.rmtree(SITE, ignore_errors=True)
+    # pip takes these tags as they are, and not as those of all older versions of glibc too.
+    tags = ["2014", *(f"_2_{minor}" for minor in range(17, 37))]
+    platforms = [f"--platform=manylinux{tag}_aarch64" for tag in tags]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(SITE), *platforms]
+    run([*command, f"--python-version={VERSION}", "--only-binary=:all:", *needed])
+    done.write_text("\n".join(needed))
+
+
+def make_tree() -> None:
+    """Copies the files of the checkout, and the module for ARM."""
+    nanobind = run([ROOT / ".venv/bin/python", "-m", "nanobind", "--cmake_dir"]).strip()
+    options = {"Python_EXECUTABLE": sys.executable, "nanobind_DIR": nanobind}
+    build("_native", FASTIO_MODULE="ON", NB_SUFFIX=".so", NB_SUFFIX_S=".abi3.so", **options)
+    shutil.rmtree(TREE, ignore_errors=True)
+    listed = run(["git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard"])
+    for name in listed.rstrip("\0").split("\0"):
+        if (ROOT / name).is_file():
+            (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, TREE / name)
+    (module,) = (BUILD / "native").glob("_native.*so")
+    shutil.copy2(module, TREE / "fastio")
+
+
+def make_interpreter() -> Path:
+    """Writes a script that runs Python for ARM; it is sys.executable, so that it can be started."""
+    script = BUILD / "python-arm"
+    program = PYTHON_ROOT / "usr" / "bin" / f"python{VERSION}"
+    script.write_text(f'#!/bin/sh\nexec qemu-aarch64 -L "{PYTHON_ROOT}" -0 "$0" "{program}" "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def python(arguments: Sequence[str]) -> int:
+    """Runs the Python tests that need no torch; returns pytest's exit code."""
+    unpack(PYTHON_PACKAGES, PYTHON_ROOT)
+    make_site()
+    make_tree()
+    command = [str(make_interpreter()), "-m", "pytest", "-p", "arm_pytest"]
+    command += arguments or ["-q", *PYTHON_TESTS]
+    environment = {**os.environ, "PYTHONPATH": f"{SITE}:{TREE / 'tools'}"}
+    return subprocess.run(command, cwd=TREE, env=environment).returncode
 
 
 # --- Counting -------------------------------------------------------------------------------------
@@ -171,7 +289,7 @@ def print_counts(counts: dict[str, float], most: int) -> None:
 
 
 def count(folder: Path, number: int, crops: int, most: int) -> int:
-    """Prints instructions per crop of block records and of JPEGs, portable and with NEON."""
+    """Prints instructions per crop of block records and of JPEGs, for each level."""
     photos = [
         path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in (".jpg", ".jpeg")
     ]
@@ -180,11 +298,12 @@ def count(folder: Path, number: int, crops: int, most: int) -> int:
         sys.exit(f"arm: {folder} has no subfolders with JPEG files")
     for codec in ("blocks", "jpeg"):
         totals = []
-        for level in ("portable", "neon"):
+        for level in LEVELS:
             counts = count_crops(level, codec, photos, crops)
             print_counts(counts, most)
             totals.append(sum(counts.values()))
-        print(f"{codec}: {totals[0] / totals[1]:.2f} times fewer with NEON\n")
+        for level, total in zip(LEVELS[1:], totals[1:], strict=True):
+            print(f"{codec}: {totals[0] / total:.2f} times fewer with {level}")
     return 0
 
 
@@ -194,6 +313,7 @@ def parse(arguments: Iterable[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("test", help="run the native tests; further arguments are doctest's")
+    commands.add_parser("python", help="run Python tests; further arguments are pytest's")
     counting = commands.add_parser("count", help="count the instructions per crop")
     counting.add_argument("photos", type=Path, help="folder with a folder of photos for each class")
     counting.add_argument("--number", type=int, default=10, help="number of photos (10)")
@@ -206,12 +326,12 @@ def parse(arguments: Iterable[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def main() -> int:
     known, rest = parse(sys.argv[1:])
-    if rest and known.command != "test":
+    if rest and known.command == "count":
         sys.exit(f"arm: unknown arguments {' '.join(rest)}; see tools/arm --help")
     require_tools()
     if known.command == "count":
         return count(known.photos, known.number, known.crops, known.functions)
-    return test(rest)
+    return python(rest) if known.command == "python" else test(rest)
 
 
 if __name__ == "__main__":

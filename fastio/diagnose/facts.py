@@ -24,7 +24,7 @@ class MachineFacts:
         cpu: the processor's name.
         cores: cores that this process may use, by affinity and quota.
         simd: instruction sets of the native code: "avx512" (with VBMI), "avx512bw", "avx2",
-            "neon" or "portable".
+            "sve2", "neon" or "portable".
         memory_bytes: memory of the machine, or the container's limit.
         torch: version of torch.
         device: destination of batches: "cpu", or the name of the GPU.

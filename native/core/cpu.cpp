@@ -17,7 +17,7 @@ namespace {
 
 constexpr SimdLevel kLevels[] = {
     {"portable", Simd::portable}, {"avx2", Simd::avx2}, {"avx512bw", Simd::avx512bw},
-    {"avx512", Simd::avx512},     {"neon", Simd::neon},
+    {"avx512", Simd::avx512},     {"neon", Simd::neon}, {"sve2", Simd::sve2},
 };
 
 #ifdef FASTIO_X86
@@ -55,7 +55,10 @@ Simd detect() {
 #elif defined(FASTIO_ARM64)
 
 // NEON is part of the architecture; the CRC instructions are from ARMv8.1 on.
-Simd detect() { return getauxval(AT_HWCAP) & HWCAP_CRC32 ? Simd::neon : Simd::portable; }
+Simd detect() {
+  if (!(getauxval(AT_HWCAP) & HWCAP_CRC32)) return Simd::portable;
+  return getauxval(AT_HWCAP2) & HWCAP2_SVEBITPERM ? Simd::sve2 : Simd::neon;
+}
 
 #else
 

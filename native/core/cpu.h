@@ -13,13 +13,14 @@ namespace fastio {
 
 // The features that a kernel may need, as bits. CMakeLists.txt compiles files named *_avx2.cpp,
 // *_avx512bw.cpp and *_avx512.cpp for kAvx2, kAvx512bw and kAvx512, each of which includes those
-// before it, and files named *_neon.cpp for kNeon.
+// before it, files named *_neon.cpp for kNeon, and files named *_sve2.cpp for kNeon and kBdep.
 enum Feature : unsigned {
   kAvx2 = 1,      // AVX2, BMI1, BMI2, FMA, F16C, LZCNT and POPCNT
   kPdep = 2,      // pdep and pext are not microcode: BMI2, but for AMD before Zen 3
   kAvx512bw = 4,  // AVX-512 F, BW, VL and DQ: Skylake-X, Cascade Lake
   kAvx512 = 8,    // and VBMI, VNNI and VPCLMULQDQ: Ice Lake, Zen 4
   kNeon = 16,     // 64-bit ARM with NEON and the CRC instructions
+  kBdep = 32,     // SVE2 with the bit permutations: bdep, which is ARM's pdep
 };
 
 // A set of features.
@@ -30,13 +31,14 @@ struct Simd {
   friend constexpr bool operator==(Simd, Simd) = default;
 
   // The usual sets: portable has no features.
-  static const Simd portable, avx2, avx512bw, avx512, neon;
+  static const Simd portable, avx2, avx512bw, avx512, neon, sve2;
 };
 inline constexpr Simd Simd::portable{};
 inline constexpr Simd Simd::avx2{kAvx2 | kPdep};
 inline constexpr Simd Simd::avx512bw{Simd::avx2.features | kAvx512bw};
 inline constexpr Simd Simd::avx512{Simd::avx512bw.features | kAvx512};
 inline constexpr Simd Simd::neon{kNeon};
+inline constexpr Simd Simd::sve2{Simd::neon.features | kBdep};
 
 // All features that this processor and its operating system support.
 Simd simd_best();

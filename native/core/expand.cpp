@@ -35,6 +35,7 @@ constexpr Choice<ExpandKernel*> kExpand[] = {
     {kAvx2 | kPdep, expand_avx2},
 #endif
 #ifdef FASTIO_ARM64
+    {kNeon | kBdep, expand_sve2},
     {kNeon, expand_neon},
 #endif
     {0, expand_portable}};
@@ -44,6 +45,9 @@ constexpr Choice<DcKernel*> kDcDifferences[] = {
     {kAvx512, dc_differences_avx512},
     {kAvx512bw, dc_differences_avx512bw},
     {kAvx2, dc_differences_avx2},
+#endif
+#ifdef FASTIO_ARM64
+    {kNeon, dc_differences_neon},
 #endif
     {0, dc_differences_portable}};
 

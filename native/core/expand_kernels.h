@@ -51,6 +51,8 @@ SumKernel sum_avx512;
 #endif
 #ifdef FASTIO_ARM64
 ExpandKernel expand_neon;
+ExpandKernel expand_sve2;  // needs kBdep
+DcKernel dc_differences_neon;
 SumKernel sum_neon;
 #endif
 

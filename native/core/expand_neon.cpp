@@ -6,8 +6,7 @@
 // belongs to which value. Looking up the numbers, in natural order, in the values gives the block.
 #include <arm_neon.h>
 
-#include "expand_bits.h"
-#include "expand_kernels.h"
+#include "expand_lanes.h"
 
 namespace fastio {
 namespace {
@@ -42,10 +41,6 @@ constexpr MaskBytes make_mask_bytes() {
 }
 constexpr MaskBytes kMaskBytes = make_mask_bytes();
 
-inline uint8x16x4_t load_four(const std::uint8_t* from) {
-  return {{vld1q_u8(from), vld1q_u8(from + 16), vld1q_u8(from + 32), vld1q_u8(from + 48)}};
-}
-
 // What a block's mask says.
 struct Places {
   alignas(16) std::uint8_t list[64 + 32];  // the positions with values, then kAbsent
@@ -69,33 +64,13 @@ struct Places {
   }
 };
 
-// 16 bits to 16 lanes, all ones where a bit is set.
-inline uint8x16_t lanes_of(u64 bits) {
-  static constexpr std::uint8_t kSpread[16] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
-  static constexpr std::uint8_t kEach[16] = {1, 2, 4, 8, 16, 32, 64, 128,
-                                             1, 2, 4, 8, 16, 32, 64, 128};
-  const uint8x16_t all = vreinterpretq_u8_u64(vdupq_n_u64(bits));
-  return vtstq_u8(vqtbl1q_u8(all, vld1q_u8(kSpread)), vld1q_u8(kEach));
-}
-
-// Of lanes that are -1 or 0, their sums up to, and including, each.
+// The sums of lanes up to, and including, each, modulo 256.
 inline uint8x16_t running_sums(uint8x16_t lanes) {
   const uint8x16_t zero = vdupq_n_u8(0);
   lanes = vaddq_u8(lanes, vextq_u8(zero, lanes, 15));
   lanes = vaddq_u8(lanes, vextq_u8(zero, lanes, 14));
   lanes = vaddq_u8(lanes, vextq_u8(zero, lanes, 12));
   return vaddq_u8(lanes, vextq_u8(zero, lanes, 8));
-}
-
-// The values of a block, in the order of its bits: kParts registers of 16.
-template <int kParts>
-struct Values {
-  uint8x16_t low[kParts], high[kParts];
-};
-
-// The positions of class `cls` with values of more than j bits.
-inline u64 plane_of(const Codebook& book, int cls, int j) {
-  return j < 8 ? book.has[cls][j] : book.has_wide[cls][j - 8];
 }
 
 // The values of a block as it is read, in the order of its bits: magnitudes less 1.
@@ -142,7 +117,7 @@ inline void add_planes(const Codebook& book, const std::uint8_t* bits, int cls, 
 // kWide: of a class with values wider than 8 bits, which are 16 bits throughout.
 template <int kParts, bool kWide>
 inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
-                       u64 mask, unsigned n, const Places& places, Values<kParts>& values) {
+                       u64 mask, const Places& places, Values<kParts>& values) {
   const uint8x16x4_t width_of = load_four(book.width[cls]);
   Reading<kParts> reading;
   uint8x16_t negative[kParts];
@@ -152,7 +127,7 @@ inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, 
     negative[part] = lanes_of(bits57(bits, position + 16 * part));
     reading.values.low[part] = reading.values.high[part] = vdupq_n_u8(0);
   }
-  reading.position = position + n;
+  reading.position = position + count(mask);
   const uint8x16_t one = vdupq_n_u8(1);
   add_planes<kParts, kWide ? 9 : 8>(book, bits, cls, mask, 1, one, reading.values.low, reading);
   if constexpr (kWide)
@@ -169,96 +144,96 @@ inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, 
   return reading.position;
 }
 
-template <int kParts>
-inline uint8x16_t look_up(const uint8x16_t (&table)[kParts], uint8x16_t index) {
-  if constexpr (kParts == 1)
-    return vqtbl1q_u8(table[0], index);
-  else if constexpr (kParts == 2)
-    return vqtbl2q_u8({{table[0], table[1]}}, index);
-  else if constexpr (kParts == 3)
-    return vqtbl3q_u8({{table[0], table[1], table[2]}}, index);
-  else
-    return vqtbl4q_u8({{table[0], table[1], table[2], table[3]}}, index);
-}
-
 template <int kParts, bool kWide>
 inline void store_block(const Values<kParts>& values, const Places& places,
                         const std::int16_t* quant, std::int16_t* out) {
   const uint8x16x4_t numbers = load_four(places.numbers);
   for (int i = 0; i < 64; i += 16) {
     const uint8x16_t number = vqtbl4q_u8(numbers, vld1q_u8(kZigzagInverse + i));
-    const uint8x16_t low = look_up(values.low, number);
-    int16x8_t first, second;
-    if constexpr (kWide) {
-      const uint8x16_t high = look_up(values.high, number);
-      first = vreinterpretq_s16_u8(vzip1q_u8(low, high));
-      second = vreinterpretq_s16_u8(vzip2q_u8(low, high));
-    } else {
-      first = vmovl_s8(vreinterpret_s8_u8(vget_low_u8(low)));
-      second = vmovl_high_s8(vreinterpretq_s8_u8(low));
-    }
-    vst1q_s16(out + i, vmulq_s16(first, vld1q_s16(quant + i)));
-    vst1q_s16(out + i + 8, vmulq_s16(second, vld1q_s16(quant + i + 8)));
+    store_sixteen<kParts, kWide>(values, number, quant + i, out + i);
   }
 }
 
 template <int kParts, bool kWide>
 u64 read_block(const Codebook& book, const std::uint8_t* bits, int cls, u64 position, u64 mask,
-               unsigned n, const std::int16_t* quant, std::int16_t* out) {
+               const std::int16_t* quant, std::int16_t* out) {
   const Places places(mask);
   Values<kParts> values;
-  position = read_values<kParts, kWide>(book, bits, cls, position, mask, n, places, values);
+  position = read_values<kParts, kWide>(book, bits, cls, position, mask, places, values);
   store_block<kParts, kWide>(values, places, quant, out);
   return position;
 }
 
-using BlockKernel = u64(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
-                        u64 mask, unsigned n, const std::int16_t* quant, std::int16_t* out);
+// A table of 256 bytes.
+struct WidthTables {
+  uint8x16x4_t part[4];
 
-// The bits that a block's values take.
-inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
-  const uint8x16_t all = vreinterpretq_u8_u64(vdupq_n_u64(mask));
-  const auto ones = [&](const u64* planes) {
-    return vcntq_u8(vandq_u8(all, vreinterpretq_u8_u64(vld1q_u64(planes))));
-  };
-  uint8x16_t sums = vaddq_u8(ones(has_wide), ones(has_wide + 2));
-  for (int j = 0; j < 8; j += 2) sums = vaddq_u8(sums, ones(has + j));
-  return vaddlvq_u8(sums);
+  explicit WidthTables(const std::uint8_t* bytes)
+      : part{load_four(bytes), load_four(bytes + 64), load_four(bytes + 128),
+             load_four(bytes + 192)} {}
+
+  uint8x16_t of(uint8x16_t classes) const {
+    uint8x16_t found = vqtbl4q_u8(part[0], classes);
+    found = vqtbx4q_u8(found, part[1], vsubq_u8(classes, vdupq_n_u8(64)));
+    found = vqtbx4q_u8(found, part[2], vsubq_u8(classes, vdupq_n_u8(128)));
+    return vqtbx4q_u8(found, part[3], vsubq_u8(classes, vdupq_n_u8(192)));
+  }
+};
+
+// Eight numbers to their places: `low` has 16 bits from a number's first byte on, and `next` the
+// 8 bits after them. `up`: by how much this moves the number's sign to bit 15; `down`: from there.
+inline void store_differences(uint16x8_t low, uint16x8_t next, int16x8_t up, int16x8_t down,
+                              std::int16_t* diff, int16x8_t& any) {
+  const uint16x8_t first = vshlq_u16(low, up);
+  const uint16x8_t second = vshlq_u16(next, vaddq_s16(up, vdupq_n_s16(16)));
+  const int16x8_t value = vshlq_s16(vreinterpretq_s16_u16(vorrq_u16(first, second)), down);
+  const int16x8_t escape = vshlq_s16(vdupq_n_s16(INT16_MIN), down);
+  any = vorrq_s16(any, vreinterpretq_s16_u16(vceqq_s16(value, escape)));
+  vst1q_s16(diff, value);
+}
+
+// 16 DC differences of these widths; returns the position behind them. Lanes of `any` become -1
+// where there is an escape, the lowest number of its width. They take 27 bytes at most.
+inline u64 sixteen_differences(uint8x16_t widths, const std::uint8_t* bits, u64 position,
+                               std::int16_t* diff, int16x8_t& any) {
+  const uint8x16_t ends = running_sums(widths);
+  const uint8x16_t starts =
+      vaddq_u8(vsubq_u8(ends, widths), vdupq_n_u8(static_cast<std::uint8_t>(position & 7)));
+  const std::uint8_t* const from = bits + (position >> 3);
+  const uint8x16x2_t window = {{vld1q_u8(from), vld1q_u8(from + 16)}};
+  const uint8x16_t byte = vshrq_n_u8(starts, 3);
+  const uint8x16_t first = vqtbl2q_u8(window, byte);
+  const uint8x16_t second = vqtbl2q_u8(window, vaddq_u8(byte, vdupq_n_u8(1)));
+  const uint8x16_t third = vqtbl2q_u8(window, vaddq_u8(byte, vdupq_n_u8(2)));
+  // Numbers of no bits are moved out as if they began with a byte.
+  const uint8x16_t bit = vandq_u8(vandq_u8(starts, vdupq_n_u8(7)), vtstq_u8(widths, widths));
+  const int8x16_t down = vreinterpretq_s8_u8(vsubq_u8(widths, vdupq_n_u8(16)));
+  const int8x16_t up = vsubq_s8(vnegq_s8(down), vreinterpretq_s8_u8(bit));
+  store_differences(vreinterpretq_u16_u8(vzip1q_u8(first, second)), vmovl_u8(vget_low_u8(third)),
+                    vmovl_s8(vget_low_s8(up)), vmovl_s8(vget_low_s8(down)), diff, any);
+  store_differences(vreinterpretq_u16_u8(vzip2q_u8(first, second)), vmovl_high_u8(third),
+                    vmovl_high_s8(up), vmovl_high_s8(down), diff + 8, any);
+  return position + vgetq_lane_u8(ends, 15);
 }
 
 }  // namespace
 
 std::uint64_t expand_neon(const ExpandJob& job) {
-  static constexpr BlockKernel* kKernels[2][4] = {
+  static constexpr BlockKernels kKernels = {
       {read_block<1, false>, read_block<2, false>, read_block<3, false>, read_block<4, false>},
       {read_block<1, true>, read_block<2, true>, read_block<3, true>, read_block<4, true>}};
-  // Copies, since stores to `out` might change what a reference refers to.
-  const Codebook& book = *job.book;
-  const std::uint8_t *const bits = job.bits, *const classes = job.classes;
-  const u64 wanted = job.wanted, end = job.end;
-  std::int16_t* const blocks = job.out;
-  u64 masks = 0, values = job.mask_bits;
-  for (int c = 0; c < 3; ++c) {
-    const std::int16_t* quant = job.quant->value[c];
-    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
-      const int cls = classes[i];
-      const unsigned length = book.mask_bits[cls];
-      const u64 mask = (bits64(bits, masks) & ((u64{1} << length) - 1)) << 1;
-      masks += length;
-      std::int16_t* const out = blocks + 64 * i;
-      if (!(wanted >> i & 1)) {
-        values += value_bits(mask, book.has[cls], book.has_wide[cls]);
-      } else if (!mask) {
-        for (int k = 0; k < 64; k += 8) vst1q_s16(out + k, vdupq_n_s16(0));
-      } else {
-        const unsigned n = count(mask);
-        BlockKernel* const kernel = kKernels[book.planes[cls] > 8][(n - 1) / 16];
-        values = kernel(book, bits, cls, values, mask, n, quant, out);
-      }
-      if (values > end) return values;
-    }
-  }
-  return values;
+  return expand_blocks(job, kKernels, [](u64 mask) { return (count(mask) - 1) / 16; });
+}
+
+u64 dc_differences_neon(const Codebook& book, const std::uint8_t* classes, int n,
+                        const std::uint8_t* bits, u64 position, std::int16_t* diff, bool& escapes) {
+  const WidthTables widths(book.dc_bits);
+  int16x8_t any = vdupq_n_s16(0);
+  int i = 0;
+  for (; i + 16 <= n; i += 16)
+    position = sixteen_differences(widths.of(vld1q_u8(classes + i)), bits, position, diff + i, any);
+  escapes |= vmaxvq_u16(vreinterpretq_u16_s16(any)) != 0;
+  return dc_differences_portable(book, classes + i, n - i, bits, position, diff + i, escapes);
 }
 
 void sum_neon(std::int16_t* dc, std::int32_t n, std::uint16_t start) {

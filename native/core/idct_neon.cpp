@@ -1,5 +1,6 @@
 // A block at a time: a register holds a row of eight coefficients, and products by a weight widen
-// to 32 bits in two halves.
+// to 32 bits in two halves. Most blocks have values in their first rows and columns alone: sums of
+// size 8 leave out rows that are zero, and in the columns' pass the last four columns.
 #include <arm_neon.h>
 
 #include "idct_kernels.h"
@@ -23,6 +24,14 @@ inline Sums times(int16x8_t x, std::int16_t weight) {
 
 inline Sums add_times(Sums sums, int16x8_t x, std::int16_t weight) {
   return {vmlal_n_s16(sums.low, vget_low_s16(x), weight), vmlal_high_n_s16(sums.high, x, weight)};
+}
+
+// Four vectors, as the columns' pass has where the last four columns are zero.
+inline int32x4_t add(int32x4_t a, int32x4_t b) { return vaddq_s32(a, b); }
+inline int32x4_t subtract(int32x4_t a, int32x4_t b) { return vsubq_s32(a, b); }
+inline int32x4_t scaled13(int16x4_t x) { return vshll_n_s16(x, 13); }
+inline Sums scaled13(int16x8_t x) {
+  return {vshll_n_s16(vget_low_s16(x), 13), vshll_high_n_s16(x, 13)};
 }
 
 // Of coefficients k and k + 4.
@@ -50,6 +59,12 @@ inline Sums times(int16x8_t x, const Weights8& weights) {
 }
 
 template <std::int16_t kWeight>
+inline int32x4_t times(int16x4_t x, const Weights8& weights) {
+  constexpr int kLane = lane_of(kWeight);
+  return vmull_laneq_s16(x, kLane < 8 ? weights.first : weights.second, kLane % 8);
+}
+
+template <std::int16_t kWeight>
 inline Sums add_times(Sums sums, int16x8_t x, const Weights8& weights) {
   constexpr int kLane = lane_of(kWeight);
   const int16x8_t w = kLane < 8 ? weights.first : weights.second;
@@ -57,13 +72,19 @@ inline Sums add_times(Sums sums, int16x8_t x, const Weights8& weights) {
           vmlal_high_laneq_s16(sums.high, x, w, kLane % 8)};
 }
 
-// Outputs k and 7 - k.
-template <int k>
-inline void combine8(Sums even, const int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
-  const Sums one = times<kIdct8Odd15[k].low>(x[1], weights);
-  const Sums two = add_times<kIdct8Odd15[k].high>(one, x[5], weights);
-  const Sums three = add_times<kIdct8Odd37[k].low>(two, x[3], weights);
-  const Sums odd = add_times<kIdct8Odd37[k].high>(three, x[7], weights);
+template <std::int16_t kWeight>
+inline int32x4_t add_times(int32x4_t sums, int16x4_t x, const Weights8& weights) {
+  constexpr int kLane = lane_of(kWeight);
+  return vmlal_laneq_s16(sums, x, kLane < 8 ? weights.first : weights.second, kLane % 8);
+}
+
+// Outputs k and 7 - k, of kRows coefficients.
+template <int k, int kRows, typename Row, typename Out>
+inline void combine8(Out even, const Row* x, const Weights8& weights, Out (&out)[8]) {
+  Out odd = times<kIdct8Odd15[k].low>(x[1], weights);
+  if constexpr (kRows > 4) odd = add_times<kIdct8Odd15[k].high>(odd, x[5], weights);
+  odd = add_times<kIdct8Odd37[k].low>(odd, x[3], weights);
+  if constexpr (kRows > 4) odd = add_times<kIdct8Odd37[k].high>(odd, x[7], weights);
   out[k] = add(even, odd);
   out[7 - k] = subtract(even, odd);
 }
@@ -80,23 +101,31 @@ inline Sums biased(Sums sums) {
   const int32x4_t bias = vdupq_n_s32(kBias);
   return add(sums, {bias, bias});
 }
-
 template <std::int32_t kBias>
-inline void transform8(const int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
+inline int32x4_t biased(int32x4_t sums) {
+  static_assert(kBias == 0);
+  return sums;
+}
+
+// Size 8, of the first kRows coefficients, 4 or 8: those after them are zero.
+template <std::int32_t kBias, int kRows, typename Row, typename Out>
+inline void transform8(const Row* x, const Weights8& weights, Out (&out)[8]) {
   static_assert(kIdct8Even04[0].low == 8192 && kIdct8Even04[0].high == 8192 &&
                 kIdct8Even04[1].low == 8192 && kIdct8Even04[1].high == -8192);
-  const Sums first =
-      biased<kBias>({vshll_n_s16(vget_low_s16(x[0]), 13), vshll_high_n_s16(x[0], 13)});
-  const Sums fourth = {vshll_n_s16(vget_low_s16(x[4]), 13), vshll_high_n_s16(x[4], 13)};
-  const Sums t0 = add(first, fourth), t1 = subtract(first, fourth);
-  const Sums t2 =
-      add_times<kIdct8Even26[0].high>(times<kIdct8Even26[0].low>(x[2], weights), x[6], weights);
-  const Sums t3 =
-      add_times<kIdct8Even26[1].high>(times<kIdct8Even26[1].low>(x[2], weights), x[6], weights);
-  combine8<0>(add(t0, t2), x, weights, out);
-  combine8<1>(add(t1, t3), x, weights, out);
-  combine8<2>(subtract(t1, t3), x, weights, out);
-  combine8<3>(subtract(t0, t2), x, weights, out);
+  Out t0 = biased<kBias>(scaled13(x[0])), t1 = t0;
+  Out t2 = times<kIdct8Even26[0].low>(x[2], weights);
+  Out t3 = times<kIdct8Even26[1].low>(x[2], weights);
+  if constexpr (kRows > 4) {
+    const Out fourth = scaled13(x[4]);
+    t1 = subtract(t0, fourth);
+    t0 = add(t0, fourth);
+    t2 = add_times<kIdct8Even26[0].high>(t2, x[6], weights);
+    t3 = add_times<kIdct8Even26[1].high>(t3, x[6], weights);
+  }
+  combine8<0, kRows>(add(t0, t2), x, weights, out);
+  combine8<1, kRows>(add(t1, t3), x, weights, out);
+  combine8<2, kRows>(subtract(t1, t3), x, weights, out);
+  combine8<3, kRows>(subtract(t0, t2), x, weights, out);
 }
 
 template <std::int32_t kBias>
@@ -218,10 +247,46 @@ inline void row2(int16x8_t x, std::uint8_t* out) {
   out[1] = sample2(even - odd);
 }
 
-inline bool is_dc_alone(const int16x8_t (&x)[8]) {
-  int16x8_t any = vsetq_lane_s16(0, x[0], 0);
-  for (int k = 1; k < 8; ++k) any = vorrq_s16(any, x[k]);
-  return vmaxvq_u32(vreinterpretq_u32_s16(any)) == 0;
+// Size 8 of a block whose last four columns are zero, and all rows after the first kRows.
+template <int kRows>
+inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
+  int16x4_t columns[kRows];
+  for (int k = 0; k < kRows; ++k) columns[k] = vget_low_s16(x[k]);
+  int32x4_t sums[8];
+  transform8<0, kRows>(columns, weights, sums);
+  int16x8_t row[4];  // k and k + 4
+  for (int k = 0; k < 4; ++k)
+    row[k] = vrshrn_high_n_s32(vrshrn_n_s32(sums[k], kIdct8.columns), sums[k + 4], kIdct8.columns);
+  const int32x4_t even[2] = {dwords(vtrn1q_s16(row[0], row[1])),
+                             dwords(vtrn1q_s16(row[2], row[3]))};
+  const int32x4_t odd[2] = {dwords(vtrn2q_s16(row[0], row[1])), dwords(vtrn2q_s16(row[2], row[3]))};
+  const int16x8_t across[4] = {vreinterpretq_s16_s32(vtrn1q_s32(even[0], even[1])),
+                               vreinterpretq_s16_s32(vtrn1q_s32(odd[0], odd[1])),
+                               vreinterpretq_s16_s32(vtrn2q_s32(even[0], even[1])),
+                               vreinterpretq_s16_s32(vtrn2q_s32(odd[0], odd[1]))};
+  transform8<idct_bias_rows(kIdct8), 4>(across, weights, out);
+}
+
+// Size 8 of a block whose rows after the first kRows are zero.
+template <int kRows>
+inline void transform_all(int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
+  transform8<0, kRows>(x, weights, out);
+  for (int k = 0; k < 8; ++k) x[k] = narrow<kIdct8.columns>(out[k]);
+  transpose(x);
+  transform8<idct_bias_rows(kIdct8), 8>(x, weights, out);
+}
+
+// Whether columns 0 to 3, and 4 to 7, have values.
+struct Halves {
+  std::uint64_t low, high;
+
+  explicit Halves(int16x8_t any)
+      : low(vgetq_lane_u64(vreinterpretq_u64_s16(any), 0)),
+        high(vgetq_lane_u64(vreinterpretq_u64_s16(any), 1)) {}
+};
+
+inline int16x8_t any_of(int16x8_t a, int16x8_t b, int16x8_t c, int16x8_t d) {
+  return vorrq_s16(vorrq_s16(a, b), vorrq_s16(c, d));
 }
 
 // Size 8 of a block of one coefficient, which the columns' pass makes four times as large.
@@ -241,14 +306,22 @@ void idct8_neon(const std::int16_t* blocks, int count, std::uint8_t* out, std::p
     int16x8_t x[8];
     Sums sums[8];
     load_rows(blocks, x);
-    if (is_dc_alone(x)) {
+    const int16x8_t last_rows = any_of(x[4], x[5], x[6], x[7]);
+    const int16x8_t but_dc = any_of(vsetq_lane_s16(0, x[0], 0), x[1], x[2], x[3]);
+    const Halves any(vorrq_s16(but_dc, last_rows)), last(last_rows);
+    if (any.high) {
+      if (last.low | last.high)
+        transform_all<8>(x, weights, sums);
+      else
+        transform_all<4>(x, weights, sums);
+    } else if (last.low) {
+      transform_low<8>(x, weights, sums);
+    } else if (any.low) {
+      transform_low<4>(x, weights, sums);
+    } else {
       store_flat(blocks[0], out, stride);
       continue;
     }
-    transform8<0>(x, weights, sums);
-    for (int k = 0; k < 8; ++k) x[k] = narrow<kIdct8.columns>(sums[k]);
-    transpose(x);
-    transform8<idct_bias_rows(kIdct8)>(x, weights, sums);
     store_rows(sums, out, stride);
   }
 }

@@ -23,7 +23,8 @@ inline int random_int(std::mt19937& rng, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(rng);
 }
 
-constexpr Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw, Simd::avx512, Simd::neon};
+constexpr Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512bw,
+                            Simd::avx512,   Simd::neon, Simd::sve2};
 
 class ForcedSimd {
  public:

@@ -214,7 +214,7 @@ TEST_CASE("regions are cut out of the whole planes, whatever their place, size a
     const Sample s(test::random_picture(rng, 90, 500), rng());
     const JpegCoefficients in = unpacked(*s.book, s.record);
     for (int i = 0; i < 40; ++i) {
-      const ForcedSimd forced(test::kLevels[rng() % 5]);
+      const ForcedSimd forced(test::kLevels[rng() % std::size(test::kLevels)]);
       const PlaneRegion region =
           random_region(rng, in.shape, 1 << random_int(rng, 0, 3), 1 << random_int(rng, 0, 3));
       std::vector<Plane> planes;

@@ -1,0 +1,118 @@
+// What expansion with NEON and with SVE2 has in common.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "expand_bits.h"
+#include "expand_kernels.h"
+
+namespace fastio {
+namespace {
+
+// Everything here is in an unnamed namespace: see CMakeLists.txt.
+
+inline uint8x16x4_t load_four(const std::uint8_t* from) {
+  return {{vld1q_u8(from), vld1q_u8(from + 16), vld1q_u8(from + 32), vld1q_u8(from + 48)}};
+}
+
+// 16 bits to 16 lanes, all ones where a bit is set.
+inline uint8x16_t lanes_of(u64 bits) {
+  static constexpr std::uint8_t kSpread[16] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  static constexpr std::uint8_t kEach[16] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                             1, 2, 4, 8, 16, 32, 64, 128};
+  const uint8x16_t all = vreinterpretq_u8_u64(vdupq_n_u64(bits));
+  return vtstq_u8(vqtbl1q_u8(all, vld1q_u8(kSpread)), vld1q_u8(kEach));
+}
+
+// The values of a block as bytes, 16 in each of kParts registers.
+template <int kParts>
+struct Values {
+  uint8x16_t low[kParts], high[kParts];
+};
+
+// The positions of class `cls` with values of more than j bits.
+inline u64 plane_of(const Codebook& book, int cls, int j) {
+  return j < 8 ? book.has[cls][j] : book.has_wide[cls][j - 8];
+}
+
+template <int kParts>
+inline uint8x16_t look_up(const uint8x16_t (&table)[kParts], uint8x16_t index) {
+  if constexpr (kParts == 1)
+    return vqtbl1q_u8(table[0], index);
+  else if constexpr (kParts == 2)
+    return vqtbl2q_u8({{table[0], table[1]}}, index);
+  else if constexpr (kParts == 3)
+    return vqtbl3q_u8({{table[0], table[1], table[2]}}, index);
+  else
+    return vqtbl4q_u8({{table[0], table[1], table[2], table[3]}}, index);
+}
+
+// Stores 16 coefficients, the values of these numbers: 0 where a number is out of range.
+template <int kParts, bool kWide>
+inline void store_sixteen(const Values<kParts>& values, uint8x16_t number,
+                          const std::int16_t* quant, std::int16_t* out) {
+  const uint8x16_t low = look_up(values.low, number);
+  int16x8_t first, second;
+  if constexpr (kWide) {
+    const uint8x16_t high = look_up(values.high, number);
+    first = vreinterpretq_s16_u8(vzip1q_u8(low, high));
+    second = vreinterpretq_s16_u8(vzip2q_u8(low, high));
+  } else {
+    first = vmovl_s8(vreinterpret_s8_u8(vget_low_u8(low)));
+    second = vmovl_high_s8(vreinterpretq_s8_u8(low));
+  }
+  vst1q_s16(out, vmulq_s16(first, vld1q_s16(quant)));
+  vst1q_s16(out + 8, vmulq_s16(second, vld1q_s16(quant + 8)));
+}
+
+// The bits that a block's values take.
+inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
+  const uint8x16_t all = vreinterpretq_u8_u64(vdupq_n_u64(mask));
+  const auto ones = [&](const u64* planes) {
+    return vcntq_u8(vandq_u8(all, vreinterpretq_u8_u64(vld1q_u64(planes))));
+  };
+  uint8x16_t sums = vaddq_u8(ones(has_wide), ones(has_wide + 2));
+  for (int j = 0; j < 8; j += 2) sums = vaddq_u8(sums, ones(has + j));
+  return vaddlvq_u8(sums);
+}
+
+// Writes a block of at least one value, and returns the position behind its values.
+using BlockKernel = u64(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
+                        u64 mask, const std::int16_t* quant, std::int16_t* out);
+// Of classes with values of at most 8 bits, and of others; each of 1 to 4 registers.
+using BlockKernels = BlockKernel* [2][4];
+
+// registers_of: one less than the number of registers that the values of a mask take.
+template <typename RegistersOf>
+inline u64 expand_blocks(const ExpandJob& job, const BlockKernels& kernels,
+                         RegistersOf registers_of) {
+  // Copies, since stores to `out` might change what a reference refers to.
+  const Codebook& book = *job.book;
+  const std::uint8_t *const bits = job.bits, *const classes = job.classes;
+  const u64 wanted = job.wanted, end = job.end;
+  std::int16_t* const blocks = job.out;
+  u64 masks = 0, values = job.mask_bits;
+  for (int c = 0; c < 3; ++c) {
+    const std::int16_t* quant = job.quant->value[c];
+    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
+      const int cls = classes[i];
+      const unsigned length = book.mask_bits[cls];
+      const u64 mask = (bits64(bits, masks) & ((u64{1} << length) - 1)) << 1;
+      masks += length;
+      std::int16_t* const out = blocks + 64 * i;
+      if (!(wanted >> i & 1)) {
+        values += value_bits(mask, book.has[cls], book.has_wide[cls]);
+      } else if (!mask) {
+        for (int k = 0; k < 64; k += 8) vst1q_s16(out + k, vdupq_n_s16(0));
+      } else {
+        BlockKernel* const kernel = kernels[book.planes[cls] > 8][registers_of(mask)];
+        values = kernel(book, bits, cls, values, mask, quant, out);
+      }
+      if (values > end) return values;
+    }
+  }
+  return values;
+}
+
+}  // namespace
+}  // namespace fastio

@@ -46,11 +46,10 @@ TOOLS = {
     "dpkg-deb": "dpkg",
 }
 # qemu-user ends when the process forks while other threads run, and it cannot get mappings of its
-# own when the process has, or may have, no more.
+# own when the process can have no more.
 NOT_UNDER_QEMU = (
     "a forked child can let go of its parent's engine",
     "a cut-off file is noticed where the process can have no more mappings",
-    "a cut-off file of more pages than a process may have mappings ends nothing",
 )
 # Tests that need little or no torch: formats, packing, pixels, orders, crops, tables, tars, caches.
 # Of these, tools/arm_pytest.py skips those that need torch or a fork.

@@ -7,11 +7,11 @@
     tools/arm count PHOTOS             instructions per crop by function: portable, NEON, SVE2
 
 It needs the packages g++-aarch64-linux-gnu, qemu-user and doctest-dev of Debian or Ubuntu. If one
-is missing, it names it and exits with code 3. libjpeg-turbo and Python for ARM are downloaded from
-Debian's archive with a separate apt state in build/arm, and Python packages from PyPI; nothing is
-installed. Python must be of the version that the archive has. What is built and downloaded is kept:
-a run that was interrupted continues there. The number of instructions does not say how long they
-take: nothing here is a measurement on an ARM machine.
+is missing, tools/arm names it and exits with code 3. libjpeg-turbo and Python for ARM are
+downloaded from Debian's archive with a separate apt state in build/arm, and Python packages from
+PyPI; nothing is installed. Python must be of the version that the archive has. What is built and
+downloaded is kept: a run that was interrupted continues there. The number of instructions does not
+say how long they take: nothing here is a measurement on an ARM machine.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def make_site() -> None:
     if done.exists() and done.read_text() == "\n".join(needed):
         return
     shutil.rmtree(SITE, ignore_errors=True)
-    # pip takes these tags as they are, and not as those of all older versions of glibc too.
+    # A tag does not imply those of older versions of glibc here, so that all are listed.
     tags = ["2014", *(f"_2_{minor}" for minor in range(17, 37))]
     platforms = [f"--platform=manylinux{tag}_aarch64" for tag in tags]
     command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(SITE), *platforms]
@@ -225,7 +225,7 @@ def make_tree() -> None:
 
 
 def make_interpreter() -> Path:
-    """Writes a script that runs Python for ARM; it is sys.executable, so that it can be started."""
+    """Writes a script that runs Python for ARM. It becomes sys.executable, which tests start."""
     script = BUILD / "python-arm"
     program = PYTHON_ROOT / "usr" / "bin" / f"python{VERSION}"
     script.write_text(f'#!/bin/sh\nexec qemu-aarch64 -L "{PYTHON_ROOT}" -0 "$0" "{program}" "$@"\n')

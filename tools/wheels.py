@@ -224,7 +224,7 @@ def build_packages() -> Path:
     return folder
 
 
-# auditwheel reads wheels of any machine, but its command line knows the tags of this machine alone.
+# auditwheel reads wheels of any machine, but its command line accepts only tags of this machine.
 _AUDITWHEEL = """
 import platform, sys
 machine = sys.argv.pop(1)

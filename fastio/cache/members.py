@@ -74,7 +74,7 @@ class Member:
     def forget(self) -> None:
         """Closes the descriptor in a forked child, because the membership belongs to the parent."""
         if self._descriptor >= 0:
-            with suppress(OSError):  # a thread of the parent may have been in `leave`
+            with suppress(OSError):  # a thread of the parent may have closed it
                 os.close(self._descriptor)
             self._descriptor = -1
 

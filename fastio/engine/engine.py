@@ -146,7 +146,7 @@ class Engine:
         return stream
 
     def end_epoch(self) -> None:
-        """Keeps what is known of the dataset's JPEGs after an epoch. Called by `BatchStream`."""
+        """Stores the new indexes of the dataset's JPEGs after an epoch. Called by `BatchStream`."""
         self._indexes.save()
 
     def start_stage(self) -> None:

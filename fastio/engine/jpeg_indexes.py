@@ -2,11 +2,12 @@
 
 An index says where parts of a JPEG begin (docs/format.md). The native engine makes indexes while it
 decodes, and finds them by the size and the CRC-32C of the bytes that it has read: a file that was
-changed never meets the index of its old bytes.
+changed is never decoded with the index of its old bytes.
 
-All indexes of a dataset are pieces of one source of the cache. They are thus counted against its
-budget, compared with their hashes, listed by `fastio cache status` and deleted by `clear`. Each
-save adds a piece with what is new. When there are many pieces, a save replaces all of them by one.
+All indexes of a dataset are pieces of one source of the cache. They therefore count against its
+budget, are checked against their hashes, and are listed by `fastio cache status` and deleted by
+`fastio cache clear`. Each save adds a piece with what is new. When there are many pieces, a save
+replaces all of them by one.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from fastio.packed.rows import Rows
 from fastio.runtime.threads import PATIENCE_S, DaemonPool
 
 _LEAST_BYTES = 64 << 10  # fewer are not worth a piece: those of about 7 MB of photos
-_AT_ONCE_BYTES = 4 << 20  # are loaded before the first batch; more, while batches are decoded
+_AT_ONCE_BYTES = 4 << 20  # at most this is loaded before the first batch, or else meanwhile
 _MOST_PIECES = 8
-_TRIES = 100  # numbers of pieces that other processes store at the same time
+_TRIES = 100  # piece numbers to try: other processes may claim the same ones
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 
@@ -38,7 +39,7 @@ class KeptIndexes:
     """The indexes of a dataset's JPEG files, in a cache. Used by one thread at a time.
 
     Args:
-        dataset: The dataset. Only if its images are local files are indexes kept.
+        dataset: The dataset. Indexes are kept only if its images are local files.
         cache: The cache; None for the one in the user's cache folder.
     """
 
@@ -70,7 +71,7 @@ class KeptIndexes:
             self._submit(partial(self._save, self._native))
 
     def close(self) -> None:
-        """Stores what is new, and waits for that for a bounded time. Idempotent."""
+        """Stores what is new, and waits up to PATIENCE_S for that. Idempotent."""
         self.save()
         self.end(PATIENCE_S)
 
@@ -89,7 +90,7 @@ class KeptIndexes:
     def _opened(self) -> Iterator[tuple[CacheFolder, Source]]:
         """Opens the cache and registers the source. Errors in the block are warnings.
 
-        Nothing is said of a folder that this user cannot write to.
+        A folder that this user cannot write to causes no warning.
         """
         try:
             folder = self._cache.folder()
@@ -103,7 +104,7 @@ class KeptIndexes:
                 self._cache.close()
 
     def _load(self, native: _native.Engine, most_bytes: int = sys.maxsize) -> None:
-        """Loads the pieces that are not known, if they have at most so many bytes."""
+        """Loads the pieces that are not known, unless they exceed `most_bytes` in all."""
         if not is_cache(self._cache.path):
             return
         with self._opened() as (folder, source):

@@ -129,7 +129,7 @@ def is_tensor(value: Any) -> bool:
 def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
     """Returns the Arrow columns of a shard, in the order of `Schema.arrow_schema`.
 
-    Image fields have a column of indexes if `indexed_fields` says so.
+    An image field has a column of indexes if `indexed_fields` returns its name.
     """
     layout = schema.record_layout
     records = None if layout is None else np.zeros(len(rows), layout.dtype)
@@ -150,7 +150,7 @@ def record_array(records: NDArray[Any]) -> pa.Array:
 
 
 def indexed_fields(schema: Schema, rows: Sequence[Row]) -> list[str]:
-    """Returns the image fields of which a row has an index, and which get a column of them."""
+    """Returns the image fields that get a column of indexes: those with an index in any row."""
     return [
         name
         for number, (name, field) in enumerate(schema.fields.items())

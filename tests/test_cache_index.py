@@ -71,7 +71,7 @@ def test_a_reader_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
 def test_a_fork_waits_until_a_thread_has_opened_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite would take the locks that the thread holds for the child's own, for good."""
+    """Otherwise SQLite in the child takes the thread's locks for its own, and never frees them."""
     open_once, begun, opened = Index._open_once, threading.Event(), threading.Event()
 
     def slowly(index: Index) -> None:

@@ -96,11 +96,11 @@ def pillow_pixels(dataset: FolderDataset, row: int) -> np.ndarray[Any, Any]:
 
 
 def assert_near_pillow(found: np.ndarray[Any, Any], expected: Any, path: str | Path) -> None:
-    """A resized crop is Pillow's, but for what each of the two rounds.
+    """A resized crop is close to Pillow's; both round.
 
     Progressive files are resized as pixels, as Pillow does it. The others are resized before their
-    colours are converted, and colours out of range are cut off after it: that differs most in these
-    pictures, which have edges at full contrast in every channel by itself.
+    colours are converted, and colours out of range are clipped afterwards. That differs most in
+    these pictures, because each of their channels has edges at full contrast.
     """
     difference = np.abs(found - expected.astype(int))
     progressive, gray = Path(path).name.startswith("1-"), "gray" in Path(path).name

@@ -1,4 +1,4 @@
-"""The indexes of packed JPEGs: crops begin where they say, and nothing depends on them."""
+"""The indexes of packed JPEGs: decoding begins where they say, and is right without them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def photos(originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a user's cache folder of its own, in which little is worth a piece."""
+    """A folder of photos, and an empty cache folder of the user. Even few indexes are stored."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(jpeg_indexes, "_LEAST_BYTES", 1)
     return Path(shutil.copytree(originals, tmp_path / "photos"))

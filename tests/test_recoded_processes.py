@@ -131,7 +131,7 @@ loader = fastio.Loader(sys.argv[1], 4, transforms=[fastio.CenterCrop(8)], cache=
 batches = iter(loader)
 next(batches)
 """
-    # An interpreter of its own: what is about is how it unloads modules.
+    # A new interpreter: the test is about what happens when it unloads modules.
     command = [sys.executable, "-c", code, folder, tmp_path / "cache"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -253,7 +253,7 @@ ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) 
   return {static_cast<const std::uint8_t*>(array.data()), array.nbytes(), planar};
 }
 
-// Of each row: where the index of its JPEG lies, as a number of a file, an offset and a length.
+// Where the index of each row's JPEG lies: the files; and of each row a file, offset and length.
 using IndexArguments = std::tuple<std::vector<const SharedMapping*>, Vector<std::int32_t>,
                                   Vector<std::int64_t>, Vector<std::int64_t>>;
 

@@ -74,7 +74,7 @@ class Engine {
 
   ImageTotals counters() const { return shared_->counters.sum(); }
 
-  // Of the JPEGs that its threads have decoded. Not for a forked child.
+  // The indexes of JPEGs that the threads have decoded. Not to be used in a forked child.
   JpegIndexes& indexes() const { return shared_->indexes; }
 
  private:

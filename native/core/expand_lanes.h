@@ -15,7 +15,7 @@ inline uint8x16x4_t load_four(const std::uint8_t* from) {
   return {{vld1q_u8(from), vld1q_u8(from + 16), vld1q_u8(from + 32), vld1q_u8(from + 48)}};
 }
 
-// 16 bits to 16 lanes, all ones where a bit is set.
+// Expands 16 bits to 16 lanes: all ones where a bit is set.
 inline uint8x16_t lanes_of(u64 bits) {
   static constexpr std::uint8_t kSpread[16] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
   static constexpr std::uint8_t kEach[16] = {1, 2, 4, 8, 16, 32, 64, 128,
@@ -47,7 +47,7 @@ inline uint8x16_t look_up(const uint8x16_t (&table)[kParts], uint8x16_t index) {
     return vqtbl4q_u8({{table[0], table[1], table[2], table[3]}}, index);
 }
 
-// Stores 16 coefficients, the values of these numbers: 0 where a number is out of range.
+// Stores 16 coefficients: the values with these numbers, and 0 where a number is out of range.
 template <int kParts, bool kWide>
 inline void store_sixteen(const Values<kParts>& values, uint8x16_t number,
                           const std::int16_t* quant, std::int16_t* out) {

@@ -64,7 +64,7 @@ struct Places {
   }
 };
 
-// The sums of lanes up to, and including, each, modulo 256.
+// Prefix sums: each lane becomes the sum of all lanes up to it, modulo 256.
 inline uint8x16_t running_sums(uint8x16_t lanes) {
   const uint8x16_t zero = vdupq_n_u8(0);
   lanes = vaddq_u8(lanes, vextq_u8(zero, lanes, 15));
@@ -180,8 +180,8 @@ struct WidthTables {
   }
 };
 
-// Eight numbers to their places: `low` has 16 bits from a number's first byte on, and `next` the
-// 8 bits after them. `up`: by how much this moves the number's sign to bit 15; `down`: from there.
+// Extracts eight numbers: `low` has 16 bits from a number's first byte on, and `next` the 8 bits
+// after them. `up`: the shift that moves the number's sign to bit 15; `down`: the shift from there.
 inline void store_differences(uint16x8_t low, uint16x8_t next, int16x8_t up, int16x8_t down,
                               std::int16_t* diff, int16x8_t& any) {
   const uint16x8_t first = vshlq_u16(low, up);
@@ -192,8 +192,8 @@ inline void store_differences(uint16x8_t low, uint16x8_t next, int16x8_t up, int
   vst1q_s16(diff, value);
 }
 
-// 16 DC differences of these widths; returns the position behind them. Lanes of `any` become -1
-// where there is an escape, the lowest number of its width. They take 27 bytes at most.
+// Reads 16 DC differences of these widths; returns the position behind them. They take at most 27
+// bytes. Lanes of `any` become -1 where there is an escape: the lowest number of its width.
 inline u64 sixteen_differences(uint8x16_t widths, const std::uint8_t* bits, u64 position,
                                std::int16_t* diff, int16x8_t& any) {
   const uint8x16_t ends = running_sums(widths);
@@ -205,7 +205,7 @@ inline u64 sixteen_differences(uint8x16_t widths, const std::uint8_t* bits, u64 
   const uint8x16_t first = vqtbl2q_u8(window, byte);
   const uint8x16_t second = vqtbl2q_u8(window, vaddq_u8(byte, vdupq_n_u8(1)));
   const uint8x16_t third = vqtbl2q_u8(window, vaddq_u8(byte, vdupq_n_u8(2)));
-  // Numbers of no bits are moved out as if they began with a byte.
+  // Numbers of no bits are shifted out as if they began at the start of a byte.
   const uint8x16_t bit = vandq_u8(vandq_u8(starts, vdupq_n_u8(7)), vtstq_u8(widths, widths));
   const int8x16_t down = vreinterpretq_s8_u8(vsubq_u8(widths, vdupq_n_u8(16)));
   const int8x16_t up = vsubq_s8(vnegq_s8(down), vreinterpretq_s8_u8(bit));

@@ -1,5 +1,5 @@
-// SVE2 has pdep, as bdep. The bits of a plane are put to their positions in a scalar register, and
-// from there to 16 lanes a time, whatever the length of the vectors.
+// SVE2 has pdep under the name bdep. It moves the bits of a plane to their positions in a 64-bit
+// word, which is then expanded to lanes, 16 at a time, whatever the length of the vectors.
 #include <arm_sve.h>
 
 #include "expand_lanes.h"
@@ -25,7 +25,7 @@ struct Spread {
     for (int part = 1; part < kParts; ++part) from[part] = vaddq_u8(from[part - 1], vdupq_n_u8(2));
   }
 
-  // Of register `part`: all ones where a bit is set.
+  // Returns register `part`: all ones where a bit is set.
   uint8x16_t lanes(u64 bits, int part) const {
     return vtstq_u8(vqtbl1q_u8(vreinterpretq_u8_u64(vdupq_n_u64(bits)), from[part]), each);
   }

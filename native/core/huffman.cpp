@@ -142,8 +142,9 @@ void ScanDecoder::start(const std::uint8_t* begin, const std::uint8_t* end) {
   note_safe();
 }
 
-// Moves what is left to the window's front and fills it up, less the stuffed zeros. Bytes that are
-// in `bits` as a whole are read again, and one of which bits are left stays: tell() looks for it.
+// Moves what is left to the front of the window, and fills the rest without the stuffed zeros.
+// Whole bytes in `bits` are read again, and a byte that is partly consumed stays in the window, as
+// tell() computes the position from it.
 void ScanDecoder::fill_window() {
   const std::ptrdiff_t left = bits_.count % 8;
   bits_.next -= bits_.count / 8;
@@ -290,7 +291,7 @@ template <bool kStore>
 }
 #endif
 
-// Zeros for MCUs [begin, end).
+// Writes zeros for MCUs [begin, end).
 void ScanDecoder::clear(const McuLayout& layout, std::int32_t begin, std::int32_t end,
                         const McuOutput& out) {
   for (int j = 0; j < layout.blocks; ++j)

@@ -2,9 +2,9 @@
 // takes most of its time, and all of it for the pixels that a crop does not want.
 //
 // One table look-up gives up to two symbols with their values, so that the chain from one look-up
-// to the next is a shift, a load and a shift. The stuffed zeros are taken out of the bytes before,
-// a window at a time, which leaves refilling the bits without a branch. Blocks outside the crop
-// take the same look-ups and store nothing.
+// to the next is a shift, a load and a shift. Stuffed zeros are removed beforehand, a window of
+// bytes at a time, so that refilling the bits needs no branch. Blocks outside the crop take the
+// same look-ups and store nothing.
 //
 // The bytes are not to be trusted: nothing outside [begin, end) is read, and every stream ends.
 #pragma once
@@ -42,9 +42,9 @@ class HuffmanTable {
 
   // The first one or two whole AC symbols, values included, that the next bits hold:
   //   total | first << 8 | both << 16 | value << 32 | value2 << 48
-  // total: their bits; first, both: coefficients that the first one, and both together, go ahead;
-  // kEnd for a block's end. Where there is one symbol, it stands for both. Where not even one is
-  // whole, `first` is kNone and the rest 0.
+  // total: their number of bits; first, both: the number of coefficients that the first one, and
+  // both together, advance; kEnd for a block's end. If there is one symbol, it stands for both. If
+  // not even one is whole, `first` is kNone and the rest 0.
   using Pair = std::uint64_t;
   static constexpr std::uint32_t kEnd = 128, kNone = 64;
   Pair pairs_[1 << kLookBits];
@@ -84,17 +84,17 @@ class ScanDecoder {
   // those that are not zero are written; null parses only. Bits that the stream lacks are zeros.
   void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
 
-  // Decodes the next `count` MCUs, none of which stands behind a restart marker that is due: each
-  // block into 64 coefficients in natural order, all of which are written. Of MCUs that begin
-  // where bits are lacking they are zeros.
+  // Decodes the next `count` MCUs, with no restart marker before any of them: each block into 64
+  // coefficients in natural order, all of which are written. They are zeros in MCUs that begin
+  // where bits are lacking.
   void mcus(const McuLayout& layout, std::int32_t count, const McuOutput& out);
   // Parses them only.
   void skip(const McuLayout& layout, std::int32_t count);
 
-  // Where the next MCU begins: bits from `begin` on, stuffed zeros included, and the components'
-  // last DCs. False where that is not known: bits were lacking, or DCs left 16 bits.
+  // Returns where the next MCU begins: its bit from `begin` on, stuffed zeros included, and the
+  // components' last DCs. False if that is not known: bits were lacking, or a DC exceeds 16 bits.
   bool tell(std::uint64_t& bit, std::int16_t* dc) const;
-  // Goes on where tell() was; restarts: how many restart markers come before.
+  // Continues at a place that tell() returned; restarts: the number of restart markers before it.
   void resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_t restarts);
 
   // Goes on after the restart marker that is due. Where markers are missing or damaged, as libjpeg.

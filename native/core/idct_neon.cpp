@@ -1,6 +1,6 @@
 // A block at a time: a register holds a row of eight coefficients, and products by a weight widen
-// to 32 bits in two halves. Most blocks have values in their first rows and columns alone: sums of
-// size 8 leave out rows that are zero, and in the columns' pass the last four columns.
+// to 32 bits in two halves. Most blocks have values only in their first rows and columns: sums of
+// size 8 leave out rows that are zero, and the columns' pass also leaves out the last four columns.
 #include <arm_neon.h>
 
 #include "idct_kernels.h"
@@ -26,7 +26,7 @@ inline Sums add_times(Sums sums, int16x8_t x, std::int16_t weight) {
   return {vmlal_n_s16(sums.low, vget_low_s16(x), weight), vmlal_high_n_s16(sums.high, x, weight)};
 }
 
-// Four vectors, as the columns' pass has where the last four columns are zero.
+// Four vectors: those of the columns' pass if the last four columns are zero.
 inline int32x4_t add(int32x4_t a, int32x4_t b) { return vaddq_s32(a, b); }
 inline int32x4_t subtract(int32x4_t a, int32x4_t b) { return vsubq_s32(a, b); }
 inline int32x4_t scaled13(int16x4_t x) { return vshll_n_s16(x, 13); }
@@ -78,7 +78,7 @@ inline int32x4_t add_times(int32x4_t sums, int16x4_t x, const Weights8& weights)
   return vmlal_laneq_s16(sums, x, kLane < 8 ? weights.first : weights.second, kLane % 8);
 }
 
-// Outputs k and 7 - k, of kRows coefficients.
+// Computes outputs k and 7 - k from kRows coefficients.
 template <int k, int kRows, typename Row, typename Out>
 inline void combine8(Out even, const Row* x, const Weights8& weights, Out (&out)[8]) {
   Out odd = times<kIdct8Odd15[k].low>(x[1], weights);
@@ -107,7 +107,7 @@ inline int32x4_t biased(int32x4_t sums) {
   return sums;
 }
 
-// Size 8, of the first kRows coefficients, 4 or 8: those after them are zero.
+// Size 8, from the first kRows coefficients, 4 or 8; the others are zero.
 template <std::int32_t kBias, int kRows, typename Row, typename Out>
 inline void transform8(const Row* x, const Weights8& weights, Out (&out)[8]) {
   static_assert(kIdct8Even04[0].low == 8192 && kIdct8Even04[0].high == 8192 &&
@@ -247,7 +247,7 @@ inline void row2(int16x8_t x, std::uint8_t* out) {
   out[1] = sample2(even - odd);
 }
 
-// Size 8 of a block whose last four columns are zero, and all rows after the first kRows.
+// Size 8 of a block whose last four columns, and all rows after the first kRows, are zero.
 template <int kRows>
 inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
   int16x4_t columns[kRows];

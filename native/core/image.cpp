@@ -93,7 +93,7 @@ void ImageDecoder::shrink() {
   pixels_.shrink(kKeep);
 }
 
-// Which views come from planes. A view has the same pixels whatever other views there are.
+// Decides which views come from planes. A view has the same pixels whatever other views there are.
 void ImageDecoder::divide_views(const ImageRequest& request, Reading& reading) {
   if (request.codec == Codec::jpeg) reading.shape = jpeg_.planes();
   for (std::size_t i = 0; i < count_; ++i) {

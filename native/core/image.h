@@ -43,7 +43,7 @@ struct ImageRequest {
   std::int32_t channels = 3;           // of raw data: 1, 3 or 4 (the fourth is dropped)
   bool planar = false;                 // raw data is (channels, height, width)
   std::int64_t row = 0;                // keys the random draws
-  // Of a JPEG: where its MCUs begin, or null; where further points go to, or null.
+  // Of a JPEG: its index, or null; the index that receives new points, or null.
   const JpegIndex* index = nullptr;
   JpegIndex* found = nullptr;
 };
@@ -100,12 +100,12 @@ class ImageDecoder {
   // The bytes of the request must be followed by Buffer::kPad readable ones. Code::foreign: not for
   // this decoder. Nothing is written if the status is not ok, or else a part of the pixels.
   //
-  // The planes of block records, and of the usual JPEGs in views that are resampled, are resampled
+  // The planes of block records, and of baseline JPEGs in views that are resampled, are resampled
   // before colours are converted. Views of a JPEG that are not resampled have libjpeg's pixels.
   //
-  // Views of a JPEG come from one decoding of all samples that they need, at the smallest reduction
-  // of them, and from a second one if some are resampled and others not; those of a block record
-  // from one for those that overlap enough.
+  // A JPEG is decoded once for all its views, at the smallest reduction that one of them allows, or
+  // twice if some views are resampled and others not. A block record is decoded once for each group
+  // of views that overlap enough.
   Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
 
  private:

@@ -1,5 +1,5 @@
-// Images whose planes are resampled before colours are converted, block records and the usual
-// JPEGs: what is different about them in ImageDecoder. Only the parts of a block record that the
+// The functions of ImageDecoder for images whose planes are resampled before colours are converted:
+// block records and baseline JPEGs. Only the parts of a block record that the
 // crop needs are read. An image that lies on its side is turned after resampling.
 #include <algorithm>
 #include <string>
@@ -80,8 +80,8 @@ Status ImageDecoder::decode_planes(const ImageTask& task, const ImageRequest& re
   return status;
 }
 
-// Views whose planes are decoded at the same size, and overlap so far that to decode what lies
-// around both is no more than to decode each, share a group: or all that are not empty.
+// Groups the views that are decoded together: those of the same reduction whose common region is no
+// larger than their own regions in all. `all`: all views that are not empty are one group.
 void ImageDecoder::group_views(bool all) {
   group_count_ = 0;
   for (std::size_t i = 0; i < count_; ++i) {

@@ -86,7 +86,7 @@ Status IndexReads::check() const {
     const auto number = static_cast<std::size_t>(file[row]);
     const auto begin = static_cast<std::size_t>(offset[row]);
     const auto size = static_cast<std::size_t>(length[row]);
-    // A number below 0 is beyond all files.
+    // A negative number becomes one beyond all files.
     if (number >= files.size() || begin > files[number]->size() ||
         size > files[number]->size() - begin)
       return Status::error(Code::corrupt, "an index leaves its file");
@@ -206,8 +206,8 @@ Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request)
   return Status::okay();
 }
 
-// Reads the index that the batch has of a row. Of a file that was cut off it is zeros, which are
-// none.
+// Reads the index that the batch has for a row. If the file was cut off, the bytes are zeros, which
+// are not a valid index.
 bool ImageSlot::read_index(std::size_t row, Worker& worker) const {
   const IndexReads& reads = reads_.index;
   const auto size = reads.length.empty() ? 0 : static_cast<std::size_t>(reads.length[row]);
@@ -216,8 +216,8 @@ bool ImageSlot::read_index(std::size_t row, Worker& worker) const {
   return worker.index.read(file.data() + reads.offset[row], size);
 }
 
-// Decodes a JPEG with the index of its bytes: the batch's, or the one that was found when the image
-// was decoded before; what is new of that one is kept.
+// Decodes a JPEG with its index: that of the batch, or the one that was made when the image was
+// decoded before. New points are kept.
 template <typename Decode>
 Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& request,
                              const Decode& decode) const {
@@ -229,7 +229,7 @@ Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& requ
     known = kept && worker.index.read(kept->data(), kept->size());
   }
   if (known) request.index = &worker.index;
-  worker.found.points.clear();  // a crop that is not decoded by our scan finds none
+  worker.found.points.clear();  // JpegScan may not be used, and then finds none
   request.found = &worker.found;
   const Status status = decode();
   if (status.ok() && !worker.found.points.empty())

@@ -16,13 +16,13 @@
 
 namespace fastio {
 
-// Where the indexes of a batch's JPEGs lie, as JpegIndex::bytes() has them: one entry a row.
+// Where the indexes of a batch's JPEGs lie (bytes of JpegIndex::bytes()): one entry per row.
 struct IndexReads {
   std::vector<std::shared_ptr<const Mapping>> files;
   std::vector<std::int32_t> file;
   std::vector<std::int64_t> offset, length;  // 0 bytes: there is none
 
-  // Code::corrupt: one does not lie in its file.
+  // Code::corrupt: an index does not lie in its file.
   Status check() const;
 };
 

@@ -187,8 +187,8 @@ Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t row
   return Step::ok;
 }
 
-// Parses a scan to its end, and the markers that follow it. Step::failed: it is no scan of
-// JpegScan, or the file is not sound in every respect.
+// Parses a scan to its end, and the markers that follow it. Step::failed: JpegScan cannot decode
+// the scan, or the file is not sound in every respect.
 template <typename State>
 Step parse(State& s, JpegIndex& index) {
   if (!s.scan.open(s.info)) return Step::failed;
@@ -251,7 +251,7 @@ Status JpegDecoder::check(JpegIndex& index) {
   State& s = *state_;
   Status status = Status::okay();
   if (parse(s, index) == Step::failed) {
-    // libjpeg says what is wrong, if anything is, in the file read from its beginning.
+    // libjpeg reads the file again from its beginning, and reports what is wrong, if anything is.
     JpegHeader header;
     s.close();
     status = s.open(s.data, s.size, false, false, header);

@@ -58,9 +58,9 @@ class JpegDecoder {
   // The next `rows` rows of the region into dst, `stride` bytes apart; each writes columns pixels.
   Status read(std::uint8_t* dst, std::size_t stride, std::int32_t rows);
 
-  // After open(), in the place of begin(): the shape of the planes, and a region of them; see
-  // JpegPlanes. Null: another kind of file than those that are decoded there.
-  // index, found: see JpegScan::use().
+  // After open(), instead of begin(): planes() returns the shape of the planes, or null if
+  // JpegPlanes does not decode this kind of file; decode() decodes a region of them. index, found:
+  // see JpegScan::use().
   const BlockShape* planes();
   Status decode(const PlaneRegion& region, const JpegIndex* index, JpegIndex* found,
                 PlaneView* planes);
@@ -69,7 +69,7 @@ class JpegDecoder {
   void finish();
 
   // Reads every coefficient of the image without computing a pixel: a sound file gives ok, and
-  // an empty `index` becomes that of its scan, as far as it is known: see JpegIndex::whole().
+  // `index`, which is empty, becomes that of its scan. It may not be whole: see JpegIndex::whole().
   // After open(); ends the image.
   Status check(JpegIndex& index);
 

@@ -13,8 +13,8 @@ constexpr std::size_t kEntryBytes = 128;
 // A record of load() and unsaved(): the key, the length of the index, and its bytes.
 constexpr std::size_t kRecordHead = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 
-// Numbers of 7 bits a byte, the lowest first; all bytes but the last one have their highest bit
-// set.
+// Numbers in groups of 7 bits, one per byte, the lowest first; all bytes but the last one have
+// their highest bit set.
 void put(std::uint64_t value, std::vector<std::uint8_t>& out) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::uint8_t>(value | 0x80));
   out.push_back(static_cast<std::uint8_t>(value));
@@ -26,7 +26,7 @@ class Numbers {
 
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
 
-  // A number up to `most`, which has less than 2^56. False: there is none.
+  // Reads a number of at most `most`, which is below 2^56. False: there is none.
   bool get(std::uint64_t most, std::uint64_t& value) {
     value = 0;
     for (unsigned shift = 0; at_ < end_ && shift < 56; shift += 7) {

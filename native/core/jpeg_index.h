@@ -1,7 +1,7 @@
 // Where MCUs begin in the Huffman-coded scan of a JPEG, so that a crop is decoded without what
-// comes before it. An index is made while the image is decoded, as far as that goes, and found
-// again by the checksum of the file's bytes: bytes that changed have none. Packed datasets have
-// whole ones in a column (docs/format.md describes their bytes).
+// comes before it. An index is made while the image is decoded, up to where decoding stops, and is
+// found again by the size and the checksum of the file: a file that changed has no index. Packed
+// datasets store whole indexes in a column (docs/format.md describes their bytes).
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace fastio {
 
-// The points of one scan: at each row of MCUs one at its beginning, and one at every kIndexPixels
-// from there. Those that are known are the first ones.
+// The points of one scan: one at the beginning of each row of MCUs, and from there one every
+// kPixels pixels. `points` has the first ones of the scan; it may end before the scan does.
 struct JpegIndex {
   static constexpr int kPixels = 128;
   // Smaller files are decoded without an index: little comes before a crop.
@@ -22,22 +22,22 @@ struct JpegIndex {
 
   // The state of the decoder before an MCU. A restart marker before it is still to come.
   struct Point {
-    std::uint32_t byte = 0;  // of the scan, with stuffed zeros
-    std::uint8_t bit = 0;    // 0 to 7: how many of its bits are taken
+    std::uint32_t byte = 0;  // offset in the scan; stuffed zeros count
+    std::uint8_t bit = 0;    // 0 to 7: bits of this byte that were consumed
     std::int16_t dc[3] = {};
   };
-  // The scan that the points are of. They are used for no other: other bytes may have the same
-  // checksum, and a point must lie in the scan's bytes.
+  // Identifies the scan of the points. They are used for no other scan: other bytes may have the
+  // same checksum, and a point must lie in the scan's bytes.
   struct Scan {
-    std::uint64_t bytes = 0;  // from its first one to the end of the file
+    std::uint64_t bytes = 0;  // from the first one of the scan to the end of the file
     std::int32_t rows = 0, columns = 0, mcu_width = 0, components = 0;
     std::uint32_t restart_interval = 0;
-    // Four bytes of the middle, the lowest first: of a million files, some two have the same size
-    // and CRC-32C.
+    // Four bytes from the middle, little-endian: among millions of files, two may have the same
+    // size and CRC-32C.
     std::uint32_t middle = 0;
     bool operator==(const Scan&) const = default;
 
-    // MCUs from one point of a row to the next; points of a row, and of all rows.
+    // The number of MCUs from one point of a row to the next; of points in a row, and in all rows.
     std::int32_t step() const {
       return mcu_width > 0 && mcu_width < kPixels ? kPixels / mcu_width : 1;
     }
@@ -51,16 +51,16 @@ struct JpegIndex {
 
   bool whole() const { return !points.empty() && points.size() == scan.all_points(); }
 
-  // The index in few bytes, about six a point.
+  // Serialises the index, in about six bytes per point.
   std::vector<std::uint8_t> bytes() const;
-  // Takes over what bytes() wrote. False for any other bytes, after which the index is undefined.
-  // What was taken over may still be wrong, but JpegScan can use it for a scan that is `scan`:
-  // points lie in its bytes, each behind the one before.
+  // Parses what bytes() wrote. Returns false if the bytes are not valid; the index is undefined
+  // then. A parsed index may still be wrong, but JpegScan can use it safely for a scan that equals
+  // `scan`: points lie in its bytes, each behind the one before.
   bool read(const std::uint8_t* data, std::size_t size);
 };
 
-// Indexes of images that were decoded. Thread-safe. find() and add() never wait: a call that finds
-// another thread at work gives or keeps nothing.
+// Indexes of images that were decoded. Thread-safe. find() and add() never wait: if another thread
+// holds the lock, they return null or keep nothing.
 class JpegIndexes {
  public:
   static constexpr std::size_t kMostBytes = 256u << 20;
@@ -68,28 +68,29 @@ class JpegIndexes {
 
   explicit JpegIndexes(std::size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
-  // Of a file of `size` bytes with this CRC-32C, for JpegIndex::read(); null: none.
+  // Returns the index of a file with this size and CRC-32C, for JpegIndex::read(), or null.
   Bytes find(std::size_t size, std::uint32_t crc32c);
 
-  // Keeps the points that `index` has (null: none) and those that follow them, if there is room.
+  // Keeps the points of `index`, which may be null, followed by those of `more`, if there is room.
   void add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index, const JpegIndex& more);
 
-  // Keeps what unsaved() gave, perhaps in another process. Bytes of other kinds are passed over, or
-  // are indexes that no file has.
+  // Keeps what unsaved() returned, perhaps in another process. Other bytes do no harm: they are
+  // ignored, or kept as indexes that no file has.
   void load(const std::uint8_t* data, std::size_t size);
 
-  // Those that are new, or have grown by a fourth, since they were loaded or given; or all.
+  // Returns the indexes that are new, or have grown by a quarter, since they were loaded or last
+  // returned; or all.
   std::vector<std::uint8_t> unsaved(bool all);
 
  private:
   using Key = std::uint64_t;
-  static constexpr std::size_t kParts = 16;  // so that threads seldom meet
+  static constexpr std::size_t kParts = 16;  // so that threads seldom need the same lock
   static Key key(std::size_t size, std::uint32_t crc32c) {
     return static_cast<Key>(size) << 32 | crc32c;
   }
   struct Entry {
     Bytes bytes;
-    std::uint32_t points = 0, saved = 0;  // in `bytes`, and in what was loaded or given
+    std::uint32_t points = 0, saved = 0;  // in `bytes`; in what was loaded or returned
   };
   struct Part {
     std::mutex mutex;

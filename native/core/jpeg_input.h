@@ -1,6 +1,6 @@
 // libjpeg-turbo's decompressor with a file in memory as its source: errors, limits and the header.
-// For jpeg.cpp, jpeg_scan, jpeg_planes.cpp and jpeg_coefficients.cpp, the only files that include
-// this one and jpeglib.h.
+// For jpeg.cpp, jpeg_scan, jpeg_planes.cpp, jpeg_coefficients.cpp and jpeg_write.cpp, the only
+// files that include this one and jpeglib.h.
 //
 // libjpeg leaves its calls by longjmp when something is wrong. No C++ frame with a destructor to
 // run may lie between such a call and its setjmp(): each call sits in a function of plain data that

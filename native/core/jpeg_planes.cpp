@@ -8,7 +8,7 @@
 namespace fastio {
 namespace {
 
-// MCUs that are decoded together: their coefficients stay in the first cache.
+// MCUs that are decoded together: their coefficients stay in the L1 cache.
 constexpr std::int32_t kRun = 16;
 // Blocks past the last one of a row that the inverse DCT may read.
 constexpr std::size_t kPastBlocks = 3;
@@ -31,7 +31,7 @@ bool JpegPlanes::open(const JpegInput& input, JpegScan& scan) {
   return true;
 }
 
-// Which MCUs and blocks the region takes, and memory for its planes.
+// Computes which MCUs and blocks the region needs, and allocates its planes.
 Status JpegPlanes::prepare(PlaneView* planes) {
   rows_ = columns_ = {INT32_MAX, 0};
   for (int c = 0; c < region_.components; ++c) {
@@ -87,7 +87,7 @@ Status JpegPlanes::decode(const PlaneRegion& region, PlaneView* planes) {
   return status;
 }
 
-// Samples of the MCUs that lie in blocks_.
+// Writes the samples of the MCUs whose coefficients are in blocks_.
 void JpegPlanes::write(std::int32_t row, std::int32_t column, std::int32_t count) {
   Block* at = blocks_.data();
   for (int c = 0; c < region_.components; ++c) {

@@ -1,9 +1,8 @@
-// Baseline JPEGs to sample planes, a region at a time: what block_decoder.h does for block records.
-// Of the entropy-coded bytes those behind the region are not looked at, and blocks beside it are
-// parsed only.
+// Decodes a region of a baseline JPEG to sample planes, as block_decoder.h does for block records.
+// Entropy-coded bytes behind the region are not read, and blocks beside it are only parsed.
 //
-// The bytes are not trusted. Damage is what libjpeg makes of it: MCUs that lack bits are gray up to
-// the next restart, and bytes that end before the region does are Code::truncated.
+// The bytes are not trusted. Damage has the same results as with libjpeg: MCUs that lack bits are
+// gray up to the next restart, and bytes that end before the region does are Code::truncated.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +23,9 @@ class JpegScan;
 // One a thread; keeps its memory between images.
 class JpegPlanes {
  public:
-  // Whether the file is one that is decoded here: a single Huffman-coded scan of 8-bit components
-  // whose shape a block record could have. `input` has read its header; its bytes and `scan`,
-  // which is begun, must live until decode() has returned.
+  // Returns whether the file can be decoded here: a single Huffman-coded scan of 8-bit components
+  // whose shape a block record could have. `input` has read its header, and `scan` is opened here;
+  // both must live until decode() has returned.
   bool open(const JpegInput& input, JpegScan& scan);
   const BlockShape& shape() const { return shape_; }
 

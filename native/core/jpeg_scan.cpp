@@ -158,7 +158,7 @@ std::int64_t JpegScan::mcu_of(std::size_t point) const {
   return n / steps_ * shape_.columns + n % steps_ * step_;
 }
 
-// Goes to the last known point at or before an MCU, if that is ahead.
+// Continues at the last known point at or before an MCU, if that point is ahead.
 void JpegScan::seek(std::int64_t mcu) {
   if (!index_ || index_->points.empty()) return;
   const std::int64_t wanted = mcu / shape_.columns * steps_ + mcu % shape_.columns / step_;

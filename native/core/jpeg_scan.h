@@ -13,16 +13,17 @@
 
 namespace fastio {
 
-// The shape, but for the quantisers, from what the header says. Code::foreign: components that are
-// neither gray, YCbCr nor RGB, are not of 8 bits, or are subsampled as no block record has it.
+// Sets the shape, except the quantisers, from the header. Code::foreign: components that are
+// neither gray, YCbCr nor RGB, not of 8 bits, or subsampled in a way that block records do not
+// have.
 Status read_shape(const jpeg_decompress_struct& info, BlockShape& shape);
 
-// Gives component `c` its quantisation table: the equal one of those before, or a new one.
+// Gives component `c` its quantisation table: an equal one that `shape` has already, or a new one.
 // Code::foreign: there is none, or it has a 0.
 Status add_table(const JQUANT_TBL* from, int c, BlockShape& shape);
 
-// A table and what it was made of: most files have the standard's tables, or their camera's. Plain
-// data.
+// A table and what it was built from. It is kept between files, as most have the standard's tables
+// or those of their camera. Plain data.
 struct KeptTable {
   bool build(const JHUFF_TBL& source, bool dc);
 
@@ -34,10 +35,9 @@ struct KeptTable {
 // Plain data: libjpeg's calls may be left by longjmp.
 class JpegScan {
  public:
-  // Makes the tables ready, and the decoder for the first MCU. False: it is not a single scan that
-  // holds all components with Huffman codes and is sound in what libjpeg would look at before its
-  // first block. libjpeg has read the
-  // header.
+  // Prepares the tables, and the decoder for the first MCU. libjpeg has read the header. False: the
+  // file is not a single Huffman-coded scan of all components, or what libjpeg would check before
+  // the first block is not sound.
   bool open(const jpeg_decompress_struct& info);
 
   // Blocks of component `c` in an MCU, across and down; MCUs of the image.
@@ -48,13 +48,13 @@ class JpegScan {
 
   const McuLayout& layout() const { return layout_; }
 
-  // After open(): begins where `index` says, if it is not null, and sets `found`, if that is not
-  // null, to the points that follow those of `index`; to none if `index` is of another scan, which
-  // is not used then. Both must live as long as the scan is decoded.
+  // After open(): decoding begins at points of `index`, and `found` is set to the new points that
+  // follow those of `index`. Each may be null. An index of another scan is not used, and `found`
+  // gets no points then. Both must live as long as the scan is decoded.
   void use(const JpegIndex* index, JpegIndex* found);
 
-  // MCUs before `mcu`, which are numbered from left to right and from top to bottom, are parsed
-  // where they were not. Then the next `count` are decoded. False: the bytes ended.
+  // skip_to() goes to an MCU, counted from left to right and from top to bottom; MCUs before it are
+  // parsed, or skipped with the index. decode() decodes the next `count`. False: the bytes ended.
   bool skip_to(std::int64_t mcu);
   bool decode(std::int32_t count, McuOutput out);
 
@@ -75,7 +75,7 @@ class JpegScan {
   JpegIndex* found_ = nullptr;
   std::int64_t next_point_ = kNoPoint;  // MCU of the next one to be found
   static constexpr std::int64_t kNoPoint = INT64_MAX;
-  JpegIndex::Scan shape_;              // what an index says of the scan
+  JpegIndex::Scan shape_;              // of this scan, to compare with that of an index
   std::int32_t step_ = 1, steps_ = 1;  // its step(), and points_a_row()
   unsigned restarts_in_ = 0;           // MCUs
 };

@@ -31,7 +31,7 @@ struct Worker {
   OpenFiles open;
   ImageCounters& counters;
   JpegIndexes& indexes;
-  JpegIndex index, found;  // of the image at hand: what its batch has, and what is new
+  JpegIndex index, found;  // of the current image: what is known, and new points
 };
 
 // Bytes of a file that rows of a slot will be read from.

@@ -1,6 +1,6 @@
 // JPEG files that are not trusted: read_coefficients() ends on all of them, and what it gives goes
-// into a block record, out of it and into a JPEG again unchanged. Crops of them end too, with equal
-// bytes on all instruction sets.
+// into a block record, out of it and into a JPEG again unchanged. Crops of them end too, and have
+// the same bytes on all instruction sets.
 //
 // The input is one byte that says which codebook, and a file.
 #include <algorithm>

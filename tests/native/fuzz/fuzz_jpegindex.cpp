@@ -1,5 +1,5 @@
-// Indexes of JPEGs that are not trusted: what is read is one that a scan can use, and crops of a
-// file with any index end.
+// Indexes of JPEGs that are not trusted: an index that was parsed can be used by a scan safely, and
+// decoding a crop with any index ends.
 //
 // The input is a byte that chooses the crop, two that say how many bytes the index has, the index,
 // and a file.

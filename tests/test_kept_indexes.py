@@ -274,6 +274,15 @@ def test_a_home_that_is_no_folder_keeps_nothing(
         assert same(epochs(photos, 3), expected)
 
 
+def test_a_home_that_cannot_be_looked_into_does_not_end_the_epoch(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, expected: list[NDArray[np.uint8]]
+) -> None:
+    # As for a home of another user, the marker's stat fails, whoever runs this test.
+    monkeypatch.setenv("XDG_CACHE_HOME", f"/tmp/{'x' * 300}")
+    with pytest.warns(RuntimeWarning, match="File name too long"):
+        assert same(epochs(photos, 3), expected)
+
+
 def _epochs_in_a_process(photos: Path, seed: int, found: Any) -> None:
     jpeg_indexes._LEAST_BYTES = 1
     found.put((seed, epochs(photos, 2, seed=seed)))

@@ -6,6 +6,7 @@ touched. They raise CacheError if the index cannot be used.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,8 +133,11 @@ class _Piece:
 
 
 def is_cache(path: Path) -> bool:
-    """Returns whether a folder is a cache. Opening it would turn it into one."""
-    return (path / MARKER).is_file()
+    """Returns whether a folder is a cache. Opening it would turn it into one.
+
+    False also if this user may not look into the folder.
+    """
+    return os.path.isfile(path / MARKER)  # Path.is_file raises some errors
 
 
 def check_is_cache(path: Path) -> None:

@@ -91,7 +91,7 @@ class Variant:
 
 
 class FirstEpoch(Variant):
-    """A loader that is made for each epoch by `loader`, and has no indexes of the files."""
+    """A loader that `loader` makes anew for each epoch, without indexes of the files."""
 
     def epoch(self) -> float:
         """See `Variant`. The loader is not made in this time."""

@@ -18,17 +18,14 @@ from collections.abc import Callable
 class Owner:
     """The process that owns an object's threads and locks: the one that made this object."""
 
-    # Kept here because modules may be unloaded when a `__del__` asks.
-    _getpid = staticmethod(os.getpid)
-
     def __init__(self) -> None:
-        self._pid = self._getpid()
+        self._pid = os.getpid()
         self._lock = threading.Lock()
 
     @property
     def is_here(self) -> bool:
         """Whether this process is the owner. False in a forked child of it."""
-        return self._pid == self._getpid()
+        return self._pid == os.getpid()
 
     def take_over(self, begin: Callable[[], object]) -> None:
         """Makes this process the owner.
@@ -42,7 +39,7 @@ class Owner:
         with self._lock:
             if not self.is_here:
                 begin()
-                self._pid = self._getpid()
+                self._pid = os.getpid()
 
 
 def at_exit(method: Callable[[], object]) -> None:

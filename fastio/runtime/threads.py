@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -107,8 +108,10 @@ class DaemonPool(Executor):
     ) -> None:
         self.shutdown(cancel_futures=True, timeout_s=None if kind is None else PATIENCE_S)
 
-    def __del__(self) -> None:
-        if self._owner.is_here:  # in a forked child, the threads belong to the parent
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter exits, modules may be unloaded. In a forked child, the threads belong
+        # to the parent.
+        if not is_finalizing() and self._owner.is_here:
             self._tasks.put(_END)
 
     def _drop_one(self) -> None:

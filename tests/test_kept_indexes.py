@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sqlite3
 import struct
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.test_jpeg_index import CROP, photo, same
 
 COUNT = 12
 _HEAD = struct.Struct("<QI")
+_PATIENCE_S = 120.0  # for what is being stored when a loader is closed, however busy the machine is
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,7 @@ def photos(originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A folder of photos, and an empty cache folder of the user. Even few indexes are stored."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(jpeg_indexes, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(jpeg_indexes, "PATIENCE_S", _PATIENCE_S)
     return Path(shutil.copytree(originals, tmp_path / "photos"))
 
 
@@ -283,8 +287,20 @@ def test_a_home_that_cannot_be_looked_into_does_not_end_the_epoch(
         assert same(epochs(photos, 3), expected)
 
 
+def test_a_cache_of_another_version_is_a_warning(
+    photos: Path, expected: list[NDArray[np.uint8]]
+) -> None:
+    epochs(photos)
+    path = default_cache().path / "index.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 77")
+    with pytest.warns(RuntimeWarning, match="version 77"):
+        assert same(epochs(photos, 3), expected)
+
+
 def _epochs_in_a_process(photos: Path, seed: int, found: Any) -> None:
     jpeg_indexes._LEAST_BYTES = 1
+    jpeg_indexes.PATIENCE_S = _PATIENCE_S
     found.put((seed, epochs(photos, 2, seed=seed)))
 
 
@@ -316,6 +332,7 @@ def _killed_while_it_stores(photos: Path, part: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     jpeg_indexes._LEAST_BYTES = 1
+    jpeg_indexes.PATIENCE_S = _PATIENCE_S
     setattr(CacheFolder, part, die)
     epochs(photos, 1)
 

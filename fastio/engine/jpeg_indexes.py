@@ -15,8 +15,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -86,15 +86,14 @@ class KeptIndexes:
             self._pool = DaemonPool(1, "fastio-indexes")
         self._pool.submit(job)
 
-    @contextmanager
-    def _opened(self) -> Iterator[tuple[CacheFolder, Source]]:
-        """Opens the cache and registers the source. Errors in the block are warnings.
+    def _use(self, job: Callable[[CacheFolder, Source], None]) -> None:
+        """Opens the cache, registers the source and calls `job`. Errors are warnings.
 
         A folder that this user cannot write to causes no warning.
         """
         try:
             folder = self._cache.folder()
-            yield folder, folder.source(self._url, self._key, 0, 0, 0)
+            job(folder, folder.source(self._url, self._key, 0, 0, 0))
         except (CacheError, OSError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             if getattr(cause, "errno", None) not in _NOT_WRITABLE:
@@ -107,18 +106,22 @@ class KeptIndexes:
         """Loads the pieces that are not known, unless they exceed `most_bytes` in all."""
         if not is_cache(self._cache.path):
             return
-        with self._opened() as (folder, source):
-            new = [number for number in folder.ready(source) if number not in self._known]
-            stamps = [folder.files.stamp(source.key, number) for number in new]
-            if sum(stamp.size for stamp in stamps if stamp is not None) > most_bytes:
-                return
-            for number in new:
-                if folder.has(source, number):
-                    with suppress(FileNotFoundError):  # deleted meanwhile
-                        native.load_indexes(np.fromfile(folder.file(source, number), np.uint8))
-                self._known.add(number)
-            if new:
-                folder.note_use(source, new, 0)
+        self._use(partial(self._load_pieces, native, most_bytes))
+
+    def _load_pieces(
+        self, native: _native.Engine, most_bytes: int, folder: CacheFolder, source: Source
+    ) -> None:
+        new = [number for number in folder.ready(source) if number not in self._known]
+        stamps = [folder.files.stamp(source.key, number) for number in new]
+        if sum(stamp.size for stamp in stamps if stamp is not None) > most_bytes:
+            return
+        for number in new:
+            if folder.has(source, number):
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    native.load_indexes(np.fromfile(folder.file(source, number), np.uint8))
+            self._known.add(number)
+        if new:
+            folder.note_use(source, new, 0)
 
     def _save(self, native: _native.Engine) -> None:
         if self._grows:
@@ -129,11 +132,10 @@ class KeptIndexes:
         if len(self._left) < _LEAST_BYTES:
             return
         data, self._left = self._left, b""
-        with self._opened() as (folder, source):
-            self._store(native, folder, source, data)
+        self._use(partial(self._store, native, data))
 
     def _store(
-        self, native: _native.Engine, folder: CacheFolder, source: Source, data: bytes
+        self, native: _native.Engine, data: bytes, folder: CacheFolder, source: Source
     ) -> None:
         ready, replaced = folder.ready(source), []
         if len(ready) >= _MOST_PIECES:

@@ -7,6 +7,7 @@ is tested of the imports themselves, and of interpreters, is run by `python -c` 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -162,9 +164,14 @@ class _Server:
         children = json.loads(stdout.readline())
         if not select.select([stdout], [], [], LIMIT_S)[0]:
             for child in children:
+                with contextlib.suppress(ProcessLookupError):  # another one hangs
+                    os.kill(child, signal.SIGUSR1)  # see _become
+            time.sleep(1)
+            for child in children:
                 os.killpg(child, signal.SIGKILL)
             stdout.readline()
-            raise AssertionError(f"it did not end within {LIMIT_S} s:\n{request['code']}")
+            said = Path(request["stderr"]).read_text()
+            raise AssertionError(f"it did not end within {LIMIT_S} s: {said}\n{request['code']}")
         return next((status for status in json.loads(stdout.readline()) if status), 0)
 
 
@@ -203,6 +210,7 @@ def _become(request: dict[str, Any]) -> None:
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, fd)
         os.close(opened)
+    faulthandler.register(signal.SIGUSR1)  # says where all threads are if this process hangs
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])

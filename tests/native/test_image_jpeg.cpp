@@ -210,6 +210,21 @@ void extend(JpegIndex& index, const JpegIndex& found) {
   index.points.insert(index.points.end(), found.points.begin(), found.points.end());
 }
 
+// The points that twenty crops of a file find.
+JpegIndex index_of_crops(Bench& bench, std::mt19937& rng, const Bytes& file) {
+  JpegIndex index;
+  for (int n = 0; n < 20; ++n) {
+    Crop crop(rng, 20, 30);
+    JpegIndex found;
+    crop.request.index = index.points.empty() ? nullptr : &index;
+    crop.request.found = &found;
+    REQUIRE(bench.decode(crop.task, crop.request, Codec::jpeg, file).status.ok());
+    extend(index, found);
+  }
+  REQUIRE_FALSE(index.points.empty());
+  return index;
+}
+
 }  // namespace
 
 TEST_CASE("an index of another scan is not used, and nothing is added to it") {
@@ -220,16 +235,7 @@ TEST_CASE("an index of another scan is not used, and nothing is added to it") {
   const Bytes large = test::make_jpeg(o, 1);
   o.height = o.width = 200;
   const Bytes small = test::make_jpeg(o, 2);
-  JpegIndex index;
-  for (int n = 0; n < 20; ++n) {
-    Crop crop(rng, 20, 30);
-    JpegIndex found;
-    crop.request.index = index.points.empty() ? nullptr : &index;
-    crop.request.found = &found;
-    REQUIRE(bench.decode(crop.task, crop.request, Codec::jpeg, large).status.ok());
-    extend(index, found);
-  }
-  REQUIRE_FALSE(index.points.empty());
+  const JpegIndex index = index_of_crops(bench, rng, large);
   REQUIRE(index.points.back().byte > small.size());  // where the other has nothing
   for (int n = 0; n < 20; ++n) {
     Crop crop(rng, 20, 30);
@@ -250,16 +256,7 @@ TEST_CASE("an index of a file of the same size and shape is not used") {
   Bytes first = test::make_jpeg(o, 1), second = test::make_jpeg(o, 2);
   const std::size_t size = std::max(first.size(), second.size());
   for (Bytes* file : {&first, &second}) file->resize(size);  // bytes behind the end do not count
-  JpegIndex index;
-  for (int n = 0; n < 20; ++n) {
-    Crop crop(rng, 20, 30);
-    JpegIndex found;
-    crop.request.index = index.points.empty() ? nullptr : &index;
-    crop.request.found = &found;
-    REQUIRE(bench.decode(crop.task, crop.request, Codec::jpeg, first).status.ok());
-    extend(index, found);
-  }
-  REQUIRE_FALSE(index.points.empty());
+  const JpegIndex index = index_of_crops(bench, rng, first);
   for (int n = 0; n < 20; ++n) {
     Crop crop(rng, 20, 30);
     const Result expected = bench.decode(crop.task, crop.request, Codec::jpeg, second);

@@ -131,6 +131,33 @@ def linked(files: Sequence[Path], count: int, target: Path) -> Path:
     return target
 
 
+def copied(files: Sequence[Path], count: int, target: Path) -> Path:
+    """An image folder of `count` copies of the files, each with its number behind the image.
+
+    So no two files have the same bytes: fastio finds what it keeps of a JPEG by its bytes.
+    """
+    for index in range(count):
+        source = files[index % len(files)]
+        path = target / source.parent.name / f"{index // len(files):05}-{source.name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.read_bytes() + index.to_bytes(4, "little"))
+    return target
+
+
+@contextmanager
+def empty_cache_home() -> Iterator[Path]:
+    """Sets XDG_CACHE_HOME to an empty folder: what fastio keeps of JPEG files lies there."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["XDG_CACHE_HOME"] = home
+        try:
+            yield Path(home)
+        finally:
+            del os.environ["XDG_CACHE_HOME"]
+            if before is not None:
+                os.environ["XDG_CACHE_HOME"] = before
+
+
 # --- Native programs ------------------------------------------------------------------------------
 
 

@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -45,6 +44,8 @@ from common import (
     CODEBOOK,
     about_photos,
     console,
+    copied,
+    empty_cache_home,
     forced,
     linked,
     machine,
@@ -95,11 +96,7 @@ class FirstEpoch(Variant):
 
     def epoch(self) -> float:
         """See `Variant`. The loader is not made in this time."""
-        before = os.environ["XDG_CACHE_HOME"]
-        with tempfile.TemporaryDirectory(dir=before) as home, ExitStack() as undo:
-            undo.callback(os.environ.update, XDG_CACHE_HOME=before)
-            os.environ["XDG_CACHE_HOME"] = home
-            loader = undo.enter_context(self.loader())
+        with empty_cache_home(), self.loader() as loader:
             return Variant(self.name, loader, self.level, self.threads).epoch()
 
 
@@ -315,16 +312,6 @@ def report(result: dict[str, Any]) -> None:
     )
     out.print(f"Size: {result['photos']}", size_table(result["size"]), "", sep="\n")
     out.print("Packing, one worker", packing_table(result["packing"]), sep="\n")
-
-
-def copied(files: Sequence[Path], count: int, target: Path) -> Path:
-    """An image folder of `count` copies of the files, each with its number behind the image."""
-    for index in range(count):
-        source = files[index % len(files)]
-        path = target / source.parent.name / f"{index // len(files):05}-{source.name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(source.read_bytes() + index.to_bytes(4, "little"))
-    return target
 
 
 def measure(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:

@@ -9,9 +9,10 @@ Work. Rows in random order, RandomResizedCrop(224) of 8 to 100% of the area and 
 sides, a flip, batches of float32 (N, 3, 224, 224), normalised: as a CPU or a GPU without a loader's
 help would take them. Whole epochs, the last batch too.
 
-Photos. `--images` files that are the photos copied as often as needed, a file each. Loaders with a
-format of their own get it from these files' bytes; FFCV, which keeps none, from its own JPEGs. The
-table says how large the result is. All of it is in the page cache.
+Photos. `--images` files that are the photos copied as often as needed, each with its number behind
+the image, so that no two files are the same. Loaders with a format of their own get it from these
+files' bytes; FFCV, which keeps none, from its own JPEGs. The table says how large the result is.
+All of it is in the page cache.
 
 Cores. As many as `--threads`, two, for everything: the consumer, worker processes, threads.
 
@@ -49,7 +50,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, console, machine
+from common import ROOT, console, copied, empty_cache_home, machine
 from make_images import make_images
 from peers_report import draw, report
 
@@ -130,18 +131,6 @@ LOADERS = (
 # --- What is measured -----------------------------------------------------------------------------
 
 
-def copied(files: Sequence[Path], count: int, target: Path) -> None:
-    """Fills the folder `target` with `count` copies of the files, which repeat if need be."""
-    unfinished = target.with_suffix(".tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    for index in range(count):
-        source = files[index % len(files)]
-        copy = unfinished / source.parent.name / f"{index // len(files):05}-{source.name}"
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copy)
-    unfinished.rename(target)
-
-
 def photos(folder: Path | None, count: int, work: Path) -> Path:
     """The image folder of `count` photos that all loaders get, made where it is not there."""
     target = work / "photos"
@@ -154,7 +143,9 @@ def photos(folder: Path | None, count: int, work: Path) -> Path:
     files = [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in suffixes]
     if not files:
         sys.exit(f"{folder} has no folders with JPEGs")
-    copied(files, count, target)
+    unfinished = target.with_suffix(".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    copied(files, count, unfinished).rename(target)
     return target
 
 
@@ -205,13 +196,14 @@ def measure(loader: Loader, work: Path, settings: dict[str, int]) -> dict[str, A
                 pass
     out = work / "figures.json"
     out.unlink(missing_ok=True)
-    run(
-        loader,
-        settings["threads"],
-        *("measure", loader.module, loader.variant, data, "--batch", settings["batch"]),
-        *("--threads", settings["threads"], "--package", loader.package, "--out", out),
-        *(["--first"] if loader.first else []),
-    )
+    with empty_cache_home():
+        run(
+            loader,
+            settings["threads"],
+            *("measure", loader.module, loader.variant, data, "--batch", settings["batch"]),
+            *("--threads", settings["threads"], "--package", loader.package, "--out", out),
+            *(["--first"] if loader.first else []),
+        )
     figures: dict[str, Any] = json.loads(out.read_text())
     if figures["images"] != settings["images"]:
         raise RuntimeError(f"{loader.name}: an epoch has {figures['images']} images")

@@ -4,7 +4,8 @@
 
 FOLDER has a folder of photos for each class; without it, photos are made. All loaders deliver the
 same: RandomResizedCrop(224) and RandomHorizontalFlip to uint8 batches of 64, of `--count` rows that
-are the photos repeated, with warm page cache and one thread for each processor.
+are copies of the photos (no two with the same bytes), with warm page cache and one thread for each
+processor.
 
 First epoch. Batches are requested without a pause, so that the loader's threads leave no processor
 idle: once without a cache and once with an empty cache, in turns. Recoding then uses 5% of the
@@ -36,7 +37,8 @@ import torch
 from common import (
     about_photos,
     console,
-    linked,
+    copied,
+    empty_cache_home,
     machine,
     machine_line,
     new_table,
@@ -76,7 +78,7 @@ def first_epoch(folder: Path, cache: Path | None, threads: int) -> float:
     """Returns the images per second of a loader's first epoch."""
     if cache is not None:
         shutil.rmtree(cache, ignore_errors=True)
-    with made(folder, threads, cache) as loader:
+    with empty_cache_home(), made(folder, threads, cache) as loader:
         return rate(loader)
 
 
@@ -119,7 +121,7 @@ def differences(folder: Path, cache: Path, threads: int) -> dict[str, float]:
 
 def measure(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     files = source_photos(arguments, work)
-    folder = linked(files, arguments.count, work / "photos")
+    folder = copied(files, arguments.count, work / "photos")
     packed, cache, threads = work / "packed", work / "cache", arguments.threads
     fastio.pack(folder, packed)
     first_epoch(folder, None, threads)  # warms the page cache

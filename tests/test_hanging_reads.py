@@ -22,7 +22,7 @@ from tests.children import run_code
 
 # The reads of some data hang; the process leaves in one of several ways, and ends.
 SCRIPT = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 
 import fsspec
 
@@ -75,9 +75,13 @@ def consume():
 if how == "interrupt":
     def press():
         reading.wait()
+        time.sleep(0.5)  # until the main thread waits
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
+    # Another thread gets the signal, so that it interrupts no wait of this one. A signal that
+    # arrives just before a wait begins does not interrupt it either.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         consume()
     except KeyboardInterrupt:

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.engine.batch import Batch
 from fastio.engine.fields import Reader, Work
-from fastio.engine.fields.reader import WAIT_S
 from fastio.errors import LoaderClosed, SampleError
 from fastio.order.plan import PlannedBatch, draw_keys
-from fastio.runtime.threads import PATIENCE_S
+from fastio.runtime.threads import PATIENCE_S, WAIT_S
 from fastio.stage import Stager
 
 _LOOK_S = 0.1

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 from fastio.engine.batch import Batch
-from fastio.engine.fields.reader import WAIT_S
 from fastio.engine.pending import Pending
 from fastio.errors import LoaderClosed, SampleError
+from fastio.runtime.threads import WAIT_S
 
 if TYPE_CHECKING:
     from fastio.engine.engine import Engine

@@ -10,14 +10,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fastio.engine.batch import Batch
-from fastio.engine.fields.reader import WAIT_S
 from fastio.engine.pending import Pending
 from fastio.engine.pump import Pump
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.order.plan import PlannedBatch
 from fastio.packed.shards import Shards
 from fastio.runtime.lifecycle import Owner
-from fastio.runtime.threads import PATIENCE_S
+from fastio.runtime.threads import PATIENCE_S, WAIT_S
 from fastio.stage import Lookahead
 
 if TYPE_CHECKING:

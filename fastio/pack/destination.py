@@ -29,7 +29,7 @@ from fastio.errors import DatasetExists, PackError, SourceNotFound, StoreError
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.runtime.files import TEMPORARY_ENDING, flush_folder, whole_file
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
 from fastio.store import is_remote, open_store
 
 _OWN_NAME = re.compile(
@@ -212,7 +212,8 @@ class RemoteDestination(Destination):
         """See `Destination`; waits while many shards wait to be uploaded."""
         super().add(shard)
         length = self._journal.path.stat().st_size
-        self._slots.acquire()
+        while not self._slots.acquire(timeout=WAIT_S):
+            pass
         with self._advice():
             self._collect()
         self._uploads.append(self._pool.submit(self._upload, shard.entry, length))
@@ -221,7 +222,7 @@ class RemoteDestination(Destination):
         """See `Destination`; waits until all shards are uploaded."""
         with self._advice():
             for upload in self._uploads:
-                upload.result()
+                wait_for(upload)
             self._delete(set(self._own_files()) - set(names))
 
     def finish(self) -> None:

@@ -28,6 +28,7 @@ from fastio.packed.manifest import Manifest
 from fastio.packed.shard import ShardReader, file_pieces
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.memory import available_memory, local_ranks
+from fastio.runtime.threads import wait_for
 from fastio.store import Store
 
 # Columns up to this size are verified when their shard is opened, larger ones in the background.
@@ -95,7 +96,7 @@ class OpenShards:
                     return reader
         if isinstance(kept, ShardReader):
             return kept
-        return self._opened(shard, opening) if kept is None else kept.result()
+        return self._opened(shard, opening) if kept is None else wait_for(kept)
 
     def has(self, shard: int) -> bool:
         """Returns whether `get` would return at once."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 from fastio.runtime.lifecycle import Owner
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
 
 _NAME = "fastio-ahead"  # prefix of the threads' names
 _AT_ONCE = 8  # most jobs of an `Ahead` that run at the same time
@@ -47,9 +47,9 @@ def in_order(
         for item in items:
             pending.append(pool.submit(work, item))
             if len(pending) > most:
-                yield pending.popleft().result()
+                yield wait_for(pending.popleft())
         while pending:
-            yield pending.popleft().result()
+            yield wait_for(pending.popleft())
 
 
 class Ahead(Generic[T]):
@@ -113,7 +113,8 @@ class Ahead(Generic[T]):
         if job is None:
             return work()
         nbytes, result = job
-        result.exception()  # waits; if this is interrupted, the next call can still take the job
+        while not result.done():  # if this is interrupted, the next call can still take the job
+            wait([result], WAIT_S)
         with self._lock:
             if self._begun.get(key) is job:
                 del self._begun[key]

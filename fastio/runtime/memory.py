@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastio.runtime.lifecycle import after_fork
+from fastio.runtime.threads import WAIT_S
 
 # What one sample may take, where nobody says: pixels of an image (about what Pillow itself
 # refuses), and bytes that a zipped file holds.
@@ -96,7 +97,7 @@ class Room:
         changed = self._changed
         with changed:
             while self._taken and self._taken + nbytes > (available_memory() + self._taken) // 2:
-                changed.wait()
+                changed.wait(WAIT_S)
             self._taken += nbytes
         try:
             yield

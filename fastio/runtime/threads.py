@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from enum import Enum, auto
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,9 @@ from fastio import _native
 from fastio.runtime.lifecycle import Owner
 
 PATIENCE_S = _native.PATIENCE_S  # for what is in hand when something is closed
+# The longest time that a thread which a user may interrupt waits without looking at signals: one
+# that arrives just before a wait begins does not end the wait.
+WAIT_S = 0.05
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,6 +37,13 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float | None) -> bo
     for thread in others:
         thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
     return not any(thread.is_alive() for thread in others)
+
+
+def wait_for(future: Future[T]) -> T:
+    """Waits for a future and returns its result, or raises its error. A signal ends the wait."""
+    while not future.done():
+        wait([future], WAIT_S)
+    return future.result()
 
 
 class DaemonPool(Executor):
@@ -156,4 +166,4 @@ def _do(task: _Task) -> None:
             future.set_result(result)
 
 
-__all__ = ["PATIENCE_S", "DaemonPool", "join_all"]
+__all__ = ["PATIENCE_S", "WAIT_S", "DaemonPool", "join_all", "wait_for"]

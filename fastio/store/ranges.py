@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.threads import WAIT_S, DaemonPool
 
 T = TypeVar("T")
 
@@ -69,9 +69,12 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
     pool = DaemonPool(min(threads, len(tasks)), "fastio-store")
     try:
         running = [pool.submit(task, stop) for task in tasks]
-        for done in as_completed(running):
-            done.result()
-        return [done.result() for done in running]
+        left = set(running)
+        while left:
+            done, left = wait(left, WAIT_S, FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        return [ended.result() for ended in running]
     finally:
         stop.set()
         pool.shutdown(wait=False, cancel_futures=True)

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.engine.fields.reader import WAIT_S, Reader, Work, shard_error
+from fastio.engine.fields.reader import Reader, Work, shard_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.packed.layout import Layout, TableField
 from fastio.packed.rows import Rows
 from fastio.runtime.memory import huge_page_share
+from fastio.runtime.threads import WAIT_S
 
 if TYPE_CHECKING:
     from fastio.engine.pending import Pending

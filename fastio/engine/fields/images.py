@@ -12,13 +12,14 @@ from PIL import ImageFile
 from fastio import _native
 from fastio.engine.batch import AnyArray, SlotPool
 from fastio.engine.fields.image_files import ImageSource, Place
-from fastio.engine.fields.reader import WAIT_S, Reader, Work, result_of, sample_error
+from fastio.engine.fields.reader import Reader, Work, result_of, sample_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ImageError, LoaderClosed
 from fastio.packed.layout import ImageReads
 from fastio.packed.rows import Rows
 from fastio.recoded import RecodedImages
+from fastio.runtime.threads import WAIT_S
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.stage import Stager
 from fastio.transforms import Compiled, Pointwise, affine, augmentation

@@ -16,7 +16,6 @@ from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 if TYPE_CHECKING:
     from fastio.engine.pending import Pending
 
-WAIT_S = 0.05  # between two looks at signals and the deadline
 T = TypeVar("T")
 
 

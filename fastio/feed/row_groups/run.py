@@ -32,7 +32,7 @@ from fastio.feed.row_groups.cut import GroupSpan, GroupWindow
 from fastio.feed.row_groups.ragged import RaggedRuns
 from fastio.feed.row_groups.records import Records
 from fastio.runtime.lifecycle import Owner
-from fastio.runtime.threads import PATIENCE_S, join_all
+from fastio.runtime.threads import PATIENCE_S, WAIT_S, join_all
 from fastio.sources.table.direct import DecodedRows, TableDataset
 from fastio.stats import Stats
 
@@ -210,10 +210,9 @@ class TableRun:
         deadline = time.monotonic() + limit_s
         with self._lock:
             while (outcome := self._outcome()) is None and not self._ended:
-                left_s = deadline - time.monotonic() if limit_s else None
-                if left_s is not None and left_s <= 0:
+                if limit_s and time.monotonic() >= deadline:
                     raise LoaderTimeout(f"no batch of {self._dataset.path} within {limit_s:g} s")
-                self._news.wait(left_s)
+                self._news.wait(WAIT_S)
         if outcome is None:
             raise StopIteration
         if isinstance(outcome, Exception):

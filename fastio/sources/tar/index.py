@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, SourceNotFound
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.schema import Field, Schema
 from fastio.sources.tar.headers import (
     STATE_MISSING,
@@ -168,7 +168,7 @@ def build_index(
     """
     with DaemonPool(max(1, min(workers, len(versions))), "fastio-tars") as pool:
         pending = [pool.submit(scan_tar, reader, name) for name, _, _ in versions]
-        return assemble(reader, versions, [future.result() for future in pending])
+        return assemble(reader, versions, [wait_for(future) for future in pending])
 
 
 def assemble(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fastio import Dataset as open_dataset
 from fastio import (
@@ -16,11 +19,13 @@ from fastio import (
     DatasetNotFound,
     ImageError,
     PackError,
+    PackReport,
     SampleError,
     Scalar,
     Schema,
     pack,
 )
+from fastio.cli import main
 from fastio.pack import packer, samples
 from fastio.pack.images import choose_codebook
 from fastio.pack.journal import Journal
@@ -56,8 +61,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def resume(source: Any, out: Path, **options: Any) -> None:
-    pack(source, out, **{"shard_size": SHARD_SIZE, "on_error": "skip", "resume": True, **options})
+def resume(source: Any, out: Path, **options: Any) -> PackReport:
+    given = {"shard_size": SHARD_SIZE, "on_error": "skip", "resume": True, **options}
+    return pack(source, out, **given)
 
 
 def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
@@ -75,8 +81,7 @@ def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path:
             with pytest.raises(DatasetNotFound, match="incomplete"):
                 open_dataset(out)
         if not (out / JOURNAL_NAME).exists() and (out / MANIFEST_NAME).exists():
-            with pytest.raises(DatasetExists, match="nothing to resume"):
-                resume(folder, out)
+            assert resume(folder, out).was_complete
             assert contents(out) == expected
             continue
         finished = {path: path.stat() for path in finished_shards(out)}
@@ -91,8 +96,8 @@ def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path:
 
 def finished_shards(out: Path) -> list[Path]:
     """The shards that the journal says are finished."""
-    lines = (out / JOURNAL_NAME).read_bytes().splitlines()[1:]
-    return sorted(out.glob("shard-*.arrow"))[: len(lines)]
+    lines = map(json.loads, (out / JOURNAL_NAME).read_bytes().splitlines())
+    return [out / entry["name"] for line in lines for entry in line.get("entries", ())]
 
 
 def interrupted(out: Path, count: int) -> None:
@@ -124,6 +129,23 @@ def test_a_journal_torn_anywhere_costs_no_more_than_a_shard(tmp_path: Path) -> N
         assert contents(tmp_path / "out") == expected
 
 
+def test_resuming_a_finished_pack_says_so(folder: Path, tmp_path: Path) -> None:
+    expected = resume(folder, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    found = resume(folder, tmp_path / "out")
+    assert found.was_complete
+    assert (found.rows, found.shards, found.bytes) == (13, expected.shards, expected.bytes)
+    with pytest.raises(DatasetExists, match=r"codec was \"blocks\", now \"raw\".*--overwrite"):
+        resume(folder, tmp_path / "out", codec="raw")
+    with pytest.raises(DatasetExists, match=r'source was "images", now "list"'):
+        resume([1, 2], tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+    line = ["pack", str(folder), str(tmp_path / "out"), "--resume"]
+    done = CliRunner().invoke(main, [*line, "--shard-size", str(SHARD_SIZE)])
+    assert done.exit_code == 0
+    assert f"complete already, nothing to resume: 13 samples in {expected.shards}" in done.stdout
+
+
 def test_the_report_counts_what_was_finished_before(folder: Path, tmp_path: Path) -> None:
     expected = pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
     killed(folder, tmp_path / "out", after_shards=1)
@@ -133,12 +155,11 @@ def test_the_report_counts_what_was_finished_before(folder: Path, tmp_path: Path
     assert found.skipped == expected.skipped
 
 
-def killed(folder: Path, out: Path, after_shards: int, journal_lines: int = 0) -> None:
-    """A pack of a folder that was killed when some shards, and other lines, were written."""
-    kill_at = 2 + journal_lines + 4 * after_shards + 1
-    done = run_code(KILLER, folder, out, kill_at, SHARD_SIZE)
+def killed(folder: Path, out: Path, after_shards: int) -> None:
+    """A pack of a folder that was killed when the plan and some shards were written."""
+    done = run_code(KILLER, folder, out, 3 + 4 * after_shards + 1, SHARD_SIZE)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len((out / JOURNAL_NAME).read_bytes().splitlines()) == 1 + journal_lines + after_shards
+    assert len((out / JOURNAL_NAME).read_bytes().splitlines()) == 2 + after_shards
 
 
 def test_resuming_what_was_never_begun_just_packs(folder: Path, tmp_path: Path) -> None:
@@ -199,7 +220,7 @@ def test_a_trained_codebook_outlives_a_kill(
     """It is not trained again: by then the source may give another one."""
     pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip", codebook="train")
     monkeypatch.setenv("OPTIONS", '{"codebook": "train"}')
-    killed(folder, tmp_path / "out", after_shards, journal_lines=1)
+    killed(folder, tmp_path / "out", after_shards)
 
     def refuse(*_: Any) -> bytes:
         raise AssertionError("trained again")
@@ -262,9 +283,11 @@ def test_a_change_of_what_is_not_packed_yet_is_taken_as_it_is(folder: Path, tmp_
     killed(folder, tmp_path / "out", after_shards=1)
     (folder / "class2" / "4.jpg").write_bytes(jpeg())
     (folder / "class2" / "5.jpg").write_bytes(jpeg())
-    resume(folder, tmp_path / "out")
-    pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
-    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+    report = resume(folder, tmp_path / "out")
+    expected = pack(folder, tmp_path / "expected", on_error="skip")
+    assert (report.rows, report.skipped) == (expected.rows, expected.skipped)
+    found, wanted = open_dataset(tmp_path / "out"), open_dataset(tmp_path / "expected")
+    assert all(np.array_equal(found[row][0], wanted[row][0]) for row in range(report.rows))
 
 
 def test_a_list_s_change_is_noticed_where_it_matters(tmp_path: Path) -> None:
@@ -280,13 +303,13 @@ def test_a_list_s_change_is_noticed_where_it_matters(tmp_path: Path) -> None:
     write(*range(9))
     (tmp_path / "7.jpg").write_bytes(b"")
     with pytest.raises(ImageError):
-        pack(listed, tmp_path / "out", shard_size=3000)
+        pack(listed, tmp_path / "out", shard_size=2000)
     (tmp_path / "7.jpg").write_bytes(jpeg())
     write(99, 1, 2, 3, 4, 5, 6, 7, 8)
     with pytest.raises(PackError, match=r"list\.csv has changed"):
-        pack(listed, tmp_path / "out", shard_size=3000, resume=True)
+        pack(listed, tmp_path / "out", shard_size=2000, resume=True)
     write(0, 1, 2, 3, 4, 5, 6, 7, 99)
-    pack(listed, tmp_path / "out", shard_size=3000, resume=True)
+    pack(listed, tmp_path / "out", shard_size=2000, resume=True)
     assert open_dataset(tmp_path / "out")[8][1] == 99
 
 
@@ -305,7 +328,11 @@ def test_a_finished_shard_that_is_not_whole_is_named(
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{}", "[]", "null", '{"entry": {}}', '{"codebook": "AAAA"}', "\x00\x00"]
+    "line",
+    [
+        *("", "{}", "[]", "null", "\x00\x00"),
+        *('{"entries": [{}], "end": {}}', '{"plan": {"codebook": "AAAA"}}', '{"plan": []}'),
+    ],
 )
 def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
     interrupted(tmp_path / "out", 35)

@@ -79,6 +79,9 @@ def pack(given: Given, quiet: bool = False) -> Output:
 
 def _summary(report: PackReport) -> str:
     shards = counted(report.shards, "shard")
+    if report.was_complete:
+        size = f"{counted(report.rows, 'sample')} in {shards}, {size_text(report.bytes)}"
+        return f"complete already, nothing to resume: {size}"
     made = f"{shards}, {size_text(report.bytes)}, packed in {report.seconds:.1f} s"
     if report.tokens is None:
         skipped = f"; {counted(len(report.skipped), 'bad one')} skipped" if report.skipped else ""

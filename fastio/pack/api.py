@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fastio.cache import Cache, check_is_cache
 from fastio.errors import PackError
-from fastio.pack.destination import open_destination
+from fastio.pack.destination import complete_dataset, open_destination
 from fastio.pack.images import (
     DEFAULT,
     DEFAULT_CODEC,
@@ -63,6 +63,7 @@ class PackReport:
         skipped: (name, reason) of every bad sample that was left out, in the source's order.
         seconds: duration.
         tokens: token counts of packed text; None for other data.
+        was_complete: whether there was nothing to resume, because the dataset was complete.
     """
 
     rows: int
@@ -71,6 +72,7 @@ class PackReport:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     seconds: float = 0.0
     tokens: TokenCounts | None = None
+    was_complete: bool = False
 
 
 def pack(
@@ -140,15 +142,16 @@ def pack(
 
     Args:
         src: The data to pack: a folder with one folder of images per class; such a folder of sound
-            files, or of .npy or .npz files, or one with such files only; a CSV or JSONL list with
-            a column 'path' (or image, file, filename); WebDataset tars (one, a folder, or a
-            pattern such as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file,
-            a folder, or a pattern such as 'data/*.parquet', also by URL); a directory written by
-            save_to_disk of the datasets package; or, with a tokenizer, text in such tables or
-            .txt files. Several tars, tables or text files can be given. In Python also: Arrow data;
-            a datasets.Dataset; a dataset with `__len__` and `__getitem__`, which one thread calls
-            in order; or any iterable. A torchvision ImageFolder without transforms is packed as
-            its folder is, with EXIF orientations applied.
+            files, or of .npy or .npz files, or one with such files only; a CSV or JSONL list with a
+            column 'path' (or image, file, filename); WebDataset tars (one, a folder, or a pattern
+            such as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file, a folder,
+            or a pattern such as 'data/*.parquet', also by URL); a directory written by save_to_disk
+            of the datasets package; or, with a tokenizer, text in such tables or .txt files.
+            Several tars, tables or text files can be given. In Python also: Arrow data; a
+            datasets.Dataset; a dataset with `__len__` and `__getitem__`, which one thread calls in
+            order, after up to 64 samples that show how large they are; or any iterable. A
+            torchvision ImageFolder without transforms is packed as its folder is, with EXIF
+            orientations applied.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
             are finished, and the manifest last. Any machine can resume the pack. Two packs to one
             URL at the same time are not detected.
@@ -166,15 +169,18 @@ def pack(
         from_cache: Folder of a cache in which loaders have recoded images of the source. These
             images are copied from the cache instead of being encoded again; the result is the same.
             Only with the codec 'blocks' and the default codebook.
-        shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. The row that reaches
-            it is the last of its shard.
+        shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. A source whose
+            samples can be read by number is cut into units of equal numbers of samples, such that
+            the shards have this size on average; a unit of more than twice the size becomes
+            several shards. Of other sources (text, tables with strings, iterables), the row that
+            reaches the size is the last of its shard.
         workers: Number of threads (default: all cores that this process may use).
         on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
             bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
             cannot be opened; damage inside of a file always stops. Not for text.
         resume: Continue an interrupted pack with the same source and options, without repeating
             finished shards. Samples of a Python iterable must be the same again, which cannot be
-            checked.
+            checked. Does nothing if the dataset is complete.
         overwrite: Replace the dataset, or the part of one, at the destination. It is deleted when
             packing starts. Other files in the folder are not touched.
         progress: Whether to show a progress bar on stderr.
@@ -271,6 +277,11 @@ def pack(
         encoder = TableEncoder(source, options.shard_bytes, options.workers)
     else:
         encoder = SampleEncoder(source, options)
+    if resume and not overwrite:
+        done = complete_dataset(dst, of_destination, encoder.identity())
+        if done is not None:
+            seconds = time.monotonic() - start
+            return PackReport(done.rows, done.shards, done.nbytes, [], seconds, was_complete=True)
     packer: Packer[Any, Any] = Packer(destination, encoder, resume=resume, overwrite=overwrite)
     try:
         packer.run(progress)

@@ -25,15 +25,21 @@ from typing import Any
 
 import xxhash
 
-from fastio.errors import DatasetExists, PackError, SourceNotFound, StoreError
-from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
+from fastio.errors import (
+    DatasetExists,
+    DatasetNotFound,
+    PackError,
+    SourceNotFound,
+    StoreError,
+)
+from fastio.pack.journal import FinishedUnit, Journal, check_not_in_use, differences
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Dataset, Manifest, ShardEntry
 from fastio.runtime.files import TEMPORARY_ENDING, flush_folder, whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
 from fastio.store import is_remote, open_store
 
 _OWN_NAME = re.compile(
-    rf"(?:shard-[0-9]{{6,}}\.arrow|{re.escape(MANIFEST_NAME)})(?:{TEMPORARY_ENDING})?"
+    rf"(?:shard-[0-9]{{6,}}(?:-[0-9]+)?\.arrow|{re.escape(MANIFEST_NAME)})(?:{TEMPORARY_ENDING})?"
     rf"|{re.escape(JOURNAL_NAME)}"
 )
 _UPLOADS = 4
@@ -57,9 +63,54 @@ def open_destination(
     return Destination(Path(dst))
 
 
-def shard_name(number: int) -> str:
-    """Returns the file name of a shard."""
-    return f"shard-{number:06d}.arrow"
+def shard_name(unit: int, part: int) -> str:
+    """Returns the file name of a shard, given its unit and its number in it."""
+    return f"shard-{unit:06d}-{part}.arrow" if part else f"shard-{unit:06d}.arrow"
+
+
+def complete_dataset(
+    dst: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    identity: Mapping[str, Any],
+) -> Manifest | None:
+    """Returns the manifest of a dataset that is complete; None if there is none, or a journal.
+
+    Args:
+        dst, storage_options: The destination.
+        identity: The options that the dataset's bytes depend on, see `packer.Encoder`.
+
+    Raises:
+        DatasetExists: It was packed of another source, or with other options.
+    """
+    try:
+        with Dataset(dst, storage_options) as dataset:
+            if _has_journal(dataset):
+                return None
+            manifest = dataset.manifest
+    except DatasetNotFound:
+        return None
+    packing = manifest.packing
+    found = {**packing, "schema": manifest.schema.to_json(), "shard_size": packing["shard_bytes"]}
+    if "tokens" in found:  # which also counts empty documents there
+        found["tokens"] = {key: found["tokens"].get(key) for key in identity.get("tokens", ())}
+    # Of the codebook, the manifest only says where it is from.
+    different = differences(found, identity, found.keys() & identity.keys() - {"codebook"})
+    if different:
+        raise DatasetExists(
+            f"{manifest.folder} contains a complete dataset that was packed of another source or "
+            f"with other options: {different}. Choose another destination, or replace it with "
+            "overwrite (--overwrite)"
+        )
+    return manifest
+
+
+def _has_journal(dataset: Dataset) -> bool:
+    if dataset.remote_part is None:
+        return (Path(dataset.path) / JOURNAL_NAME).exists()
+    try:
+        return dataset.store.stat(JOURNAL_NAME) is not None
+    except SourceNotFound:
+        return False
 
 
 class Destination:
@@ -124,9 +175,12 @@ class Destination:
                 "overwrite"
             )
 
-    def add(self, shard: FinishedShard) -> None:
-        """Takes a shard that was written to the folder."""
-        self._journal.append(shard)
+    def record(self, unit: FinishedUnit) -> None:
+        """Notes that all shards of a unit were written to the folder."""
+        self._journal.append(unit)
+
+    def send(self, entry: ShardEntry) -> None:
+        """Takes a shard that was written to the folder, after `record` if it is a unit's last."""
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Deletes the pack's own files except those named, after all uploads."""
@@ -208,15 +262,14 @@ class RemoteDestination(Destination):
     def check(self, entry: ShardEntry) -> None:
         """See `Destination`; opening looked for all shards."""
 
-    def add(self, shard: FinishedShard) -> None:
+    def send(self, entry: ShardEntry) -> None:
         """See `Destination`; waits while many shards wait to be uploaded."""
-        super().add(shard)
         length = self._journal.path.stat().st_size
         while not self._slots.acquire(timeout=WAIT_S):
             pass
         with self._advice():
             self._collect()
-        self._uploads.append(self._pool.submit(self._upload, shard.entry, length))
+        self._uploads.append(self._pool.submit(self._upload, entry, length))
 
     def keep_only(self, names: Iterable[str]) -> None:
         """See `Destination`; waits until all shards are uploaded."""
@@ -329,13 +382,12 @@ class RemoteDestination(Destination):
 
 
 def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
-    """Returns the lines of a journal up to the first shard that is not in the store."""
+    """Returns the lines of a journal up to the first unit whose shards are not all in the store."""
     kept = []
     for line in journal.splitlines(keepends=True):
         try:
-            parsed = json.loads(line)
-            entry = parsed.get("entry")
-            if entry is not None and sizes.get(entry["name"]) != entry["bytes"]:
+            entries = json.loads(line).get("entries", ())
+            if any(sizes.get(entry["name"]) != entry["bytes"] for entry in entries):
                 break
         except (AttributeError, KeyError, TypeError, ValueError):
             return journal  # whoever reads it says what is wrong with it
@@ -352,9 +404,8 @@ def _check_may_pack(name: str, own: Collection[str], resume: bool) -> None:
     """
     has_journal = JOURNAL_NAME in own
     if MANIFEST_NAME in own and not (resume and has_journal):
-        state = "a complete dataset; there is nothing to resume" if resume else "a dataset already"
         raise DatasetExists(
-            f"{name} contains {state}; choose another destination, or replace it with "
+            f"{name} contains a dataset already; choose another destination, or replace it with "
             "overwrite (--overwrite)"
         )
     if own and not has_journal:

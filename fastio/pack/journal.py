@@ -1,9 +1,10 @@
 """The journal of a pack records what is finished, so that an interrupted pack can be resumed.
 
 `pack.journal` lies in the destination while packing goes on. It is a file of JSON lines: first
-the options that the dataset's bytes depend on, then the codebook if one was trained for this pack,
-then one line a finished shard. A line is written after its shard is on the disk, so a kill at any
-point loses no more than the shards that were under way. The manifest replaces it at the end.
+the options that the dataset's bytes depend on, then the plan (what was found out from the whole
+source), then one line for each finished unit. A line is written after the unit's shards are on the
+disk, so a kill at any point loses no more than the units that were under way. The manifest replaces
+it at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,15 +29,32 @@ RESUME = ", then go on with resume (--resume)"
 
 
 @dataclass(frozen=True)
-class ShardEnd:
-    """How far a source is packed, at the end of a shard.
+class Plan:
+    """What is found out from the whole source before its first unit is packed.
+
+    A unit is a range of consecutive samples of the source, and its shards depend on these samples,
+    the options and the plan only: no shard has samples of two units.
 
     Attributes:
-        position: The number of the source's samples that are in shards or were left out.
-        source: A hash that identifies these samples.
-        last: Whether the source ended with the shard, before it was full.
-        skipped: (name, reason) of the samples left out since the shard before.
-        statistics: JSON values for the columns of a table in the shard; None for other sources.
+        codebook: The trained codebook, or None.
+        unit_rows: The number of samples of each unit but the last. None if the source can only be
+            read from its beginning to its end: then each shard is a unit.
+    """
+
+    codebook: bytes | None = None
+    unit_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class UnitEnd:
+    """How far a source is packed, at the end of a unit.
+
+    Attributes:
+        position: The number of the source's samples in this unit and all before.
+        source: A hash that identifies the samples of the unit.
+        last: Whether the source ended with the unit, before it was full.
+        skipped: (name, reason) of the samples of the unit that were left out.
+        statistics: JSON values for the columns of a table in the unit; None for other sources.
     """
 
     position: int
@@ -47,11 +65,14 @@ class ShardEnd:
 
 
 @dataclass(frozen=True)
-class FinishedShard:
-    """One line of the journal: a shard as the manifest will describe it, and its end."""
+class FinishedUnit:
+    """One line of the journal: a unit's shards as the manifest will describe them, and its end.
 
-    entry: ShardEntry
-    end: ShardEnd
+    There are no shards if all of its samples were left out.
+    """
+
+    entries: Sequence[ShardEntry]
+    end: UnitEnd
 
 
 class Journal:
@@ -63,8 +84,8 @@ class Journal:
         resume: Whether to continue with the journal that is there, if there is one.
 
     Attributes:
-        finished: The finished shards that it had when it was opened.
-        codebook: The trained codebook that it holds, or None.
+        finished: The finished units that it had when it was opened.
+        plan: The plan that it holds, or None.
 
     Raises:
         PackError: Another process packs there, or the journal has other options.
@@ -73,8 +94,8 @@ class Journal:
 
     def __init__(self, folder: Path, options: Mapping[str, Any], resume: bool) -> None:
         self.path = folder / JOURNAL_NAME
-        self.finished: list[FinishedShard] = []
-        self.codebook: bytes | None = None
+        self.finished: list[FinishedUnit] = []
+        self.plan: Plan | None = None
         # Opened before it is locked, so without truncating what another pack may be writing.
         self._file: IO[bytes] = open(self.path, "a+b", opener=_no_link)  # noqa: SIM115
         try:
@@ -88,15 +109,16 @@ class Journal:
             self.close()
             raise
 
-    def append(self, shard: FinishedShard) -> None:
-        """Records a shard that is on the disk."""
-        self._append(asdict(shard))
+    def append(self, unit: FinishedUnit) -> None:
+        """Records a unit whose shards are on the disk."""
+        self._append(asdict(unit))
 
-    def keep_codebook(self, codebook: bytes) -> None:
-        """Records a trained codebook, before any shard: a resumed pack must use the same."""
+    def keep_plan(self, plan: Plan) -> None:
+        """Records the plan, before any unit: a resumed pack must use the same."""
+        book = None if plan.codebook is None else base64.b64encode(plan.codebook).decode()
         with writing_to(self.path, RESUME):
-            self._append({"codebook": base64.b64encode(codebook).decode()})
-        self.codebook = codebook
+            self._append({"plan": {**asdict(plan), "codebook": book}})
+        self.plan = plan
 
     def remove(self) -> None:
         """Deletes the journal, after the manifest was written."""
@@ -134,9 +156,12 @@ class Journal:
         return good_bytes
 
     def _take(self, line: Any) -> None:
-        if isinstance(line, dict) and "codebook" in line:
-            self.codebook = base64.b64decode(line["codebook"], validate=True)
-            open_codebook(self.codebook)
+        if isinstance(line, dict) and "plan" in line:
+            plan = Plan(**line["plan"])
+            if plan.codebook is not None:
+                plan = replace(plan, codebook=base64.b64decode(plan.codebook, validate=True))
+                open_codebook(plan.codebook or b"")
+            self.plan = plan
         else:
             self.finished.append(_parse(line))
 
@@ -163,24 +188,28 @@ def _lock(file: IO[bytes], folder: Path) -> None:
 
 
 def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    # Through JSON, which makes lists of tuples.
-    wanted = json.loads(json.dumps(wanted))
-    different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    different = differences(found, wanted, {*found, *wanted})
     if different:
-        details = "; ".join(
-            f"{key} was {_short(found.get(key))}, now {_short(wanted.get(key))}"
-            for key in different
-        )
         raise PackError(
             "cannot resume, the options or the source differ from the interrupted pack: "
-            f"{details}. Use the same options and source, or start again with overwrite"
+            f"{different}. Use the same options and source, or start again with overwrite"
         )
 
 
-def _parse(value: Any) -> FinishedShard:
-    end = ShardEnd(**value["end"])
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str]) -> str:
+    """Returns in words which of some options differ, given what they were and are; "" if none."""
+    found, wanted = (json.loads(json.dumps(each)) for each in (found, wanted))  # tuples as lists
+    return "; ".join(
+        f"{key} was {_short(found.get(key))}, now {_short(wanted.get(key))}"
+        for key in sorted(keys)
+        if found.get(key) != wanted.get(key)
+    )
+
+
+def _parse(value: Any) -> FinishedUnit:
+    end = UnitEnd(**value["end"])
     end = replace(end, skipped=[(name, reason) for name, reason in end.skipped])
-    return FinishedShard(ShardEntry(**value["entry"]), end)
+    return FinishedUnit([ShardEntry(**entry) for entry in value["entries"]], end)
 
 
 def _short(value: Any) -> str:

@@ -2,6 +2,8 @@
 
     source -> parts -> encoder (threads) -> encoder (one thread: shards) -> destination
 
+A source is cut into units (`journal.Plan`), and each into shards; usually a unit is one shard.
+
 Every kind of data takes this way. What differs is the source, which gives the parts, and the
 encoder: `samples` encodes rows one by one, `tables` thousands of rows at once.
 """
@@ -16,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from fastio.pack.destination import Destination, shard_name
-from fastio.pack.journal import RESUME, FinishedShard, Journal, ShardEnd, writing_to
+from fastio.pack.journal import RESUME, FinishedUnit, Plan, UnitEnd, writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
@@ -33,17 +35,18 @@ _BUDGET_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Filled:
-    """A full shard, or the last one.
+    """A full shard, or the last one of a unit.
 
     Attributes:
-        arrays: The columns, in the order of `Schema.arrow_schema`.
-        end: How far the source is packed at its end.
+        arrays: The columns, in the order of `Schema.arrow_schema`; none if the unit has ended
+            without more rows.
+        end: The end of the unit, or None if more of its rows follow.
         counts: The rows of each image field by codec, as FIELD.CODEC.
         indexed: The image fields that have a column of indexes.
     """
 
     arrays: Sequence[pa.Array]
-    end: ShardEnd
+    end: UnitEnd | None
     counts: Mapping[str, int] = field(default_factory=dict)
     indexed: Collection[str] = ()
 
@@ -66,7 +69,7 @@ class Encoder(Protocol[P, E]):
         schema: The fields of the samples.
         unit: What the source consists of, in words: "samples", "rows" or "documents".
         total: The number of samples, or None if it is not known beforehand.
-        position: The number of the source's samples that are in shards or were left out.
+        position: The number of the source's samples that were filled in or left out.
         skipped: (name, reason) of the samples that were left out.
         workers: The number of threads; 0 encodes in the caller's thread.
         depth: The largest number of parts under way.
@@ -84,8 +87,16 @@ class Encoder(Protocol[P, E]):
         """Returns the options that the dataset's bytes depend on, as JSON values."""
         ...
 
-    def parts(self, journal: Journal, progress: bool) -> Iterator[P]:
-        """Returns the parts of the source that are not in finished shards, or raises PackError."""
+    def plan(self, progress: bool) -> Plan:
+        """Finds out from the source how it is packed. Called once in the life of a dataset."""
+        ...
+
+    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[P]:
+        """Returns the parts of the source after the finished units.
+
+        Raises:
+            PackError: The source is not the one of which these units were packed.
+        """
         ...
 
     def memory_bytes(self, part: P) -> int:
@@ -105,7 +116,7 @@ class Encoder(Protocol[P, E]):
         ...
 
     def rest(self) -> Filled | None:
-        """Returns the last shard, or None if no rows are left for it."""
+        """Returns the last shard of the source, or None if no rows are left for it."""
         ...
 
     def about(self, entries: list[ShardEntry]) -> About:
@@ -141,6 +152,8 @@ class Packer(Generic[P, E]):
     ) -> None:
         self.entries: list[ShardEntry] = []
         self.resumed = 0
+        self._units = 0  # that are finished
+        self._unit: list[ShardEntry] = []  # the shards of the unit that is being packed
         self._encoder = encoder
         self._destination = destination
         self._schema = encoder.schema
@@ -163,12 +176,16 @@ class Packer(Generic[P, E]):
                 packed, or it has no samples.
         """
         encoder = self._encoder
+        journal = self._journal
         try:
-            for shard in self._journal.finished:
-                self._destination.check(shard.entry)
-                self.entries.append(shard.entry)
-            self.resumed = len(self.entries)
-            parts = encoder.parts(self._journal, progress)
+            for unit in journal.finished:
+                for entry in unit.entries:
+                    self._destination.check(entry)
+                    self.entries.append(entry)
+            self.resumed, self._units = len(self.entries), len(journal.finished)
+            if journal.plan is None:
+                journal.keep_plan(encoder.plan(progress))
+            parts = encoder.begin(journal.plan or Plan(), journal.finished)
             with progress_bar("packing", encoder.unit, encoder.total, progress) as advance:
                 shown = 0
                 for part in parts:
@@ -215,18 +232,28 @@ class Packer(Generic[P, E]):
             destination.finish()
 
     def write(self, filled: Filled) -> None:
-        """Writes a shard."""
+        """Writes a shard, and records a unit that ends with it."""
+        entry = self._write_shard(filled) if filled.arrays else None
+        with writing_to(self._destination.name, RESUME):
+            if filled.end is not None:
+                self._destination.record(FinishedUnit(self._unit, filled.end))
+                self._units, self._unit = self._units + 1, []
+            if entry is not None:
+                self._destination.send(entry)
+
+    def _write_shard(self, filled: Filled) -> ShardEntry:
         metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
         schema = self._schema.arrow_schema(filled.indexed).with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
-        path = self._destination.folder / shard_name(len(self.entries))
+        path = self._destination.folder / shard_name(self._units, len(self._unit))
         with writing_to(path, RESUME):
             entry = write_shard(path, batch, self._schema.image_fields)
             fields = self._schema.token_fields
             tokens = {f"{name}.tokens": len(batch.column(name).values) for name in fields}
-            entry = replace(entry, of_fields={**entry.of_fields, **filled.counts, **tokens})
-            self._destination.add(FinishedShard(entry, filled.end))
+        entry = replace(entry, of_fields={**entry.of_fields, **filled.counts, **tokens})
         self.entries.append(entry)
+        self._unit.append(entry)
+        return entry
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -20,12 +21,18 @@ from fastio.pack.cells import (
 )
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import UNREAD, Item, Source
-from fastio.pack.journal import Journal, ShardEnd
+from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
 from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
-from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, row_bytes
+from fastio.runtime.ahead import in_order
+from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, is_fixed_width, row_bytes
 
 _DEPTH_PER_WORKER = 64
+# Samples that are encoded to find out how many make a unit: a share of all, but not less or more.
+_TRIED_SHARE, _TRIED_LEAST, _TRIED_MOST = 1 / 128, 8, 64
+# Units of equal numbers of rows are about as large as a shard should be, and become several shards
+# only where one is so many times larger.
+_LARGEST_UNIT = 2
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,8 @@ class SampleOptions:
     Attributes:
         images: How images are stored. The codebook is set when packing begins.
         codebook: The codebook of the codec "blocks"; None for other codecs.
-        shard_bytes: The row with which a shard's data reaches this size is the shard's last.
+        shard_bytes: The size of a shard: of a unit's data on average, where units have equal
+            numbers of rows; else the row with which a shard's data reaches it is its last.
         skip_bad: Whether bad samples are left out. If not, the first one stops the pack.
         workers: The number of threads.
     """
@@ -78,9 +86,10 @@ class SampleEncoder:
         self._fixed_bytes = sum(row_bytes(*each) for each in source.schema.fields.items())
         self._rows: list[Row] = []
         self._row_bytes = 0
-        self._skipped_before = 0
+        self._skipped_before = 0  # in finished units
+        self._cut = False  # whether shards of the unit that is being filled were written
         self._stamps = xxhash.xxh3_64()
-        self._use(None if options.codebook is None else options.codebook.data)
+        self._use(Plan())
 
     def identity(self) -> Mapping[str, Any]:
         """See `packer.Encoder`."""
@@ -94,36 +103,48 @@ class SampleEncoder:
             "schema": self.schema.to_json(),
         }
 
-    def parts(self, journal: Journal, progress: bool) -> Iterator[Item]:
-        """See `packer.Encoder`. A codebook is trained first where one is wanted."""
-        options = self._options
+    def plan(self, progress: bool) -> Plan:
+        """See `packer.Encoder`. Trains a codebook where one is wanted."""
+        source, options, codebook = self._source, self._options, None
         if options.codebook is not None and options.codebook.data is None:
-            if journal.codebook is None:
-                journal.keep_codebook(train_codebook(self._source, options.images, progress))
-            self._use(journal.codebook)
-        source, finished = self._source, journal.finished
+            codebook = train_codebook(source, options.images, progress)
+            self._use(Plan(codebook))
+        if source.total is None:
+            return Plan(codebook)
+        row_bytes: float = self._fixed_bytes
+        if not all(map(is_fixed_width, self.schema.fields.values())):
+            count = round(min(max(source.total * _TRIED_SHARE, _TRIED_LEAST), _TRIED_MOST))
+            sizes = list(in_order(self._encoded_size, source.sample(count), options.workers))
+            row_bytes = sum(sizes) / max(len(sizes), 1)
+        return Plan(codebook, max(1, math.ceil(options.shard_bytes / max(row_bytes, 1))))
+
+    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Item]:
+        """See `packer.Encoder`."""
+        self._use(plan)
+        source, begun = self._source, 0
         if not finished:
             return source.items(0)
-        for shard in finished:
-            self.skipped += shard.end.skipped
-        self._skipped_before = len(self.skipped)
         last = finished[-1].end
-        self.position = last.position
         items = source.items(0 if source.has_keys else last.position)
-        if source.has_keys:
-            for item in islice(items, last.position):
-                self._stamps.update(_stamp(item))
-        if self._stamps.hexdigest() != last.source:
-            raise PackError(
-                f"cannot resume: {source.name} has changed since its first {last.position} "
-                "samples were packed (files added, removed, renamed or modified); start again "
-                "with overwrite"
-            )
+        for end in (unit.end for unit in finished):
+            self.skipped += end.skipped
+            stamps = xxhash.xxh3_64()
+            for item in islice(items, (end.position - begun) * source.has_keys):
+                stamps.update(_stamp(item))
+            if stamps.hexdigest() != end.source:
+                raise PackError(
+                    f"cannot resume: {source.name} has changed since its first {end.position} "
+                    "samples were packed (files added, removed, renamed or modified); start again "
+                    "with overwrite"
+                )
+            begun = end.position
         if last.last and next(items, None) is not None:
             raise PackError(
                 f"cannot resume: {source.name} had {last.position} samples when it was packed to "
                 "its end, and has more now; start again with overwrite"
             )
+        self._skipped_before = len(self.skipped)
+        self.position = begun
         return items
 
     def memory_bytes(self, part: Item) -> int:
@@ -152,18 +173,20 @@ class SampleEncoder:
             raise error
         self.position += 1
         self._stamps.update(encoded.stamp)
-        if error is not None:
+        if error is None:
+            self._rows.append(encoded)
+            self._row_bytes += encoded.nbytes
+        else:
             self.skipped.append((encoded.name, str(getattr(error, "cause", "") or error)))
-            return
-        self._rows.append(encoded)
-        self._row_bytes += encoded.nbytes
         # This row decides, and not the next one, so that a shard depends on nothing after it.
-        if self._row_bytes >= self._options.shard_bytes:
-            yield self._filled(last=False)
+        full = self._row_bytes >= self._shard_bytes
+        ends = full if self._unit_rows is None else self.position % self._unit_rows == 0
+        if full or ends:
+            yield self._filled(ends)
 
     def rest(self) -> Filled | None:
         """See `packer.Encoder`."""
-        return self._filled(last=True) if self._rows else None
+        return self._filled(ends=True, last=True) if self._rows or self._cut else None
 
     def about(self, entries: list[ShardEntry]) -> About:
         """See `packer.Encoder`."""
@@ -181,20 +204,30 @@ class SampleEncoder:
         }
         return About(packing, self._codebook if has_blocks else None)
 
-    def _use(self, codebook: bytes | None) -> None:
-        """Encodes images with a codebook from now on; None where it is not trained yet."""
-        self._codebook = codebook
-        opened = None if codebook is None else open_codebook(codebook)
+    def _encoded_size(self, item: Item) -> int:
+        return self.encode(item, lambda nbytes: None).nbytes
+
+    def _use(self, plan: Plan) -> None:
+        """Encodes and fills as a plan says from now on."""
+        choice, self._unit_rows = self._options.codebook, plan.unit_rows
+        self._shard_bytes = self._options.shard_bytes * (_LARGEST_UNIT if plan.unit_rows else 1)
+        self._codebook = choice.data or plan.codebook if choice is not None else None
+        opened = None if self._codebook is None else open_codebook(self._codebook)
         self._images = replace(self._options.images, codebook=opened)
 
-    def _filled(self, last: bool) -> Filled:
+    def _filled(self, ends: bool, last: bool = False) -> Filled:
+        """Returns the shard that is held. `ends`: whether its unit ends with it."""
         rows, self._rows, self._row_bytes = self._rows, [], 0
-        skipped = self.skipped[self._skipped_before :]
-        self._skipped_before = len(self.skipped)
-        end = ShardEnd(self.position, self._stamps.hexdigest(), last, skipped)
+        self._cut, end = not ends, None
+        if ends:
+            skipped = self.skipped[self._skipped_before :]
+            end = UnitEnd(self.position, self._stamps.hexdigest(), last, skipped)
+            self._skipped_before = len(self.skipped)
+            self._stamps.reset()
         schema = self.schema
         counts = codec_counts(schema, rows)
-        return Filled(columns(schema, rows), end, counts, indexed_fields(schema, rows))
+        arrays = columns(schema, rows) if rows else ()
+        return Filled(arrays, end, counts, indexed_fields(schema, rows))
 
     def _nothing_packed(self) -> PackError:
         name = self._source.name

@@ -3,11 +3,13 @@
 A `RowSource` gives the rows of tables, or of text as tokens; `TableEncoder` makes shards of them.
 A shard's fixed-width fields come to it as records that are filled where they will lie; the fields
 of variable width as bytes and offsets. The row that makes a shard's data reach its size is its
-last: found from the offsets, it depends on rows alone, not on files or row groups.
+last: found from the offsets, it depends on rows alone, not on files or row groups. Each shard is a
+unit; if all fields have fixed widths, the number of its rows is known beforehand.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +21,11 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import record_array, variable_array
-from fastio.pack.journal import Journal, ShardEnd
+from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
 from fastio.pack.packer import About, Filled
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.packed import FORMAT_VERSION, ShardEntry
-from fastio.schema import Array, Schema, field_columns, row_bytes
+from fastio.schema import Array, Schema, field_columns, is_fixed_width, row_bytes
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.columns import Column, Converted
 from fastio.sources.table.filters import Filter
@@ -201,9 +203,16 @@ class TableEncoder:
             "schema": self.schema.to_json(),
         }
 
-    def parts(self, journal: Journal, progress: bool) -> Iterator[Piece]:
+    def plan(self, progress: bool) -> Plan:
+        """See `packer.Encoder`. Where all rows have one size, their number is known beforehand."""
+        layout = self._layout
+        if layout is None or not all(map(is_fixed_width, self.schema.fields.values())):
+            return Plan()
+        return Plan(unit_rows=math.ceil(self._shard_bytes / layout.dtype.itemsize))
+
+    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Piece]:
         """See `packer.Encoder`."""
-        for done in (shard.end for shard in journal.finished):
+        for done in (unit.end for unit in finished):
             if done.source != self._stamp:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
@@ -320,7 +329,7 @@ class TableEncoder:
                 lengths, kind = pa.array(np.diff(rows.offsets)), field_columns(name, field)[1][1]
                 arrays.append(pa.ListArray.from_arrays(bounds, lengths, type=kind))
         statistics = to_json(self._parts)
-        return Filled(arrays, ShardEnd(self.position, self._stamp, last, statistics=statistics))
+        return Filled(arrays, UnitEnd(self.position, self._stamp, last, statistics=statistics))
 
     def _clear(self) -> None:
         self._held, self._held_bytes, self._parts = [], 0, []

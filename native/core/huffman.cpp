@@ -9,10 +9,10 @@
 namespace fastio {
 namespace {
 
-// Zigzag position to natural order (T.81, figure A.6), and more for what leaves the block: runs,
-// and ends of blocks, whose 0 is stored where they leave a 0.
+// Zigzag position to natural order (T.81, figure A.6), also with kEnd added. What leaves the block
+// goes to the last coefficient: runs, and ends of blocks, whose 0 is stored where they leave a 0.
 struct Natural {
-  std::uint8_t at[64 + 192];
+  std::uint8_t at[256 + 64];
 };
 constexpr Natural make_natural() {
   Natural natural{};
@@ -28,7 +28,8 @@ constexpr Natural make_natural() {
       if (against > 0) --against;
     }
   }
-  for (int k = 64; k < 64 + 192; ++k) natural.at[k] = 63;
+  for (int k = 64; k < 256 + 64; ++k)
+    natural.at[k] = k >= 128 && k < 128 + 64 ? natural.at[k - 128] : 63;
   return natural;
 }
 constexpr Natural kNatural = make_natural();
@@ -39,6 +40,10 @@ inline std::int32_t extended(std::uint64_t bits, std::uint32_t size) {
   // A leading 0 bit stands for a negative value.
   const auto negative = static_cast<std::int32_t>(~(static_cast<std::int64_t>(bits) >> 63));
   return magnitude + (negative & (1 - (1 << size)));
+}
+
+inline std::uint64_t lowest(std::uint64_t bits, std::uint64_t size) {
+  return bits & ~(~std::uint64_t{0} << (size & 63));
 }
 
 }  // namespace
@@ -64,42 +69,54 @@ bool HuffmanTable::build(const std::uint8_t* counts, const std::uint8_t* symbols
     limit_[length] = code << (16 - length);
     code <<= 1;
   }
-  if (!dc) build_pairs();
+  for (std::uint32_t bits = 0; !dc && bits < 1u << kLookBits; ++bits) pairs_[bits] = pair_of(bits);
   return true;
 }
 
-void HuffmanTable::build_pairs() {
+HuffmanTable::Pair HuffmanTable::pair_of(std::uint32_t bits) const {
   constexpr std::uint32_t kMask = (1u << kLookBits) - 1;
-  // Of a symbol whose value follows `bits`, kLookBits of them: what it goes ahead, and the value.
-  const auto ahead = [](Symbol s) -> std::uint32_t {
-    const std::uint32_t run = s >> 16 & 255;
-    return s >> 24 == 0 && run != 15 ? kEnd : run + 1;
+  constexpr std::uint32_t kMostSize = 7;  // of a value that fits `value`
+  const auto total = [](Symbol s) { return s & 255; };
+  const auto length = [](Symbol s) { return s >> 8 & 255; };
+  const auto ahead = [](Symbol s) { return (s >> 16 & 255) + 1; };
+  const auto size = [](Symbol s) { return s >> 24; };
+  const auto ends = [&](Symbol s) { return size(s) == 0 && ahead(s) != 16; };
+  // The symbol after `used` bits, or 0 if the bits that are left do not tell it and its sign.
+  const auto symbol = [&](std::uint32_t used) -> Symbol {
+    const Symbol s = used < kLookBits ? look_[bits << used & kMask] : 0;
+    return used + length(s) + (size(s) > 0) <= kLookBits ? s : 0;
   };
-  const auto value = [](Symbol s, std::uint32_t bits) -> std::uint16_t {
-    const std::uint64_t from = std::uint64_t{bits} << kShift << (s >> 8 & 255);
-    return static_cast<std::uint16_t>(extended(from, s >> 24));
+  // The value of a symbol after `used` bits, or if it is longer, what is added to its bits.
+  const auto value = [&](Symbol s, std::uint32_t used) {
+    const std::uint64_t from = std::uint64_t{bits} << kShift << (used + length(s));
+    if (used + total(s) <= kLookBits) return extended(from, size(s));
+    return from >> 63 ? 0 : 1 - (1 << size(s));
   };
-  for (std::uint32_t bits = 0; bits <= kMask; ++bits) {
-    const Symbol one = look_[bits];
-    std::uint32_t used = one & 255;
-    if (one == 0 || used > kLookBits) {
-      pairs_[bits] = kNone << 8;
-      continue;
-    }
-    const std::uint32_t first = ahead(one);
-    std::uint32_t both = first;
-    std::uint16_t last = value(one, bits);
-    Pair pair = first << 8 | Pair{last} << 32;
-    // Bits beyond those looked at are unknown: a symbol counts only if it ends before them.
-    const std::uint32_t rest = bits << used & kMask;
-    const Symbol two = look_[rest];
-    if (two != 0 && used + (two & 255) <= kLookBits && first != kEnd) {
-      both += ahead(two);
-      last = value(two, rest);
-      used += two & 255;
-    }
-    pairs_[bits] = pair | used | both << 16 | Pair{last} << 48;
+
+  Symbol last = symbol(0);
+  if (last == 0) return Pair{kNone} << 16;
+  if (ends(last)) return Pair{total(last)} | Pair{kEndAlone} << 16 | Pair{kNone} << 48;
+  const std::uint32_t first = ahead(last);
+  std::uint32_t used = 0, all = 0;
+  std::int32_t first_value = 0;
+  const Symbol second = symbol(total(last));
+  if (second != 0 && !ends(second) && size(last) <= kMostSize) {
+    first_value = value(last, 0);
+    used = total(last);
+    all = first;
+    last = second;
   }
+  const auto rest = static_cast<std::uint16_t>(value(last, used));
+  used += total(last);
+  all += ahead(last);
+  const std::uint32_t size_of_rest = used > kLookBits ? size(last) : 0;
+  const Symbol end = symbol(used);
+  if (end != 0 && ends(end)) {
+    used += total(end);
+    all += kEnd;
+  }
+  return Pair{used} | Pair{size_of_rest} << 8 | Pair{all} << 16 | Pair{rest} << 32 |
+         Pair{first} << 48 | Pair{static_cast<std::uint8_t>(first_value)} << 56;
 }
 
 HuffmanTable::Symbol HuffmanTable::find_long(std::uint64_t bits) const {
@@ -196,7 +213,7 @@ template <bool kStore>
   bits.bits <<= symbol & 63;
   bits.count -= static_cast<int>(symbol & 255);
   const std::uint32_t run = symbol >> 16 & 255, size = symbol >> 24;
-  if (size == 0 && run != 15) return HuffmanTable::kEnd;  // the rest of the block is zero
+  if (size == 0 && run != 15) return HuffmanTable::kEndAlone;  // the rest of the block is zero
   k += run + 1;
   if (kStore && size > 0)
     out[kNatural.at[k]] = static_cast<std::int16_t>(extended(value_bits, size));
@@ -209,9 +226,8 @@ template <bool kStore>
                                                              const HuffmanTable& ac, Bits& bits,
                                                              std::int32_t& last_dc,
                                                              std::int16_t* out) {
-  constexpr int kLookUps = 56 / HuffmanTable::kLookBits;  // that one refill is enough for
-  bits.refill();
   HuffmanTable::Symbol symbol = dc.look_[bits.bits >> HuffmanTable::kShift];
+  bits.refill();
   if (symbol == 0) [[unlikely]]
     symbol = dc.find_long(bits.bits);
   const std::int32_t difference = extended(bits.bits << (symbol >> 8 & 255), symbol >> 24);
@@ -223,20 +239,23 @@ template <bool kStore>
   if (kStore) out[0] = static_cast<std::int16_t>(last_dc);
   std::uint32_t k = 0;  // the coefficient before
   while (k < 63) {
+    const HuffmanTable::Pair pair = ac.pairs_[bits.bits >> HuffmanTable::kShift];
     bits.refill();
-    for (int i = 0; i < kLookUps && k < 63; ++i) {
-      const HuffmanTable::Pair pair = ac.pairs_[bits.bits >> HuffmanTable::kShift];
-      const std::uint32_t first = k + (pair >> 8 & 255);
-      if (first >= 63) [[unlikely]] {  // the second may be the next block's, or there is no pair
-        k = decode_one<kStore>(ac, bits, k, out);
-        break;
-      }
-      if (kStore) out[kNatural.at[first]] = static_cast<std::int16_t>(pair >> 32);
-      k += pair >> 16 & 255;
-      bits.bits <<= pair & 63;
-      bits.count -= static_cast<int>(pair & 255);
-      if (kStore) out[kNatural.at[k]] = static_cast<std::int16_t>(pair >> 48);
+    const std::uint32_t last = k + (pair >> 16 & 0xFFFF);
+    // What follows the block's last coefficient is the next block's; or the pair is kNone.
+    if ((last + 1) & 64) [[unlikely]] {
+      k = decode_one<kStore>(ac, bits, k, out);
+      continue;
     }
+    if (kStore) {
+      const auto value = static_cast<std::int64_t>(pair) >> 56;
+      out[kNatural.at[k + (pair >> 48 & 255)]] = static_cast<std::int16_t>(value);
+      const std::uint64_t low = lowest(bits.bits >> (-pair & 63), pair >> 8 & 255);
+      out[kNatural.at[last]] = static_cast<std::int16_t>(low + (pair >> 32));
+    }
+    k = last;
+    bits.bits <<= pair & 63;
+    bits.count -= static_cast<int>(pair & 255);
   }
 }
 
@@ -325,6 +344,7 @@ void ScanDecoder::provide() {
   if (!at_marker_) fill_window();
   note_insufficient();
   if (insufficient_) take_zeros();
+  bits_.refill();
 }
 
 // As libjpeg for the rest of an MCU that lacks bits.
@@ -373,7 +393,6 @@ void ScanDecoder::resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_
   for (int i = 0; i < 3; ++i) last_dc_[i] = dc[i];
   next_restart_ = static_cast<unsigned>(restarts % 8);
   provide();
-  bits_.refill();
   bits_.bits <<= bit % 8;
   bits_.count -= static_cast<int>(bit % 8);
 }

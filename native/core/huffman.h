@@ -1,10 +1,10 @@
 // Entropy decoding of baseline JPEG scans (ITU-T T.81, section F.2.2): the part of decoding that
 // takes most of its time, and all of it for the pixels that a crop does not want.
 //
-// One table look-up gives up to two symbols with their values, so that the chain from one look-up
-// to the next is a shift, a load and a shift. Stuffed zeros are removed beforehand, a window of
-// bytes at a time, so that refilling the bits needs no branch. Blocks outside the crop take the
-// same look-ups and store nothing.
+// One table look-up gives up to two symbols and a block's end, so that the chain from one look-up
+// to the next is a shift, a load and a shift. The bits are refilled while a look-up is under way.
+// Stuffed zeros are removed beforehand, a window of bytes at a time, so that refilling needs no
+// branch. Blocks outside the crop take the same look-ups and store nothing.
 //
 // The bytes are not to be trusted: nothing outside [begin, end) is read, and every stream ends.
 #pragma once
@@ -38,15 +38,19 @@ class HuffmanTable {
   // For codes longer than kLookBits. What is no code takes 17 bits and stands for a block's end, as
   // in libjpeg: damaged files come out alike.
   Symbol find_long(std::uint64_t bits) const;
-  void build_pairs();
 
-  // The first one or two whole AC symbols, values included, that the next bits hold:
-  //   total | first << 8 | both << 16 | value << 32 | value2 << 48
-  // total: their number of bits; first, both: the number of coefficients that the first one, and
-  // both together, advance; kEnd for a block's end. If there is one symbol, it stands for both. If
-  // not even one is whole, `first` is kNone and the rest 0.
+  // The AC symbols that the next bits begin with: one or two, and a block's end after them.
+  //   total | size << 8 | all << 16 | rest << 32 | first << 48 | value << 56
+  // total: their number of bits, values included; all, first: the number of coefficients that all
+  // of them, and the first one, advance; kEnd is added to `all` where the block ends. value: of the
+  // first of two, with a sign. The value of the last one is the last `size` bits, plus `rest`: it
+  // may be longer than what was looked at, if the sign is in there. One symbol is the last, and
+  // what is stored for the first is overwritten. A block's end that comes first advances
+  // kEndAlone. Where the bits do not tell enough, `all` is kNone.
   using Pair = std::uint64_t;
-  static constexpr std::uint32_t kEnd = 128, kNone = 64;
+  static constexpr std::uint32_t kNone = 64, kEnd = 128, kEndAlone = 256;
+  Pair pair_of(std::uint32_t bits) const;
+
   Pair pairs_[1 << kLookBits];
   Symbol look_[1 << kLookBits];
   std::uint32_t limit_[17];  // first code, left-aligned to 16 bits, that is longer than i bits
@@ -115,7 +119,8 @@ class ScanDecoder {
   // Bytes that a block can take: 64 symbols of 28 bits, and the 8 that a load may read ahead.
   static constexpr std::size_t kBlockBytes = 64 * 28 / 8 + 16;
 
-  // Where the stream stands, in registers while a block is decoded.
+  // Where the stream stands, in registers while a block is decoded. Before a look-up, the highest
+  // HuffmanTable::kLookBits bits are those of the stream.
   struct Bits {
     std::uint64_t bits = 0;              // the next bits, from the highest down
     int count = 0;                       // how many count; those below are bytes from `next` on

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
 
 from fastio import Dataset as open_dataset
-from fastio import Image, ImageError, Schema, Writer
+from fastio import Image, ImageError, Schema, Writer, pack
 from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
@@ -123,7 +125,7 @@ def test_bad_files_have_a_reason(name: str, options: ImageOptions) -> None:
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"])
 def test_pillow_images_of_eight_bits_become_pixels(mode: str) -> None:
     image = picture().convert(mode)
-    cell = encode_pillow(image, RGB)
+    cell = encode_pillow(image, RGB, JPEG)
     assert cell[1:5] == (CODEC_RAW, 24, 32, 1)
     assert cell.data == np.asarray(image.convert("RGB")).tobytes()
 
@@ -131,19 +133,82 @@ def test_pillow_images_of_eight_bits_become_pixels(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["I", "F", "I;16"])
 def test_deeper_pillow_images_are_refused(mode: str) -> None:
     with pytest.raises(ValueError, match="more than 8 bits"):
-        encode_pillow(Pillow.new(mode, (3, 4)), RGB)
+        encode_pillow(Pillow.new(mode, (3, 4)), RGB, JPEG)
 
 
 def test_colour_does_not_become_gray_unasked() -> None:
-    assert encode_pillow(picture().convert("L"), GRAY).height == 24
+    assert encode_pillow(picture().convert("L"), GRAY, JPEG).height == 24
     with pytest.raises(ValueError, match="mode 'RGB' in a gray field"):
-        encode_pillow(picture(), GRAY)
+        encode_pillow(picture(), GRAY, JPEG)
+
+
+@pytest.mark.parametrize("data", [jpeg(), jpeg(progressive=True), png(), save(picture(), "GIF")])
+def test_an_opened_image_is_stored_as_its_file(data: bytes) -> None:
+    image = Pillow.open(io.BytesIO(data))
+    for options in (BLOCKS, JPEG):
+        assert encode_pillow(image, RGB, options) == encode_file(data, RGB, options)
+    assert np.array_equal(np.asarray(image.convert("RGB")), decoded(data))  # it can still be read
+
+
+def test_an_opened_image_is_delivered_as_pillow_has_it(tmp_path: Path) -> None:
+    class Photos:  # as people write them; Pillow does not turn photos upright
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, row: int) -> Pillow.Image:
+            return Pillow.open(io.BytesIO(oriented_jpeg(row)))
+
+    pack(Photos(), tmp_path / "packed", codec="jpeg")
+    with open_dataset(tmp_path / "packed") as dataset:
+        for row in range(9):
+            assert bytes(dataset.stored_image("image", row).data) == oriented_jpeg(row)
+            assert np.array_equal(dataset[row], np.asarray(Photos()[row]))
+
+
+def drafted() -> Pillow.Image:
+    image = Pillow.open(io.BytesIO(jpeg(64, 48)))
+    image.draft("RGB", (16, 12))
+    return image
+
+
+def drafted_gray() -> Pillow.Image:
+    image = Pillow.open(io.BytesIO(jpeg()))
+    image.draft("L", image.size)
+    return image
+
+
+def decoded_and_changed() -> Pillow.Image:
+    image = Pillow.open(io.BytesIO(jpeg()))
+    image.putpixel((0, 0), (255, 0, 0))
+    return image
+
+
+def second_frame() -> Pillow.Image:
+    file = io.BytesIO()
+    gray = Pillow.new("L", (8, 6), 90)
+    picture().save(file, "TIFF", save_all=True, append_images=[gray.convert("RGB")])
+    image = Pillow.open(file)
+    image.seek(1)
+    return image
+
+
+@pytest.mark.parametrize("made", [drafted, drafted_gray, decoded_and_changed, second_frame])
+def test_an_image_that_is_not_its_file_is_stored_as_pixels(made: Callable[[], Any]) -> None:
+    cell = encode_pillow(made(), RGB, BLOCKS)
+    assert cell.codec == CODEC_RAW
+    assert cell.data == np.asarray(made().convert("RGB")).tobytes()
+
+
+def test_the_codec_raw_stores_an_opened_image_as_pillow_has_it() -> None:
+    cell = encode_pillow(Pillow.open(io.BytesIO(oriented_jpeg(6))), RGB, RAW)
+    assert cell.codec == CODEC_RAW
+    assert cell.data == np.asarray(Pillow.open(io.BytesIO(oriented_jpeg(6)))).tobytes()
 
 
 def test_a_pillow_image_of_a_truncated_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png()[:-100])
     with Pillow.open(tmp_path / "a.png") as image, pytest.raises(ValueError, match="decoded"):
-        encode_pillow(image, RGB)
+        encode_pillow(image, RGB, JPEG)
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 4), (4, 5, 1), (0, 5, 3), (1, 4, 5, 3), (60,)])

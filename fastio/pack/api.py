@@ -119,7 +119,8 @@ def pack(
 
     | value | field |
     |---|---|
-    | PIL.Image | Image, stored as pixels |
+    | PIL.Image that was opened and not decoded | Image, stored as `codec` says |
+    | other PIL.Image | Image, stored as pixels |
     | uint8 array (H, W, C), C 1 or 3 | Image, stored as pixels |
     | uint8 tensor (C, H, W), C 1 or 3 | Image, stored as pixels |
     | bytes that begin as an image file does | Image, stored as `codec` says |

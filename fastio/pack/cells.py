@@ -195,7 +195,7 @@ def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)
     if isinstance(value, PillowImage.Image):
-        return encode_pillow(value, field, images.max_side)
+        return encode_pillow(value, field, images)
     pixels = as_array(value)
     if pixels is None:
         raise SchemaError(

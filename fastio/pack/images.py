@@ -156,8 +156,11 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     return int(orientation)
 
 
-def encode_pillow(image: PillowImage.Image, field: Image, max_side: int | None = None) -> ImageCell:
-    """Returns a Pillow image as raw pixels, without turning it upright; shrunk to `max_side`.
+def encode_pillow(image: PillowImage.Image, field: Image, options: ImageOptions) -> ImageCell:
+    """Returns a Pillow image as it is stored, without turning it upright.
+
+    An image that was opened and not decoded yet is stored as its file would be. Others, and all
+    images with the codec "raw", are stored as pixels.
 
     Raises:
         ValueError: It cannot be decoded, has more than 8 bits per channel, or is in colour but the
@@ -168,11 +171,38 @@ def encode_pillow(image: PillowImage.Image, field: Image, max_side: int | None =
             f"an image of mode {image.mode!r} in a gray field; convert it, or give a schema with "
             "Image('RGB')"
         )
+    data = None if options.codec == "raw" else file_of(image, options.max_pixels)
+    if data is not None:
+        return encode_file(data, field, options)._replace(orientation=1)
     try:
         image.load()
     except OSError as error:
         raise ValueError(f"cannot be decoded: {error}") from error
-    return encode_pixels(to_pixels(image, field.mode), field, max_side)
+    return encode_pixels(to_pixels(image, field.mode), field, options.max_side)
+
+
+def file_of(image: PillowImage.Image, max_pixels: int) -> bytes | None:
+    """Returns the file that an image was opened from; None if its pixels may not be the file's.
+
+    They may not be if it was decoded or changed, if `draft` chose its size or mode, and if it is
+    not the first of several images in its file.
+    """
+    if not isinstance(image, ImageFile.ImageFile) or not image.tile or image.fp is None:
+        return None
+    try:
+        place = image.fp.tell()
+        image.fp.seek(0)
+        data = image.fp.read()
+        image.fp.seek(place)
+        with open_header(data, max_pixels) as header:
+            same = (header.format, header.size, header.mode) == (
+                image.format,
+                image.size,
+                image.mode,
+            )
+    except Exception:  # the file is closed or has changed; decoding raises a better error
+        return None
+    return data if same and not image.tell() else None
 
 
 def encode_pixels(pixels: NDArray[Any], field: Image, max_side: int | None = None) -> ImageCell:
@@ -384,6 +414,8 @@ def _jpegs(item: Item) -> Iterator[bytes]:
                 data = value.read()
             except (OSError, ValueError):
                 continue  # packing will say so
+        elif isinstance(value, PillowImage.Image):
+            data = file_of(value, MAX_PIXELS)
         if isinstance(data, (bytes, bytearray, memoryview)):
             data = bytes(data)
             if data.startswith(JPEG_START):

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -35,6 +36,25 @@ _TRIES = 100  # piece numbers to try: other processes may claim the same ones
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 
+@dataclass
+class _Engine:
+    """A native engine, and what is known of its indexes.
+
+    A job that still runs for an earlier engine has that one's, and changes nothing of the next.
+
+    Attributes:
+        native: The engine.
+        known: The numbers of the pieces that were loaded or stored.
+        left: What was too little to be stored.
+        grows: Whether there was something new at the last save.
+    """
+
+    native: _native.Engine
+    known: set[int] = field(default_factory=set)
+    left: bytes = b""
+    grows: bool = True
+
+
 class KeptIndexes:
     """The indexes of a dataset's JPEG files, in a cache. Used by one thread at a time.
 
@@ -51,24 +71,21 @@ class KeptIndexes:
         self._key = xxhash.xxh3_128_hexdigest(b"indexes of JPEGs\0" + path)
         self._is_own = cache is None
         self._cache = cache or default_cache()
-        self._native: _native.Engine | None = None
+        self._engine: _Engine | None = None
         self._pool: DaemonPool | None = None
-        self._known: set[int] = set()  # numbers of pieces that were loaded or stored
-        self._left = b""  # what was too little to be stored
-        self._grows = True  # whether there was something new at the last save
 
     def begin(self, native: _native.Engine) -> None:
         """Loads what is kept into an engine; does nothing for the engine of the last call."""
-        if not self._wanted or native is self._native:
+        if not self._wanted or (self._engine is not None and self._engine.native is native):
             return
-        self._native, self._known, self._left = native, set(), b""
-        self._load(native, _AT_ONCE_BYTES)
-        self._submit(partial(self._load, native))
+        self._engine = engine = _Engine(native)
+        self._load(engine, _AT_ONCE_BYTES)
+        self._submit(partial(self._load, engine))
 
     def save(self) -> None:
         """Stores what is new, in a thread of its own. Errors are warnings."""
-        if self._native is not None:
-            self._submit(partial(self._save, self._native))
+        if self._engine is not None:
+            self._submit(partial(self._save, self._engine))
 
     def close(self) -> None:
         """Stores what is new, and waits up to PATIENCE_S for that. Idempotent."""
@@ -77,7 +94,7 @@ class KeptIndexes:
 
     def end(self, timeout_s: float) -> None:
         """Waits for what is being stored, up to a timeout."""
-        pool, self._native, self._pool = self._pool, None, None
+        pool, self._engine, self._pool = self._pool, None, None
         if pool is not None:
             pool.shutdown(timeout_s=timeout_s)
 
@@ -102,52 +119,50 @@ class KeptIndexes:
             if self._is_own:
                 self._cache.close()
 
-    def _load(self, native: _native.Engine, most_bytes: int = sys.maxsize) -> None:
+    def _load(self, engine: _Engine, most_bytes: int = sys.maxsize) -> None:
         """Loads the pieces that are not known, unless they exceed `most_bytes` in all."""
         if not is_cache(self._cache.path):
             return
-        self._use(partial(self._load_pieces, native, most_bytes))
+        self._use(partial(self._load_pieces, engine, most_bytes))
 
     def _load_pieces(
-        self, native: _native.Engine, most_bytes: int, folder: CacheFolder, source: Source
+        self, engine: _Engine, most_bytes: int, folder: CacheFolder, source: Source
     ) -> None:
-        new = [number for number in folder.ready(source) if number not in self._known]
+        new = [number for number in folder.ready(source) if number not in engine.known]
         stamps = [folder.files.stamp(source.key, number) for number in new]
         if sum(stamp.size for stamp in stamps if stamp is not None) > most_bytes:
             return
         for number in new:
             if folder.has(source, number):
                 with suppress(FileNotFoundError):  # deleted meanwhile
-                    native.load_indexes(np.fromfile(folder.file(source, number), np.uint8))
-            self._known.add(number)
+                    engine.native.load_indexes(np.fromfile(folder.file(source, number), np.uint8))
+            engine.known.add(number)
         if new:
             folder.note_use(source, new, 0)
 
-    def _save(self, native: _native.Engine) -> None:
-        if self._grows:
-            self._load(native)  # what other processes have stored is not stored again
-        new = native.unsaved_indexes()
-        self._grows = bool(new)
-        self._left += new
-        if len(self._left) < _LEAST_BYTES:
+    def _save(self, engine: _Engine) -> None:
+        if engine.grows:
+            self._load(engine)  # what other processes have stored is not stored again
+        new = engine.native.unsaved_indexes()
+        engine.grows = bool(new)
+        engine.left += new
+        if len(engine.left) < _LEAST_BYTES:
             return
-        data, self._left = self._left, b""
-        self._use(partial(self._store, native, data))
+        data, engine.left = engine.left, b""
+        self._use(partial(self._store, engine, data))
 
-    def _store(
-        self, native: _native.Engine, data: bytes, folder: CacheFolder, source: Source
-    ) -> None:
+    def _store(self, engine: _Engine, data: bytes, folder: CacheFolder, source: Source) -> None:
         ready, replaced = folder.ready(source), []
         if len(ready) >= _MOST_PIECES:
-            data = native.unsaved_indexes(all=True)
-            replaced = [number for number in ready if number in self._known]
+            data = engine.native.unsaved_indexes(all=True)
+            replaced = [number for number in ready if number in engine.known]
         first = max(ready, default=-1) + 1
         for number in range(first, first + _TRIES):
             outcome = folder.claim(source, {number: len(data)}, unneeded=True)[number]
             if outcome == "no room":
                 return
             if outcome == "mine" and self._write(folder, source, number, data):
-                self._known.add(number)
+                engine.known.add(number)
                 folder.drop(source, replaced)
                 return
 

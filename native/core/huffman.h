@@ -97,7 +97,7 @@ class ScanDecoder {
 
   // Returns where the next MCU begins: its bit from `begin` on, stuffed zeros included, and the
   // components' last DCs. False if that is not known: bits were lacking, or a DC exceeds 16 bits.
-  bool tell(std::uint64_t& bit, std::int16_t* dc) const;
+  bool tell(std::uint64_t& bit, std::int16_t* dc);
   // Continues at a place that tell() returned; restarts: the number of restart markers before it.
   void resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_t restarts);
 
@@ -167,6 +167,10 @@ class ScanDecoder {
   const std::uint8_t* source_ = nullptr;  // what the window was not filled with yet
   const std::uint8_t* begin_ = nullptr;
   const std::uint8_t* end_ = nullptr;
+  // A byte of the window that is not ahead, and its place in the file. The stuffed zeros from there
+  // on are counted when tell() asks for a place.
+  const std::uint8_t* known_ = nullptr;
+  const std::uint8_t* known_place_ = nullptr;
   std::int32_t last_dc_[kMaxComponents] = {};
   std::uint8_t window_[kWindow + kBlockBytes];
 };

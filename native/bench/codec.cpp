@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -29,6 +28,7 @@
 #include "core/idct.h"
 #include "core/image.h"
 #include "core/jpeg_coefficients.h"
+#include "support.h"
 
 namespace fastio {
 namespace {
@@ -41,21 +41,6 @@ const char* const kShrinkNames[] = {"below 1", "1 to 2", "2 to 4", "4 to 8", "8 
 
 // Milliseconds or nanoseconds of every round: figures[part][level].
 using Figures = std::map<std::string, std::map<std::string, std::vector<double>>>;
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "codec: %s\n", what.c_str());
-  std::exit(1);
-}
-
-void require(const Status& status, const std::string& what) {
-  if (!status.ok()) fail(what + ": " + status.message);
-}
-
-std::vector<std::uint8_t> read_all(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(path + " cannot be read");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 double since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();

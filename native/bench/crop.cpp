@@ -8,9 +8,7 @@
 // difference between two runs is what crops take.
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,26 +16,12 @@
 #include "core/cpu.h"
 #include "core/image.h"
 #include "core/jpeg_coefficients.h"
+#include "support.h"
 
 namespace fastio {
 namespace {
 
 constexpr std::int32_t kSize = 224;
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "crop: %s\n", what.c_str());
-  std::exit(1);
-}
-
-void require(const Status& status, const std::string& what) {
-  if (!status.ok()) fail(what + ": " + status.message);
-}
-
-std::vector<std::uint8_t> read_all(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(path + " cannot be read");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 struct Photo {
   Buffer data;  // with padding behind it

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/block_decoder.h"
-#include "core/image.h"
 #include "core/jpeg.h"
 #include "core/jpeg_coefficients.h"
 #include "fuzz_support.h"
@@ -96,37 +95,6 @@ void round_trip(const JpegCoefficients& in, int book) {
   require_same(in, again, "the written JPEG is not what the first was");
   require(in.orientation == again.orientation && in.progressive == again.progressive,
           "the written JPEG has another orientation or another kind of scans");
-}
-
-struct Picture {
-  Bytes pixels;
-  Status status;
-};
-
-void* place(void* context, std::int32_t height, std::int32_t width) {
-  Bytes& pixels = static_cast<Picture*>(context)->pixels;
-  pixels.assign(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3, 0);
-  return pixels.data();
-}
-
-// A resized crop, chosen by `row`, of which `request` may say more.
-Picture crop(const Padded& file, int row, ImageRequest request = {}) {
-  Chain chain;
-  GeometryStep step;
-  step.kind = GeometryStep::Kind::random_resized_crop;
-  step.height = 1 + row % 40;
-  step.width = 1 + row / 4;
-  chain.add(step);
-  ImageTask task;
-  task.chain = &chain;
-  request.data = file.data();
-  request.size = file.size();
-  request.row = row;
-  ImageCounters counters;
-  ImageDecoder decoder(counters);
-  Picture got;
-  got.status = decoder.decode(task, request, place, &got);
-  return got;
 }
 
 // Crops on all levels; and with the index that an earlier one made.

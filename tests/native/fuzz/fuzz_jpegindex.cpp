@@ -5,7 +5,6 @@
 // and a file.
 #include <random>
 
-#include "core/image.h"
 #include "core/jpeg_index.h"
 #include "fuzz_support.h"
 
@@ -34,35 +33,6 @@ void require_usable(const JpegIndex& index) {
   require(again.scan == index.scan && again.bytes() == bytes, "an index that changes");
 }
 
-void* place(void* context, std::int32_t height, std::int32_t width) {
-  Bytes& pixels = *static_cast<Bytes*>(context);
-  pixels.assign(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3, 0);
-  return pixels.data();
-}
-
-void crop(const Padded& file, int row, const JpegIndex& index) {
-  Chain chain;
-  GeometryStep step;
-  step.kind = GeometryStep::Kind::random_resized_crop;
-  step.height = 1 + row % 40;
-  step.width = 1 + row / 4;
-  chain.add(step);
-  ImageTask task;
-  task.chain = &chain;
-  task.max_pixels = kMostPixels;
-  ImageRequest request;
-  request.data = file.data();
-  request.size = file.size();
-  request.row = row;
-  request.index = &index;
-  JpegIndex found;
-  request.found = &found;
-  ImageCounters counters;
-  ImageDecoder decoder(counters);
-  Bytes pixels;
-  static_cast<void>(decoder.decode(task, request, place, &pixels));
-}
-
 void run(const std::uint8_t* data, std::size_t size) {
   if (size < kHeader) return;
   const std::size_t length = std::min<std::size_t>(data[1] | data[2] << 8, size - kHeader);
@@ -71,7 +41,11 @@ void run(const std::uint8_t* data, std::size_t size) {
   if (!index.read(bytes.data(), bytes.size())) return;
   require_usable(index);
   const Padded file(data + kHeader + length, size - kHeader - length, Buffer::kPad, 0);
-  crop(file, data[0], index);
+  ImageRequest request;
+  JpegIndex found;
+  request.index = &index;
+  request.found = &found;
+  static_cast<void>(crop(file, data[0], request, kMostPixels));
 }
 
 }  // namespace

@@ -62,12 +62,38 @@ void mend_class(std::uint8_t* record) {
     record[1 + z] = static_cast<std::uint8_t>(z <= record[0] ? 1 + record[1 + z] % kPlanes : 0);
 }
 
+void* place(void* context, std::int32_t height, std::int32_t width) {
+  Bytes& pixels = static_cast<Picture*>(context)->pixels;
+  pixels.assign(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3, 0);
+  return pixels.data();
+}
+
 }  // namespace
 
 Padded::Padded(const std::uint8_t* data, std::size_t size, std::size_t pad, std::uint8_t filler)
     : bytes_(new std::uint8_t[size + pad]), size_(size) {
   if (size > 0) std::memcpy(bytes_.get(), data, size);
   std::memset(bytes_.get() + size, filler, pad);
+}
+
+Picture crop(const Padded& file, int row, ImageRequest request, std::int64_t max_pixels) {
+  Chain chain;
+  GeometryStep step;
+  step.kind = GeometryStep::Kind::random_resized_crop;
+  step.height = 1 + row % 40;
+  step.width = 1 + row / 4;
+  chain.add(step);
+  ImageTask task;
+  task.chain = &chain;
+  task.max_pixels = max_pixels;
+  request.data = file.data();
+  request.size = file.size();
+  request.row = row;
+  ImageCounters counters;
+  ImageDecoder decoder(counters);
+  Picture got;
+  got.status = decoder.decode(task, request, place, &got);
+  return got;
 }
 
 void Outcome::add(const char* step, const Status& status) {

@@ -12,6 +12,7 @@
 #include "core/block_encoder.h"
 #include "core/codebook.h"
 #include "core/cpu.h"
+#include "core/image.h"
 #include "core/status.h"
 
 namespace fastio::fuzz {
@@ -40,6 +41,17 @@ class Padded {
   std::unique_ptr<std::uint8_t[]> bytes_;
   std::size_t size_;
 };
+
+// The pixels of an image in RGB, or why there are none.
+struct Picture {
+  Bytes pixels;
+  Status status;
+};
+
+// A resized crop of a JPEG file, chosen by `row`, of which `request` may say more. An image of more
+// than max_pixels is refused.
+Picture crop(const Padded& file, int row, ImageRequest request = {},
+             std::int64_t max_pixels = kAnyPixels);
 
 // What a run gave, step by step: equal for two runs exactly if all that they wrote is, but for
 // collisions of a 32-bit checksum.

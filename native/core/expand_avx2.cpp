@@ -1,5 +1,4 @@
-#include "expand_bits.h"
-#include "expand_kernels.h"
+#include "expand_walk.h"
 #include "intrinsics.h"
 
 namespace fastio {
@@ -145,41 +144,30 @@ template <bool kDense>
   return bits;
 }
 
+struct Blocks {
+  const Codebook& book;
+  const std::uint8_t* bits;
+  const std::int16_t* quant;
+
+  [[gnu::always_inline]] void begin(const std::int16_t* of_component) { quant = of_component; }
+  [[gnu::always_inline]] u64 skip(int cls, u64 mask) const {
+    return value_bits(mask, book.has[cls], book.has_wide[cls]);
+  }
+  [[gnu::always_inline]] u64 read(int cls, u64 mask, u64 position, std::int16_t* out) const {
+    const u64 *const has = book.has[cls], *const wide = book.has_wide[cls];
+    const bool dense = count(mask) > 57;
+    if (__builtin_expect(book.planes[cls] > 8, 0))
+      return dense ? wide_block<true>(bits, position, mask, has, wide, quant, out)
+                   : wide_block<false>(bits, position, mask, has, wide, quant, out);
+    if (__builtin_expect(dense, 0)) return dense_block<true>(bits, position, mask, has, quant, out);
+    return read_block<false>(bits, position, mask, has, nullptr, quant, out);
+  }
+};
+
 }  // namespace
 
 std::uint64_t expand_avx2(const ExpandJob& job) {
-  const Codebook& book = *job.book;
-  // Copies, since stores to `out` might change what a reference refers to.
-  const std::uint8_t* const bits = job.bits;
-  const std::uint8_t* const classes = job.classes;
-  const u64 wanted = job.wanted, end = job.end;
-  std::int16_t* const blocks = job.out;
-  u64 masks = 0, values = job.mask_bits;
-  for (int c = 0; c < 3; ++c) {
-    const std::int16_t* quant = job.quant->value[c];
-    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
-      const int cls = classes[i];
-      const u64* has = book.has[cls];
-      const u64* wide = book.has_wide[cls];
-      const unsigned length = book.mask_bits[cls];
-      const u64 mask = _bzhi_u64(bits64(bits, masks), length) << 1;
-      masks += length;
-      std::int16_t* out = blocks + 64 * i;
-      const bool dense = count(mask) > 57;
-      if (!(wanted >> i & 1)) {
-        values += value_bits(mask, has, wide);
-      } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
-        values = dense ? wide_block<true>(bits, values, mask, has, wide, quant, out)
-                       : wide_block<false>(bits, values, mask, has, wide, quant, out);
-      } else if (__builtin_expect(dense, 0)) {
-        values = dense_block<true>(bits, values, mask, has, quant, out);
-      } else {
-        values = read_block<false>(bits, values, mask, has, nullptr, quant, out);
-      }
-      if (values > end) return values;
-    }
-  }
-  return values;
+  return walk_blocks(job, Blocks{*job.book, job.bits, nullptr});
 }
 
 std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* classes, int n,

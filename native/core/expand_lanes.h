@@ -3,8 +3,7 @@
 
 #include <arm_neon.h>
 
-#include "expand_bits.h"
-#include "expand_kernels.h"
+#include "expand_walk.h"
 
 namespace fastio {
 namespace {
@@ -61,57 +60,57 @@ inline void store_sixteen(const Values<kParts>& values, uint8x16_t number,
     first = vmovl_s8(vreinterpret_s8_u8(vget_low_u8(low)));
     second = vmovl_high_s8(vreinterpretq_s8_u8(low));
   }
-  vst1q_s16(out, vmulq_s16(first, vld1q_s16(quant)));
-  vst1q_s16(out + 8, vmulq_s16(second, vld1q_s16(quant + 8)));
+  // Loaded together: the compiler does not know that the first store leaves `quant` as it is.
+  const int16x8_t first_quant = vld1q_s16(quant), second_quant = vld1q_s16(quant + 8);
+  vst1q_s16(out, vmulq_s16(first, first_quant));
+  vst1q_s16(out + 8, vmulq_s16(second, second_quant));
 }
 
 // The bits that a block's values take.
-inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
+inline u64 value_bits(const Codebook& book, int cls, u64 mask) {
   const uint8x16_t all = vreinterpretq_u8_u64(vdupq_n_u64(mask));
   const auto ones = [&](const u64* planes) {
     return vcntq_u8(vandq_u8(all, vreinterpretq_u8_u64(vld1q_u64(planes))));
   };
-  uint8x16_t sums = vaddq_u8(ones(has_wide), ones(has_wide + 2));
-  for (int j = 0; j < 8; j += 2) sums = vaddq_u8(sums, ones(has + j));
+  uint8x16_t sums = ones(book.has[cls]);
+  for (int j = 2; j < 8; j += 2) sums = vaddq_u8(sums, ones(book.has[cls] + j));
+  if (book.planes[cls] > 8)
+    sums = vaddq_u8(sums, vaddq_u8(ones(book.has_wide[cls]), ones(book.has_wide[cls] + 2)));
   return vaddlvq_u8(sums);
 }
 
-// Writes a block of at least one value, and returns the position behind its values.
+// Writes a block of n values, at least one, and returns the position behind its values.
 using BlockKernel = u64(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
-                        u64 mask, const std::int16_t* quant, std::int16_t* out);
+                        u64 mask, unsigned n, const std::int16_t* quant, std::int16_t* out);
 // Of classes with values of at most 8 bits, and of others; each of 1 to 4 registers.
 using BlockKernels = BlockKernel* [2][4];
 
-// registers_of: one less than the number of registers that the values of a mask take.
+// registers_of: of a mask and its number of values, how many registers these take, less 1.
+template <typename RegistersOf>
+struct Blocks {
+  const Codebook& book;
+  const std::uint8_t* bits;
+  const std::int16_t* quant;
+  const BlockKernels& kernels;
+  RegistersOf registers_of;
+
+  void begin(const std::int16_t* of_component) { quant = of_component; }
+  u64 skip(int cls, u64 mask) const { return value_bits(book, cls, mask); }
+  u64 read(int cls, u64 mask, u64 position, std::int16_t* out) const {
+    if (!mask) {
+      for (int k = 0; k < 64; k += 8) vst1q_s16(out + k, vdupq_n_s16(0));
+      return position;
+    }
+    const unsigned n = count(mask);
+    BlockKernel* const kernel = kernels[book.planes[cls] > 8][registers_of(mask, n)];
+    return kernel(book, bits, cls, position, mask, n, quant, out);
+  }
+};
+
 template <typename RegistersOf>
 inline u64 expand_blocks(const ExpandJob& job, const BlockKernels& kernels,
                          RegistersOf registers_of) {
-  // Copies, since stores to `out` might change what a reference refers to.
-  const Codebook& book = *job.book;
-  const std::uint8_t *const bits = job.bits, *const classes = job.classes;
-  const u64 wanted = job.wanted, end = job.end;
-  std::int16_t* const blocks = job.out;
-  u64 masks = 0, values = job.mask_bits;
-  for (int c = 0; c < 3; ++c) {
-    const std::int16_t* quant = job.quant->value[c];
-    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
-      const int cls = classes[i];
-      const unsigned length = book.mask_bits[cls];
-      const u64 mask = (bits64(bits, masks) & ((u64{1} << length) - 1)) << 1;
-      masks += length;
-      std::int16_t* const out = blocks + 64 * i;
-      if (!(wanted >> i & 1)) {
-        values += value_bits(mask, book.has[cls], book.has_wide[cls]);
-      } else if (!mask) {
-        for (int k = 0; k < 64; k += 8) vst1q_s16(out + k, vdupq_n_s16(0));
-      } else {
-        BlockKernel* const kernel = kernels[book.planes[cls] > 8][registers_of(mask)];
-        values = kernel(book, bits, cls, values, mask, quant, out);
-      }
-      if (values > end) return values;
-    }
-  }
-  return values;
+  return walk_blocks(job, Blocks<RegistersOf>{*job.book, job.bits, nullptr, kernels, registers_of});
 }
 
 }  // namespace

@@ -41,6 +41,11 @@ constexpr MaskBytes make_mask_bytes() {
 }
 constexpr MaskBytes kMaskBytes = make_mask_bytes();
 
+template <int kHalf>
+inline void store_half(uint64x2_t halves, std::uint8_t* to) {
+  vst1q_lane_u64(reinterpret_cast<std::uint64_t*>(to), halves, kHalf);
+}
+
 // What a block's mask says.
 struct Places {
   alignas(16) std::uint8_t list[64 + 32];  // the positions with values, then kAbsent
@@ -53,9 +58,9 @@ struct Places {
     std::uint8_t *to = list, *number = numbers;
     for (u64 left = mask; left; left >>= 8, number += 8) {
       const MaskByte& entry = kMaskBytes.of[left & 255];
-      const uint8x16_t both = vaddq_u8(vld1q_u8(entry.positions), from);
-      vst1_u8(to, vget_low_u8(both));
-      vst1_u8(number, vget_high_u8(both));
+      const uint64x2_t both = vreinterpretq_u64_u8(vaddq_u8(vld1q_u8(entry.positions), from));
+      store_half<0>(both, to);
+      store_half<1>(both, number);
       from = vaddq_u8(from, vld1q_u8(entry.eights));
       to += entry.counts[0];
     }
@@ -82,9 +87,9 @@ struct Reading {
   u64 position;
 };
 
-// Adds plane j to `bytes` of the first kActive registers, as `bit`.
+// Adds plane j to `bytes` of the first kActive registers: its bits are pushed in from the top.
 template <int kActive, int kParts>
-inline void add_plane(const std::uint8_t* bits, unsigned j, uint8x16_t bit, uint8x16_t* bytes,
+inline void add_plane(const std::uint8_t* bits, unsigned j, uint8x16_t* bytes,
                       Reading<kParts>& reading) {
   const uint8x16_t width = vdupq_n_u8(static_cast<std::uint8_t>(j));
   u64 word = bits57(bits, reading.position);
@@ -93,31 +98,39 @@ inline void add_plane(const std::uint8_t* bits, unsigned j, uint8x16_t bit, uint
     const uint8x16_t has = vcgtq_u8(reading.widths[part], width);
     const uint8x16_t sums = running_sums(has);
     const uint8x16_t set = vqtbl1q_u8(lanes_of(word), vmvnq_u8(sums));
-    bytes[part] = vorrq_u8(bytes[part], vandq_u8(vandq_u8(set, has), bit));
-    const int ones = -vgetq_lane_s8(vreinterpretq_s8_u8(sums), 15);
-    word >>= ones;
-    reading.position += static_cast<unsigned>(ones);
+    bytes[part] = vsriq_n_u8(vandq_u8(set, has), bytes[part], 1);
+    const std::int64_t less = vgetq_lane_s8(vreinterpretq_s8_u8(sums), 15);
+    if (part + 1 < kActive) word >>= -less;
+    reading.position -= static_cast<u64>(less);
   }
 }
 
-// Adds planes j to kEnd - 1, the first of them as `bit`. Later values are seldom wide: planes
+// Moves the bits of planes [first, j), which were pushed in from the top, to the bottom.
+inline uint8x16_t shifted_down(uint8x16_t bytes, unsigned first, unsigned j) {
+  return vshlq_u8(bytes, vdupq_n_s8(static_cast<std::int8_t>(j - first - 8)));
+}
+
+// Adds planes j to kEnd - 1; kFirst is the first of `bytes`. Later values are seldom wide: planes
 // without bits in the last register leave it out.
-template <int kActive, int kEnd, int kParts>
+template <int kActive, int kFirst, int kEnd, int kParts>
 inline void add_planes(const Codebook& book, const std::uint8_t* bits, int cls, u64 mask,
-                       unsigned j, uint8x16_t bit, uint8x16_t* bytes, Reading<kParts>& reading) {
+                       unsigned j, uint8x16_t* bytes, Reading<kParts>& reading) {
   for (; j < kEnd && mask & plane_of(book, cls, static_cast<int>(j)); ++j) {
-    if constexpr (kActive > 1)
-      if (reading.widest[kActive - 1] <= j)
-        return add_planes<kActive - 1, kEnd>(book, bits, cls, mask, j, bit, bytes, reading);
-    add_plane<kActive>(bits, j, bit, bytes, reading);
-    bit = vshlq_n_u8(bit, 1);
+    if constexpr (kActive > 1) {
+      if (reading.widest[kActive - 1] <= j) {
+        bytes[kActive - 1] = shifted_down(bytes[kActive - 1], kFirst, j);
+        return add_planes<kActive - 1, kFirst, kEnd>(book, bits, cls, mask, j, bytes, reading);
+      }
+    }
+    add_plane<kActive>(bits, j, bytes, reading);
   }
+  for (int part = 0; part < kActive; ++part) bytes[part] = shifted_down(bytes[part], kFirst, j);
 }
 
 // kWide: of a class with values wider than 8 bits, which are 16 bits throughout.
 template <int kParts, bool kWide>
 inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
-                       u64 mask, const Places& places, Values<kParts>& values) {
+                       u64 mask, unsigned n, const Places& places, Values<kParts>& values) {
   const uint8x16x4_t width_of = load_four(book.width[cls]);
   Reading<kParts> reading;
   uint8x16_t negative[kParts];
@@ -127,11 +140,11 @@ inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, 
     negative[part] = lanes_of(bits57(bits, position + 16 * part));
     reading.values.low[part] = reading.values.high[part] = vdupq_n_u8(0);
   }
-  reading.position = position + count(mask);
+  reading.position = position + n;
   const uint8x16_t one = vdupq_n_u8(1);
-  add_planes<kParts, kWide ? 9 : 8>(book, bits, cls, mask, 1, one, reading.values.low, reading);
+  add_planes<kParts, 1, kWide ? 9 : 8>(book, bits, cls, mask, 1, reading.values.low, reading);
   if constexpr (kWide)
-    add_planes<kParts, kPlanes>(book, bits, cls, mask, 9, one, reading.values.high, reading);
+    add_planes<kParts, 9, kPlanes>(book, bits, cls, mask, 9, reading.values.high, reading);
   // Magnitudes to values: -m is ~(m - 1).
   for (int part = 0; part < kParts; ++part) {
     const uint8x16_t low = veorq_u8(reading.values.low[part], negative[part]);
@@ -156,10 +169,10 @@ inline void store_block(const Values<kParts>& values, const Places& places,
 
 template <int kParts, bool kWide>
 u64 read_block(const Codebook& book, const std::uint8_t* bits, int cls, u64 position, u64 mask,
-               const std::int16_t* quant, std::int16_t* out) {
+               unsigned n, const std::int16_t* quant, std::int16_t* out) {
   const Places places(mask);
   Values<kParts> values;
-  position = read_values<kParts, kWide>(book, bits, cls, position, mask, places, values);
+  position = read_values<kParts, kWide>(book, bits, cls, position, mask, n, places, values);
   store_block<kParts, kWide>(values, places, quant, out);
   return position;
 }
@@ -222,7 +235,7 @@ std::uint64_t expand_neon(const ExpandJob& job) {
   static constexpr BlockKernels kKernels = {
       {read_block<1, false>, read_block<2, false>, read_block<3, false>, read_block<4, false>},
       {read_block<1, true>, read_block<2, true>, read_block<3, true>, read_block<4, true>}};
-  return expand_blocks(job, kKernels, [](u64 mask) { return (count(mask) - 1) / 16; });
+  return expand_blocks(job, kKernels, [](u64, unsigned n) { return (n - 1) / 16; });
 }
 
 u64 dc_differences_neon(const Codebook& book, const std::uint8_t* classes, int n,

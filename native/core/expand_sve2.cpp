@@ -53,10 +53,10 @@ inline u64 read_planes(const Codebook& book, int cls, int first, int end, const 
 
 template <int kParts, bool kWide>
 u64 read_block(const Codebook& book, const std::uint8_t* bits, int cls, u64 position, u64 mask,
-               const std::int16_t* quant, std::int16_t* out) {
+               unsigned n, const std::int16_t* quant, std::int16_t* out) {
   const Spread<kParts> spread;
   const u64 signs = deposit(bits_at<kParts == 4>(bits, position), mask);
-  position += count(mask);
+  position += n;
   Values<kParts> values;
   for (int part = 0; part < kParts; ++part) values.low[part] = values.high[part] = vdupq_n_u8(0);
   // Magnitudes less 1.
@@ -85,7 +85,7 @@ std::uint64_t expand_sve2(const ExpandJob& job) {
       {read_block<1, false>, read_block<2, false>, read_block<3, false>, read_block<4, false>},
       {read_block<1, true>, read_block<2, true>, read_block<3, true>, read_block<4, true>}};
   // Registers have positions here, up to the last that has a value.
-  return expand_blocks(job, kKernels, [](u64 mask) {
+  return expand_blocks(job, kKernels, [](u64 mask, unsigned) {
     return (63 - static_cast<unsigned>(__builtin_clzll(mask))) / 16;
   });
 }

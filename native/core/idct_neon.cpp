@@ -34,6 +34,18 @@ inline Sums scaled13(int16x8_t x) {
   return {vshll_n_s16(vget_low_s16(x), 13), vshll_high_n_s16(x, 13)};
 }
 
+// An output and its mirror image, of the even and the odd part: sums, or of the rows' pass, which
+// drops more than 16 bits, their high halves.
+template <typename T>
+inline void put_both(T even, T odd, T& sum, T& difference) {
+  sum = add(even, odd);
+  difference = subtract(even, odd);
+}
+inline void put_both(Sums even, Sums odd, int16x8_t& sum, int16x8_t& difference) {
+  sum = vaddhn_high_s32(vaddhn_s32(even.low, odd.low), even.high, odd.high);
+  difference = vsubhn_high_s32(vsubhn_s32(even.low, odd.low), even.high, odd.high);
+}
+
 // Of coefficients k and k + 4.
 inline Sums times(int16x8_t low, int16x8_t high, IdctPair pair) {
   return add_times(times(low, pair.low), high, pair.high);
@@ -79,14 +91,13 @@ inline int32x4_t add_times(int32x4_t sums, int16x4_t x, const Weights8& weights)
 }
 
 // Computes outputs k and 7 - k from kRows coefficients.
-template <int k, int kRows, typename Row, typename Out>
-inline void combine8(Out even, const Row* x, const Weights8& weights, Out (&out)[8]) {
-  Out odd = times<kIdct8Odd15[k].low>(x[1], weights);
+template <int k, int kRows, typename Part, typename Row, typename Out>
+inline void combine8(Part even, const Row* x, const Weights8& weights, Out (&out)[8]) {
+  Part odd = times<kIdct8Odd15[k].low>(x[1], weights);
   if constexpr (kRows > 4) odd = add_times<kIdct8Odd15[k].high>(odd, x[5], weights);
   odd = add_times<kIdct8Odd37[k].low>(odd, x[3], weights);
   if constexpr (kRows > 4) odd = add_times<kIdct8Odd37[k].high>(odd, x[7], weights);
-  out[k] = add(even, odd);
-  out[7 - k] = subtract(even, odd);
+  put_both(even, odd, out[k], out[7 - k]);
 }
 
 inline Sums odd_part(const int16x8_t (&x)[8], IdctPair pair15, IdctPair pair37) {
@@ -112,11 +123,12 @@ template <std::int32_t kBias, int kRows, typename Row, typename Out>
 inline void transform8(const Row* x, const Weights8& weights, Out (&out)[8]) {
   static_assert(kIdct8Even04[0].low == 8192 && kIdct8Even04[0].high == 8192 &&
                 kIdct8Even04[1].low == 8192 && kIdct8Even04[1].high == -8192);
-  Out t0 = biased<kBias>(scaled13(x[0])), t1 = t0;
-  Out t2 = times<kIdct8Even26[0].low>(x[2], weights);
-  Out t3 = times<kIdct8Even26[1].low>(x[2], weights);
+  using Part = decltype(scaled13(x[0]));
+  Part t0 = biased<kBias>(scaled13(x[0])), t1 = t0;
+  Part t2 = times<kIdct8Even26[0].low>(x[2], weights);
+  Part t3 = times<kIdct8Even26[1].low>(x[2], weights);
   if constexpr (kRows > 4) {
-    const Out fourth = scaled13(x[4]);
+    const Part fourth = scaled13(x[4]);
     t1 = subtract(t0, fourth);
     t0 = add(t0, fourth);
     t2 = add_times<kIdct8Even26[0].high>(t2, x[6], weights);
@@ -150,11 +162,6 @@ inline int16x8_t narrow(Sums sums) {
   return vrshrn_high_n_s32(vrshrn_n_s32(sums.low, kShift), sums.high, kShift);
 }
 
-// The high halves of the rows' outputs: kShift - 16 more bits are to be dropped.
-inline int16x8_t high_halves(Sums sums) {
-  return vuzp2q_s16(vreinterpretq_s16_s32(sums.low), vreinterpretq_s16_s32(sums.high));
-}
-
 inline int32x4_t dwords(int16x8_t x) { return vreinterpretq_s32_s16(x); }
 inline int64x2_t qwords(int32x4_t x) { return vreinterpretq_s64_s32(x); }
 
@@ -177,12 +184,11 @@ inline void transpose(int16x8_t (&x)[8]) {
 }
 
 // Columns of eight samples each, their high halves, to rows of bytes.
-inline void store_rows(const Sums (&sums)[8], std::uint8_t* out, std::ptrdiff_t stride) {
+inline void store_rows(const int16x8_t (&columns)[8], std::uint8_t* out, std::ptrdiff_t stride) {
   constexpr int kShift = kIdct8.rows - 16;
   uint8x16_t column[4];  // k and k + 4
   for (int k = 0; k < 4; ++k)
-    column[k] = vqshrun_high_n_s16(vqshrun_n_s16(high_halves(sums[k]), kShift),
-                                   high_halves(sums[k + 4]), kShift);
+    column[k] = vqshrun_high_n_s16(vqshrun_n_s16(columns[k], kShift), columns[k + 4], kShift);
   // Columns 0 and 2 of rows 0 to 7, then columns 4 and 6; 1 and 3, then 5 and 7.
   const uint8x16_t even_low = vzip1q_u8(column[0], column[2]);
   const uint8x16_t even_high = vzip2q_u8(column[0], column[2]);
@@ -247,9 +253,10 @@ inline void row2(int16x8_t x, std::uint8_t* out) {
   out[1] = sample2(even - odd);
 }
 
-// Size 8 of a block whose last four columns, and all rows after the first kRows, are zero.
+// Size 8 of a block whose last four columns, and all rows after the first kRows, are zero. The
+// outputs of both functions are the high halves of columns.
 template <int kRows>
-inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
+inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, int16x8_t (&out)[8]) {
   int16x4_t columns[kRows];
   for (int k = 0; k < kRows; ++k) columns[k] = vget_low_s16(x[k]);
   int32x4_t sums[8];
@@ -269,9 +276,10 @@ inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, Sums
 
 // Size 8 of a block whose rows after the first kRows are zero.
 template <int kRows>
-inline void transform_all(int16x8_t (&x)[8], const Weights8& weights, Sums (&out)[8]) {
-  transform8<0, kRows>(x, weights, out);
-  for (int k = 0; k < 8; ++k) x[k] = narrow<kIdct8.columns>(out[k]);
+inline void transform_all(int16x8_t (&x)[8], const Weights8& weights, int16x8_t (&out)[8]) {
+  Sums sums[8];
+  transform8<0, kRows>(x, weights, sums);
+  for (int k = 0; k < 8; ++k) x[k] = narrow<kIdct8.columns>(sums[k]);
   transpose(x);
   transform8<idct_bias_rows(kIdct8), 8>(x, weights, out);
 }
@@ -303,26 +311,25 @@ inline void store_flat(std::int16_t dc, std::uint8_t* out, std::ptrdiff_t stride
 void idct8_neon(const std::int16_t* blocks, int count, std::uint8_t* out, std::ptrdiff_t stride) {
   const Weights8 weights = {vld1q_s16(kWeights8), vld1q_s16(kWeights8 + 8)};
   for (int b = 0; b < count; ++b, blocks += 64, out += 8) {
-    int16x8_t x[8];
-    Sums sums[8];
+    int16x8_t x[8], columns[8];
     load_rows(blocks, x);
     const int16x8_t last_rows = any_of(x[4], x[5], x[6], x[7]);
     const int16x8_t but_dc = any_of(vsetq_lane_s16(0, x[0], 0), x[1], x[2], x[3]);
     const Halves any(vorrq_s16(but_dc, last_rows)), last(last_rows);
     if (any.high) {
       if (last.low | last.high)
-        transform_all<8>(x, weights, sums);
+        transform_all<8>(x, weights, columns);
       else
-        transform_all<4>(x, weights, sums);
+        transform_all<4>(x, weights, columns);
     } else if (last.low) {
-      transform_low<8>(x, weights, sums);
+      transform_low<8>(x, weights, columns);
     } else if (any.low) {
-      transform_low<4>(x, weights, sums);
+      transform_low<4>(x, weights, columns);
     } else {
       store_flat(blocks[0], out, stride);
       continue;
     }
-    store_rows(sums, out, stride);
+    store_rows(columns, out, stride);
   }
 }
 

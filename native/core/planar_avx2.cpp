@@ -2,6 +2,7 @@
 // register; pmaddwd multiplies and adds them. The lanes of a group are ordered so that packing its
 // sums puts them in order. Rows: 16 outputs to a register.
 #include "intrinsics.h"
+#include "planar_dispatch.h"
 #include "planar_kernels.h"
 #include "planar_taps.h"
 #include "resample.h"
@@ -283,45 +284,13 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
   }
 }
 
-// By the taps of the planes: few, and the same in every row, so that their loops unroll.
-void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
-               std::ptrdiff_t plane) {
-  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*, std::ptrdiff_t);
-  constexpr auto kOutput = PlanarOutput::ycbcr;
-  static constexpr Kernel* kKernels[kUniformTaps + 1][kUniformTaps + 1] = {
-      {row_of<kOutput, 0, 0>, row_of<kOutput, 0, 1>, row_of<kOutput, 0, 2>, row_of<kOutput, 0, 3>,
-       row_of<kOutput, 0, 4>},
-      {row_of<kOutput, 1, 0>, row_of<kOutput, 1, 1>, row_of<kOutput, 1, 2>, row_of<kOutput, 1, 3>,
-       row_of<kOutput, 1, 4>},
-      {row_of<kOutput, 2, 0>, row_of<kOutput, 2, 1>, row_of<kOutput, 2, 2>, row_of<kOutput, 2, 3>,
-       row_of<kOutput, 2, 4>},
-      {row_of<kOutput, 3, 0>, row_of<kOutput, 3, 1>, row_of<kOutput, 3, 2>, row_of<kOutput, 3, 3>,
-       row_of<kOutput, 3, 4>},
-      {row_of<kOutput, 4, 0>, row_of<kOutput, 4, 1>, row_of<kOutput, 4, 2>, row_of<kOutput, 4, 3>,
-       row_of<kOutput, 4, 4>}};
-  const std::int32_t first = planes[0].count, others = planes[1].count;
-  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](
-      planes, bits, outputs, dst, plane);
-}
-
-void row_avx2(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
-              std::uint8_t* dst, std::ptrdiff_t plane) {
-  switch (output) {
-    case PlanarOutput::gray:
-      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst, plane);
-    case PlanarOutput::gray_three:
-      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst, plane);
-    case PlanarOutput::rgb:
-      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst, plane);
-    case PlanarOutput::rgb_luma:
-      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst, plane);
-    case PlanarOutput::ycbcr:
-      return row_ycbcr(planes, bits, outputs, dst, plane);
-  }
-}
+struct Rows {
+  template <PlanarOutput kOutput, int kFirst, int kOthers>
+  static constexpr auto of = row_of<kOutput, kFirst, kOthers>;
+};
 
 }  // namespace
 
-const PlanarKernels kPlanarAvx2 = {taps_avx2, columns_avx2, row_avx2};
+const PlanarKernels kPlanarAvx2 = {taps_avx2, columns_avx2, make_row<Rows>};
 
 }  // namespace fastio

@@ -127,6 +127,6 @@ void columns_avx512(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdif
 
 }  // namespace
 
-const PlanarKernels kPlanarAvx512 = {taps_avx512, columns_avx512, make_row};
+const PlanarKernels kPlanarAvx512 = {taps_avx512, columns_avx512, make_row<Rows>};
 
 }  // namespace fastio

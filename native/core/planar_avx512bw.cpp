@@ -86,6 +86,6 @@ void columns_avx512bw(const PlanarTaps& taps, const std::uint8_t* src, std::ptrd
 
 }  // namespace
 
-const PlanarKernels kPlanarAvx512bw = {taps_avx512bw, columns_avx512bw, make_row};
+const PlanarKernels kPlanarAvx512bw = {taps_avx512bw, columns_avx512bw, make_row<Rows>};
 
 }  // namespace fastio

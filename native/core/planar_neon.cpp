@@ -3,6 +3,7 @@
 // doubled ones, shifted right: nothing here is -32768 twice, the one product that saturates.
 #include <arm_neon.h>
 
+#include "planar_dispatch.h"
 #include "planar_kernels.h"
 #include "planar_taps.h"
 #include "resample.h"
@@ -157,66 +158,93 @@ struct Sums {
   int16x8_t lanes[kRegisters];
 };
 
-inline int16x8_t scaled(int16x8_t x, int factor) {
-  return vshrq_n_s16(vqdmulhq_n_s16(x, static_cast<std::int16_t>(factor)), 1);
+// Weights and factors are lanes of registers: products by a lane take no instruction for it.
+
+// The high half of x times lane k of factors.
+template <int k>
+inline int16x8_t scaled(int16x8_t x, int16x8_t factors) {
+  return vshrq_n_s16(vqdmulhq_laneq_s16(x, factors, k), 1);
 }
 
-// sum + scaled(x, factor)
-inline int16x8_t add_scaled(int16x8_t sum, int16x8_t x, int factor) {
-  return vsraq_n_s16(sum, vqdmulhq_n_s16(x, static_cast<std::int16_t>(factor)), 1);
+// sum + scaled(x, factors)
+template <int k>
+inline int16x8_t add_scaled(int16x8_t sum, int16x8_t x, int16x8_t factors) {
+  return vsraq_n_s16(sum, vqdmulhq_laneq_s16(x, factors, k), 1);
 }
 
-// A plane's part of a row. kCount: how many taps it has, where that is known, so that the loop over
-// them unrolls; or 0.
+// A plane's part of a row. kCount: how many taps it has, where that is known, so that their weights
+// are lanes of known_weights; or 0.
 template <int kCount>
 struct PlaneRow {
+  static_assert(kUniformTaps <= 8);
   static constexpr int kKept = kCount > 0 ? kCount : kMaxHighHalves;
   const std::int16_t* rows[kKept];
-  std::int16_t weights[kKept];
-  std::int16_t begin;
+  std::int16_t weights[kCount > 0 ? 8 : kMaxHighHalves] = {};
+  int16x8_t known_weights, init;
   std::int32_t count;
 
-  explicit PlaneRow(const PlanarRow& row)
-      : begin(static_cast<std::int16_t>(-row.init)), count(kCount > 0 ? kCount : row.count) {
-    for (std::int32_t k = 0; k < count; ++k) {
+  explicit PlaneRow(const PlanarRow& row) : init(vdupq_n_s16(row.init)), count(row.count) {
+    for (std::int32_t k = 0; k < (kCount > 0 ? kCount : count); ++k) {
       rows[k] = row.rows[k];
       weights[k] = static_cast<std::int16_t>(row.weights[k * kPlanarLanes]);
     }
+    known_weights = vld1q_s16(weights);
+  }
+
+  // Sums taps k and later ones of columns [x, x + kBlock).
+  template <int k>
+  void add(std::int32_t x, Sums& sums) const {
+    const std::int16_t* samples = rows[k] + x;
+    for (int r = 0; r < kRegisters; ++r) {
+      const int16x8_t column = vld1q_s16(samples + 8 * r);
+      sums.lanes[r] = k == 0 ? scaled<k>(column, known_weights)
+                             : add_scaled<k>(sums.lanes[r], column, known_weights);
+    }
+    if constexpr (k + 1 < kCount) add<k + 1>(x, sums);
+  }
+
+  void add_all(std::int32_t x, Sums& sums) const {
+    for (int16x8_t& lanes : sums.lanes) lanes = vdupq_n_s16(0);
+    for (std::int32_t k = 0; k < count; ++k)
+      for (int r = 0; r < kRegisters; ++r)
+        sums.lanes[r] = vsraq_n_s16(sums.lanes[r],
+                                    vqdmulhq_n_s16(vld1q_s16(rows[k] + x + 8 * r), weights[k]), 1);
   }
 
   // Columns [x, x + kBlock). What is to be subtracted is added up.
   Sums sum(std::int32_t x) const {
     Sums sums;
-    for (int16x8_t& lanes : sums.lanes) lanes = vdupq_n_s16(begin);
-    for (std::int32_t k = 0; k < (kCount > 0 ? kCount : count); ++k) {
-      const std::int16_t* samples = rows[k] + x;
-      for (int r = 0; r < kRegisters; ++r)
-        sums.lanes[r] = add_scaled(sums.lanes[r], vld1q_s16(samples + 8 * r), weights[k]);
-    }
-    for (int16x8_t& lanes : sums.lanes) lanes = vnegq_s16(lanes);
+    if constexpr (kCount > 0)
+      add<0>(x, sums);
+    else
+      add_all(x, sums);
+    for (int16x8_t& lanes : sums.lanes) lanes = vsubq_s16(init, lanes);
     return sums;
   }
 };
 
+constexpr std::int16_t kFactors[8] = {kRedOfCr,   kBlueOfCbLess,    kGreenOfCb, kGreenOfCrLess,
+                                      kLumaOfRed, kLumaOfGreenLess, kLumaOfBlue};
+
 // Y, Cb, Cr to R, G, B.
-inline void convert(Sums* planes) {
+inline void convert(int16x8_t factors, Sums* planes) {
   for (int i = 0; i < kRegisters; ++i) {
     const int16x8_t y = planes[0].lanes[i], b = planes[1].lanes[i], r = planes[2].lanes[i];
-    const int16x8_t blue = vsubq_s16(vaddq_s16(b, b), scaled(b, kBlueOfCbLess));
-    const int16x8_t green = vsubq_s16(add_scaled(r, b, kGreenOfCb), scaled(r, kGreenOfCrLess));
-    planes[0].lanes[i] = vqaddq_s16(y, add_scaled(r, r, kRedOfCr));
+    const int16x8_t blue = vsubq_s16(vaddq_s16(b, b), scaled<1>(b, factors));
+    const int16x8_t green = vsubq_s16(add_scaled<2>(r, b, factors), scaled<3>(r, factors));
+    planes[0].lanes[i] = vqaddq_s16(y, add_scaled<0>(r, r, factors));
     planes[1].lanes[i] = vqsubq_s16(y, green);
     planes[2].lanes[i] = vqaddq_s16(y, blue);
   }
 }
 
 // R, G, B to Y.
-inline void to_luma(Sums* planes) {
+inline void to_luma(int16x8_t factors, Sums* planes) {
   for (int i = 0; i < kRegisters; ++i) {
     const int16x8_t g = planes[1].lanes[i];
     const int16x8_t two =
-        add_scaled(vsubq_s16(g, scaled(g, kLumaOfGreenLess)), planes[0].lanes[i], kLumaOfRed);
-    planes[0].lanes[i] = add_scaled(two, planes[2].lanes[i], kLumaOfBlue);
+        add_scaled<4>(vsubq_s16(g, scaled<5>(g, factors)), planes[0].lanes[i], factors);
+    planes[0].lanes[i] = add_scaled<6>(two, planes[2].lanes[i], factors);
   }
 }
 
@@ -256,7 +284,7 @@ inline void store_three(const Bytes& a, const Bytes& b, const Bytes& c, std::uin
 
 // kFirst, kOthers: see PlaneRow, of component 0 and of the others.
 template <PlanarOutput kOutput, int kBits, int kFirst, int kOthers>
-void row_of(const PlanarRow* planes, std::int32_t outputs, std::uint8_t* dst,
+void row_of(const PlanarRow* planes, int, std::int32_t outputs, std::uint8_t* dst,
             std::ptrdiff_t plane) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
@@ -264,85 +292,50 @@ void row_of(const PlanarRow* planes, std::int32_t outputs, std::uint8_t* dst,
   const PlaneRow<kFirst> first_plane(planes[0]);
   const PlaneRow<kOthers> second_plane(planes[kOnePlane ? 0 : 1]);
   const PlaneRow<kOthers> third_plane(planes[kOnePlane ? 0 : 2]);
-  std::uint8_t last[kBlock * kChannels];
+  const int16x8_t factors = vld1q_s16(kFactors);
   const std::ptrdiff_t pixel = kOneChannel || plane != 0 ? 1 : kChannels;  // bytes to the next one
-  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * pixel) {
+  // A narrower row is computed as one block. Else the last block overlaps the one before.
+  std::uint8_t narrow[kBlock * kChannels];
+  const bool is_narrow = outputs < kBlock;
+  std::uint8_t* const to = is_narrow ? narrow : dst;
+  const std::ptrdiff_t next_plane = is_narrow && plane != 0 ? kBlock : plane;
+  const std::int32_t last = outputs - kBlock;
+  for (std::int32_t x = 0;; x = at_most(x + kBlock, last)) {
     Sums sums[3];
     sums[0] = first_plane.sum(x);
     if constexpr (!kOnePlane) {
       sums[1] = second_plane.sum(x);
       sums[2] = third_plane.sum(x);
     }
-    if constexpr (kOutput == PlanarOutput::ycbcr) convert(sums);
-    if constexpr (kOutput == PlanarOutput::rgb_luma) to_luma(sums);
-    const std::int32_t count = at_most(outputs - x, kBlock);
-    const bool whole = count == kBlock;
-    std::uint8_t* const to = whole ? dst : last;
+    if constexpr (kOutput == PlanarOutput::ycbcr) convert(factors, sums);
+    if constexpr (kOutput == PlanarOutput::rgb_luma) to_luma(factors, sums);
+    std::uint8_t* const at = to + x * pixel;
     const Bytes first = to_bytes<kBits>(sums[0]);
     if constexpr (kOneChannel) {
-      store_one(first, to);
+      store_one(first, at);
     } else {
       const Bytes second = kOnePlane ? first : to_bytes<kBits>(sums[kOnePlane ? 0 : 1]);
       const Bytes third = kOnePlane ? first : to_bytes<kBits>(sums[kOnePlane ? 0 : 2]);
-      store_three(first, second, third, to, whole || plane == 0 ? plane : kBlock);
+      store_three(first, second, third, at, next_plane);
     }
-    for (int c = 0; !whole && c < kChannels / pixel; ++c)
-      memcpy(dst + c * plane, last + c * kBlock, static_cast<std::size_t>(count * pixel));
+    if (x >= last) break;
   }
+  for (int c = 0; is_narrow && c < kChannels / pixel; ++c)
+    memcpy(dst + c * plane, narrow + c * kBlock, static_cast<std::size_t>(outputs * pixel));
 }
 
-using RowKernel = void(const PlanarRow* planes, std::int32_t outputs, std::uint8_t* dst,
-                       std::ptrdiff_t plane);
-
-// By the taps of component 0: few, and the same in every row.
-template <int kOthers>
-RowKernel* ycbcr_kernel(std::int32_t first) {
-  static constexpr RowKernel* kKernels[kUniformTaps + 1] = {
-      row_of<PlanarOutput::ycbcr, 6, 0, kOthers>, row_of<PlanarOutput::ycbcr, 6, 1, kOthers>,
-      row_of<PlanarOutput::ycbcr, 6, 2, kOthers>, row_of<PlanarOutput::ycbcr, 6, 3, kOthers>,
-      row_of<PlanarOutput::ycbcr, 6, 4, kOthers>};
-  return kKernels[first <= kUniformTaps ? first : 0];
-}
-
-RowKernel* ycbcr_kernel(std::int32_t first, std::int32_t others) {
-  switch (others) {
-    case 1:
-      return ycbcr_kernel<1>(first);
-    case 2:
-      return ycbcr_kernel<2>(first);
-    case 3:
-      return ycbcr_kernel<3>(first);
-    case 4:
-      return ycbcr_kernel<4>(first);
-    default:
-      return ycbcr_kernel<0>(first);
-  }
-}
-
+// Sums have 6 fractional bits, or 5 where a weight exceeds 1, which is seldom.
 template <int kBits>
-RowKernel* row_kernel(PlanarOutput output) {
-  switch (output) {
-    case PlanarOutput::gray:
-      return row_of<PlanarOutput::gray, kBits, 0, 0>;
-    case PlanarOutput::gray_three:
-      return row_of<PlanarOutput::gray_three, kBits, 0, 0>;
-    case PlanarOutput::rgb:
-      return row_of<PlanarOutput::rgb, kBits, 0, 0>;
-    case PlanarOutput::rgb_luma:
-      return row_of<PlanarOutput::rgb_luma, kBits, 0, 0>;
-    case PlanarOutput::ycbcr:
-      return row_of<PlanarOutput::ycbcr, kBits, 0, 0>;
-  }
-  __builtin_unreachable();
-}
+struct Rows {
+  template <PlanarOutput kOutput, int kFirst, int kOthers>
+  static constexpr auto of = row_of < kOutput,
+                        kBits, kBits == 6 ? kFirst : 0, kBits == 6 ? kOthers : 0 > ;
+};
 
-// bits: 6, or 5 where a weight exceeds 1.
 void row_neon(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
               std::uint8_t* dst, std::ptrdiff_t plane) {
-  RowKernel* row = bits == 6 ? row_kernel<6>(output) : row_kernel<5>(output);
-  if (output == PlanarOutput::ycbcr && bits == 6)
-    row = ycbcr_kernel(planes[0].count, planes[1].count);
-  row(planes, outputs, dst, plane);
+  const auto row = bits == 6 ? make_row<Rows<6>> : make_row<Rows<5>>;
+  row(output, planes, bits, outputs, dst, plane);
 }
 
 }  // namespace

@@ -325,6 +325,19 @@ class FileSet:
 
     def close(self) -> None: ...
 
+def file_stamps(paths: Sequence[str]) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None))]:
+    """
+    Inode, size, and times of modification and change in ns of files, int64 (n, 4); -1 where there is none.
+    """
+
+class ImageReads:
+    """Where the images of one or more batches lie."""
+
+    def __init__(self, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, index: tuple[Sequence[Mapping], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> None:
+        """
+        index: (mappings, number, offset, length), where the index of each row's JPEG lies; length 0: it has none.
+        """
+
 class Slot:
     """A part of a batch while it is filled; see slot.h."""
 
@@ -359,9 +372,9 @@ class Engine:
         Has so many threads take rows from now on; returns how many do, less where the system has no more.
         """
 
-    def submit(self, source: FileSet | tuple[Annotated[NDArray, dict(order='C', device='cpu', writable=False)], bool], views: Sequence[tuple[Chain, bool, Sequence[Sequence[float]] | None, Annotated[NDArray, dict(order='C', device='cpu')] | None]], seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, index: tuple[Sequence[Mapping], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None, codebook: SharedCodebook | None, channels: int, max_pixels: int = 9223372036854775807) -> Slot:
+    def submit(self, source: FileSet | tuple[Annotated[NDArray, dict(order='C', device='cpu', writable=False)], bool], views: Sequence[tuple[Chain, bool, Sequence[Sequence[float]] | None, Annotated[NDArray, dict(order='C', device='cpu')] | None]], seed: int, epoch: int, reads: ImageReads, first: int, key: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: SharedCodebook | None, channels: int, max_pixels: int = 9223372036854775807) -> Slot:
         """
-        Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), where offsets count from the array's first byte. views: what becomes of each image, once or several times: (chain, normalize, out). `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs; where it is None, the images keep their sizes. normalize: (scale, bias) a channel for float32, None for uint8. index: (mappings, number, offset, length), where the index of each row's JPEG lies; length 0: it has none. An image of more than max_pixels is a failure of its row.
+        Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), where offsets count from the array's first byte. views: what becomes of each image, once or several times: (chain, normalize, out). `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs; where it is None, the images keep their sizes. normalize: (scale, bias) a channel for float32, None for uint8. reads, first, key: the batch has a row for each key of random draws; those reads of `reads` from number `first` on say where they lie. An image of more than max_pixels is a failure of its row.
         """
 
     def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:

@@ -302,9 +302,10 @@ def submitted(engine: _native.Engine, files: _native.FileSet, **changed: Any) ->
         "orientation": np.ones(2, np.uint8),
         "height": np.full(2, 4, np.int32),
         "width": np.full(2, 4, np.int32),
-        "row": np.arange(2),
         "crc32c": None,
         "index": None,
+        "first": 0,
+        "key": np.arange(2),
         "codebook": None,
         "channels": 3,
         "channels_last": True,
@@ -313,7 +314,9 @@ def submitted(engine: _native.Engine, files: _native.FileSet, **changed: Any) ->
     }
     given |= changed
     view = [given.pop(name) for name in ("channels_last", "normalize", "out")]
-    return engine.submit(files, [(_native.Chain(), *view)], 0, 0, *given.values())
+    rest = [given.pop(name) for name in ("first", "key", "codebook", "channels")]
+    reads = _native.ImageReads(**given)
+    return engine.submit(files, [(_native.Chain(), *view)], 0, 0, reads, *rest)
 
 
 @pytest.fixture
@@ -349,7 +352,12 @@ def test_images_refuse_arguments(files: _native.FileSet, tmp_path: Path) -> None
         {"offset": np.zeros(1, np.int64)},
         {"length": np.zeros(3, np.int64)},
         {"height": np.zeros(1, np.int32)},
-        {"row": np.zeros((2, 1), np.int64)},
+        {"key": np.zeros((2, 1), np.int64)},
+        {"key": np.arange(3)},
+        {"first": 1},
+        {"first": 3},
+        {"first": -1},
+        {"first": HUGE},
         {"crc32c": np.zeros(1, np.uint32)},
         *({"index": index} for index in wrong_indexes(mapping)),
         {"channels": 2},
@@ -362,11 +370,11 @@ def test_images_refuse_arguments(files: _native.FileSet, tmp_path: Path) -> None
     ):
         with pytest.raises(REFUSED):
             submitted(engine, files, **changed)
-    reads = [np.zeros(2, np.int32), int64(0, 0), int64(-1, -1), *[np.ones(2, np.uint8)] * 2]
-    reads += [*[np.full(2, 4, np.int32)] * 2, int64(0, 1)]
+    columns = [np.zeros(2, np.int32), int64(0, 0), int64(-1, -1), *[np.ones(2, np.uint8)] * 2]
+    reads = _native.ImageReads(*columns, *[np.full(2, 4, np.int32)] * 2)
     for views in ([], [(None, True, None, None)], [(_native.Chain(), True, None)]):
         with pytest.raises(REFUSED):
-            engine.submit(files, views, 0, 0, *reads, None, None, None, 3)
+            engine.submit(files, views, 0, 0, reads, 0, np.arange(2), None, 3)
     engine.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +34,11 @@ def at_once(*works: Callable[[], object]) -> None:
         raise errors[0]
 
 
-def raw_images(path: Path, rows: int) -> tuple[_native.FileSet, list[np.ndarray]]:  # type: ignore[type-arg]
+def raw_images(path: Path, rows: int) -> tuple[_native.FileSet, list[Any]]:
     path.write_bytes(bytes(48 * rows))
     files = _native.FileSet(keep_open=True)
     files.add([str(path)])
-    return files, [
+    reads = _native.ImageReads(
         np.zeros(rows, np.int32),
         np.arange(rows, dtype=np.int64) * 48,
         np.full(rows, 48, np.int64),
@@ -45,8 +46,8 @@ def raw_images(path: Path, rows: int) -> tuple[_native.FileSet, list[np.ndarray]
         np.ones(rows, np.uint8),
         np.full(rows, 4, np.int32),
         np.full(rows, 4, np.int32),
-        np.arange(rows),
-    ]
+    )
+    return files, [reads, 0, np.arange(rows)]
 
 
 def test_an_image_is_taken_by_one_thread(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_an_image_is_taken_by_one_thread(tmp_path: Path) -> None:
     engine = _native.Engine(2)
     chain = _native.Chain()
     for _ in range(20):
-        slot = engine.submit(files, [(chain, True, None, None)], 0, 0, *reads, None, None, None, 3)
+        slot = engine.submit(files, [(chain, True, None, None)], 0, 0, *reads, None, 3)
         assert slot.wait(60.0)
         taken: list[object] = []
 
@@ -80,9 +81,7 @@ def test_a_geometry_grows_while_it_is_used(tmp_path: Path) -> None:
         def use(chain: _native.Chain = chain) -> None:
             for _ in range(30):
                 chain.draws(0, 0, np.arange(50), one, one)
-                slot = engine.submit(
-                    files, [(chain, True, None, None)], 0, 0, *reads, None, None, None, 3
-                )
+                slot = engine.submit(files, [(chain, True, None, None)], 0, 0, *reads, None, 3)
                 assert slot.wait(60.0)
                 assert slot.failures() == []
 
@@ -131,9 +130,7 @@ def test_an_engine_is_closed_while_batches_are_submitted(tmp_path: Path) -> None
         def submit(engine: _native.Engine = engine) -> None:
             for _ in range(20):
                 out = np.zeros((16, 4, 4, 3), np.uint8)
-                slot = engine.submit(
-                    files, [(chain, True, None, out)], 0, 0, *reads, None, None, None, 3
-                )
+                slot = engine.submit(files, [(chain, True, None, out)], 0, 0, *reads, None, 3)
                 engine.set_threads(3)
                 engine.counters()
                 slot.wait(0.0)

@@ -197,7 +197,7 @@ def test_rows_are_read_again_whose_piece_was_replaced_and_looked_at_before_they_
         engine = loader._feed.engine()  # type: ignore[attr-defined]
         source = next(iter(engine._images.values()))._source
         table, _, what = source.recoded._opened
-        pieces = source.reads(np.arange(ROWS))[2].pieces
+        pieces = source.reads(np.arange(ROWS)).pieces
         assert (pieces >= 0).all()
         assert not source.recoded.stale(pieces).size
         # The batch of these rows is still to be read when the piece is made anew.

@@ -283,11 +283,6 @@ class IndexReads(NamedTuple):
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
 
-    def part(self, begin: int, end: int) -> IndexReads:
-        """Returns the reads begin to end - 1."""
-        rows = slice(begin, end)
-        return IndexReads(self.files, self.file[rows], self.offset[rows], self.length[rows])
-
 
 @dataclass(frozen=True)
 class ImageReads:
@@ -330,26 +325,6 @@ class ImageReads:
     planar: bool = False
     pieces: NDArray[np.int64] | None = None
     index: IndexReads | None = None
-
-    def part(self, begin: int, end: int) -> ImageReads:
-        """Returns the reads begin to end - 1."""
-        return ImageReads(
-            self.path,
-            self.file[begin:end],
-            self.offset[begin:end],
-            self.length[begin:end],
-            self.codec[begin:end],
-            self.orientation[begin:end],
-            self.height[begin:end],
-            self.width[begin:end],
-            None if self.crc32c is None else self.crc32c[begin:end],
-            self.codebook,
-            self.same_files,
-            self.memory,
-            self.planar,
-            None if self.pieces is None else self.pieces[begin:end],
-            None if self.index is None else self.index.part(begin, end),
-        )
 
 
 def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:

@@ -162,13 +162,14 @@ class RecodedImages:
         if self._opened is None:
             return np.flatnonzero(pieces >= 0)
         table, _, what = self._opened
+        editions = np.unique(pieces[pieces >= 0]).tolist()
+        blocks = list(map(table.block_of, editions))
         gone = []
-        for edition in np.unique(pieces[pieces >= 0]).tolist():
-            block, file = table.block_of(edition), table.file_of(edition)
-            if file is None:
+        for edition, block, now in zip(editions, blocks, _piece_files(what, blocks), strict=True):
+            file = table.file_of(edition)
+            if file != now:
                 gone.append(edition)
-            elif _piece_file(what.folder.path_of(what.source, block)) != file:
-                gone.append(edition)
+            if file is not None and file != now:
                 table.forget(block)
         return np.flatnonzero(np.isin(pieces, gone))
 
@@ -267,7 +268,7 @@ class RecodedImages:
             return
         table.forget(block)
         try:
-            if _piece_file(what.folder.path_of(what.source, block)) == file:
+            if _piece_files(what, [block]) == [file]:
                 what.folder.drop(what.source, [block])
         except CacheError as error:
             self._cache.give_up(error)
@@ -315,9 +316,7 @@ def _joined(
     )
 
 
-def _piece_file(path: str) -> PieceFile | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return PieceFile(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def _piece_files(what: RecodedSource, blocks: list[int]) -> list[PieceFile]:
+    """Returns the present files of pieces; -1 where there is none."""
+    paths = [what.folder.path_of(what.source, block) for block in blocks]
+    return [PieceFile(*stamp) for stamp in _native.file_stamps(paths).tolist()]

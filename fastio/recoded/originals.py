@@ -6,7 +6,6 @@ which its times would not show. Such files are recoded later.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio import _native
 from fastio.cache import Cache
 from fastio.packed.layout import ImageReads
 from fastio.packed.rows import Rows
@@ -25,7 +25,6 @@ from fastio.stage.forecast import next_use
 
 Numbers = NDArray[np.int64]
 Stamps = NDArray[np.int64]  # (n, 3): size in bytes, times of modification and of change in ns
-_NOTHING = (-1, -1, -1)  # the stamp of a file that does not exist
 _TICK_NS = 100_000_000  # two changes within this time may have the same time
 
 
@@ -65,8 +64,8 @@ class LocalFiles:
     def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
         """See `Originals`."""
         numbers, which = np.unique(where.file[places], return_inverse=True)
-        found = np.array([_stamp(where.path(n)) for n in numbers.tolist()], np.int64)
-        return found.reshape(-1, 3)[which]
+        found = _native.file_stamps([where.path(number) for number in numbers.tolist()])
+        return found[which, 1:]
 
 
 class StagedObjects:
@@ -127,11 +126,3 @@ def are_settled(found: Stamps) -> bool:
     future.
     """
     return bool(found[:, 2].max(initial=0) < time.time_ns() - _TICK_NS)
-
-
-def _stamp(path: str) -> tuple[int, int, int]:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):  # the engine reports the error when it reads the file
-        return _NOTHING
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -60,6 +60,13 @@ class PathTable(Sequence[str]):
             return [self[row] for row in range(*index.indices(len(self)))]
         return os.path.join(self.root, self.relative(index))
 
+    def of(self, rows: NDArray[np.int64]) -> list[str]:
+        """Returns the paths of rows, int64 (n,), which are in [0, len(self)). Faster for many."""
+        begins = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
+        ends, folder = self._ends[rows].tolist(), os.path.join(self.root, "")
+        parts = zip(begins, ends, strict=True)
+        return [folder + os.fsdecode(self._data[begin:end]) for begin, end in parts]
+
     def relative(self, index: int) -> str:
         """Returns a path without the folder; negative numbers count from the end."""
         row = index + len(self) if index < 0 else index
@@ -210,7 +217,7 @@ class FolderDataset(Rows):
 
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`. Files have new numbers in each batch: a table of all paths would be large."""
-        paths = [self.paths[row] for row in rows.tolist()]
+        paths = self.paths.of(rows)
         n = len(paths)
         return encoded_reads(
             paths.__getitem__,

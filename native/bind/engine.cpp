@@ -275,14 +275,17 @@ IndexReads index_reads(const std::optional<IndexArguments>& arguments, std::size
   return reads;
 }
 
-HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArguments> views,
-                std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
+// The reads of several batches, which are converted and checked once. They have no keys.
+struct SharedReads {
+  std::shared_ptr<const ImageReads> value;
+};
+
+void make_reads(SharedReads* self, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
-                const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
-                const std::optional<IndexArguments>& index, const SharedCodebook* codebook,
-                int channels, std::int64_t max_pixels) {
+                const std::optional<Vector<std::uint32_t>>& crc32c,
+                const std::optional<IndexArguments>& index) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -290,8 +293,26 @@ HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArg
   check_length("orientation", orientation.size(), rows);
   check_length("height", height.size(), rows);
   check_length("width", width.size(), rows);
-  check_length("row", row.size(), rows);
   if (crc32c) check_length("crc32c", crc32c->size(), rows);
+  ImageReads reads{copied(file),
+                   copied(offset),
+                   copied(length),
+                   copied(codec),
+                   copied(orientation),
+                   copied(height),
+                   copied(width),
+                   {},
+                   crc32c ? copied(*crc32c) : std::vector<std::uint32_t>(),
+                   index_reads(index, rows)};
+  new (self) SharedReads{std::make_shared<const ImageReads>(std::move(reads))};
+}
+
+HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArguments> views,
+                std::uint64_t seed, std::uint64_t epoch, const SharedReads& all, std::size_t first,
+                const Vector<std::int64_t>& key, const SharedCodebook* codebook, int channels,
+                std::int64_t max_pixels) {
+  const std::size_t rows = key.size(), there = all.value->file.size();
+  if (first > there || rows > there - first) throw nb::value_error("there are not so many reads");
   if (channels != 1 && channels != 3) throw nb::value_error("channels must be 1 or 3");
   ImageTask task;
   task.seed = seed;
@@ -314,16 +335,8 @@ HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArg
     view.width = memory.width;
     kept.push_back(std::move(*out));
   }
-  ImageReads reads{copied(file),
-                   copied(offset),
-                   copied(length),
-                   copied(codec),
-                   copied(orientation),
-                   copied(height),
-                   copied(width),
-                   copied(row),
-                   crc32c ? copied(*crc32c) : std::vector<std::uint32_t>(),
-                   index_reads(index, rows)};
+  ImageReads reads = all.value->part(first, rows);
+  reads.row = copied(key);
 
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
@@ -451,6 +464,19 @@ nb::bytes unsaved_indexes(HeldEngine& held, bool all) {
   return nb::bytes(found.data(), found.size());
 }
 
+using Stamps = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>>;
+
+Stamps file_stamps(const std::vector<FilePath>& paths) {
+  auto* const found = new std::vector<FileStamp>(paths.size());
+  const nb::capsule owner(found,
+                          [](void* p) noexcept { delete static_cast<std::vector<FileStamp>*>(p); });
+  {
+    const nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < paths.size(); ++i) (*found)[i] = stamp_of(paths[i].value);
+  }
+  return {found->data(), {found->size(), 4}, owner};
+}
+
 nb::tuple counters(const HeldEngine& held) {
   const ImageTotals c = held.engine.counters();
   return nb::make_tuple(c.images, c.bytes, c.read_ns, c.decode_ns, c.resample_ns, c.augment_ns);
@@ -480,6 +506,17 @@ void bind_engine(nb::module_& m) {
       .def("__len__", [](const SharedFiles& self) { return self.value->size(); })
       .def("close", [](SharedFiles& self) { self.value->close(); });
 
+  m.def("file_stamps", &file_stamps, nb::arg("paths"),
+        "Inode, size, and times of modification and change in ns of files, int64 (n, 4); -1 where "
+        "there is none.");
+
+  nb::class_<SharedReads>(m, "ImageReads", "Where the images of one or more batches lie.")
+      .def("__init__", &make_reads, nb::arg("file"), nb::arg("offset"), nb::arg("length"),
+           nb::arg("codec"), nb::arg("orientation"), nb::arg("height"), nb::arg("width"),
+           nb::arg("crc32c") = nb::none(), nb::arg("index") = nb::none(),
+           "index: (mappings, number, offset, length), where the index of each row's JPEG lies; "
+           "length 0: it has none.");
+
   nb::class_<HeldSlot>(m, "Slot", "A part of a batch while it is filled; see slot.h.")
       .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
       .def("cancel", &HeldSlot::cancel)
@@ -505,21 +542,20 @@ void bind_engine(nb::module_& m) {
           nb::arg("threads"),
           "Has so many threads take rows from now on; returns how many do, less where the system "
           "has no more.")
-      .def("submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
-           nb::arg("seed"), nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"),
-           nb::arg("codec"), nb::arg("orientation"), nb::arg("height"), nb::arg("width"),
-           nb::arg("row"), nb::arg("crc32c").none(), nb::arg("index").none(),
-           nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
-           "Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), "
-           "where "
-           "offsets count from the array's first byte. views: what becomes of each image, once or "
-           "several times: (chain, "
-           "normalize, out). `out` is the slot's until wait() says True; dropping the slot waits "
-           "for "
-           "that, unless a thread hangs; where it is None, the images keep their sizes. normalize: "
-           "(scale, bias) a channel for float32, None for uint8. index: (mappings, number, offset, "
-           "length), where the index of each row's JPEG lies; length 0: it has none. An image of "
-           "more than max_pixels is a failure of its row.")
+      .def(
+          "submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
+          nb::arg("seed"), nb::arg("epoch"), nb::arg("reads"), nb::arg("first"), nb::arg("key"),
+          nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
+          "Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), "
+          "where "
+          "offsets count from the array's first byte. views: what becomes of each image, once or "
+          "several times: (chain, "
+          "normalize, out). `out` is the slot's until wait() says True; dropping the slot waits "
+          "for "
+          "that, unless a thread hangs; where it is None, the images keep their sizes. normalize: "
+          "(scale, bias) a channel for float32, None for uint8. reads, first, key: the batch has a "
+          "row for each key of random draws; those reads of `reads` from number `first` on say "
+          "where they lie. An image of more than max_pixels is a failure of its row.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
            "for them, or None; they are the slot's as in submit().")

@@ -20,6 +20,13 @@ constexpr std::int64_t kMostClaimed = 256;
 // page cache, each page fault reads one page, so that a larger image would wait for several.
 constexpr std::int64_t kLookUp = 8 << 10;
 
+// Some consecutive values of a column; an empty column stays empty.
+template <typename T>
+std::vector<T> piece(const std::vector<T>& column, std::size_t begin, std::size_t count) {
+  if (column.empty()) return {};
+  return std::vector<T>(column.data() + begin, column.data() + begin + count);
+}
+
 // The size in bytes of the longest image if all images are raw, else -1.
 std::int64_t longest_raw(const ImageReads& reads) {
   constexpr auto kRaw = static_cast<std::uint8_t>(Codec::raw);
@@ -58,6 +65,7 @@ constexpr std::int64_t kWantWhole = 1 << 20;
 constexpr std::int64_t kJoin = 8 << 10;
 
 // The number of rows of a batch that are tested to estimate whether it is in the page cache.
+// Of small raw images, one in so many rows at most: a look takes nearly as long as such a row.
 constexpr std::size_t kLookedAt = 8;
 
 bool before(const WantedRange& a, const WantedRange& b) {
@@ -92,6 +100,18 @@ Status IndexReads::check() const {
       return Status::error(Code::corrupt, "an index leaves its file");
   }
   return Status::okay();
+}
+
+IndexReads IndexReads::part(std::size_t begin, std::size_t count) const {
+  return {files, piece(file, begin, count), piece(offset, begin, count),
+          piece(length, begin, count)};
+}
+
+ImageReads ImageReads::part(std::size_t begin, std::size_t count) const {
+  return {piece(file, begin, count),  piece(offset, begin, count),      piece(length, begin, count),
+          piece(codec, begin, count), piece(orientation, begin, count), piece(height, begin, count),
+          piece(width, begin, count), piece(row, begin, count),         piece(crc32c, begin, count),
+          index.part(begin, count)};
 }
 
 ImageSlot::ImageSlot(ImageBytes bytes, std::vector<SlotView> views,
@@ -309,7 +329,7 @@ std::vector<WantedRange> ImageSlot::wanted() const {
 bool ImageSlot::in_memory() const {
   if (!bytes_.files) return true;
   OpenFiles open;
-  const std::size_t step = std::max<std::size_t>(rows() / kLookedAt, 1);
+  const std::size_t step = std::max<std::size_t>(rows() / kLookedAt, small_ ? kLookedAt : 1);
   for (std::size_t i = 0; i < rows(); i += step)
     if (!bytes_.files->in_memory(reads_.file[i], reads_.offset[i], open)) return false;
   return true;

@@ -24,6 +24,7 @@ struct IndexReads {
 
   // Code::corrupt: an index does not lie in its file.
   Status check() const;
+  IndexReads part(std::size_t begin, std::size_t count) const;
 };
 
 // The reads of a batch, one entry a row; all vectors have the same length.
@@ -35,6 +36,9 @@ struct ImageReads {
   std::vector<std::int64_t> row;
   std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
   IndexReads index;                   // after check(); empty: there are none
+
+  // `count` of them from number `begin` on, which there are.
+  ImageReads part(std::size_t begin, std::size_t count) const;
 };
 
 // Where the bytes of a batch's images lie: in files, or in the caller's memory, which the caller

@@ -114,9 +114,20 @@ Status size_of(int fd, std::int64_t& size) {
   return Status::okay();
 }
 
+std::int64_t nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
 bool no_descriptors(int fd) { return fd < 0 && (errno == EMFILE || errno == ENFILE); }
 
 }  // namespace
+
+FileStamp stamp_of(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return {};
+  return {static_cast<std::int64_t>(info.st_ino), info.st_size, nanoseconds(info.st_mtim),
+          nanoseconds(info.st_ctim)};
+}
 
 FileSet::FileSet(bool keep_open, std::size_t max_open)
     : keep_open_(keep_open), pid_(::getpid()), max_open_(std::max<std::size_t>(1, max_open)) {}

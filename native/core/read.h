@@ -38,6 +38,12 @@ class Buffer {
   std::size_t size_ = 0, capacity_ = 0;
 };
 
+// What tells whether a file was replaced or changed. All -1: there is no such file.
+struct FileStamp {
+  std::int64_t inode = -1, size = -1, modified_ns = -1, changed_ns = -1;
+};
+FileStamp stamp_of(const std::string& path);
+
 class Descriptor;
 
 // One thread's references to the open descriptors of a set, with which its reads take no lock and

@@ -6,6 +6,7 @@ import resource
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,64 @@ from fastio.order.plan import PlannedBatch, Together
 from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.packed.rows import Remote, Rows
 from fastio.recoded import RecodedImages
+from fastio.schema import CODEC_ENCODED
 from fastio.stage import Stager
 
 _OF_PIECES = 64  # most open files of a batch with recoded images, which may use one per row
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
+
+
+class FoundImages(NamedTuple):
+    """Where the images of one or more batches lie.
+
+    Attributes:
+        place: the files that the reads refer to or, for images in memory, (the memory, whether its
+            images are planar).
+        reads: the reads, for the native threads.
+        foreign: int64, ascending: the images that Pillow decodes, by their numbers in `reads`.
+        codebook, pieces: as in `ImageReads`.
+    """
+
+    place: Place
+    reads: _native.ImageReads
+    foreign: Int64s
+    codebook: _native.Codebook | None
+    pieces: Int64s | None
+
+    def pieces_of(self, first: int, rows: int) -> Int64s | None:
+        """Returns `pieces` of a batch; the arguments are those of `foreign_of`."""
+        return None if self.pieces is None else self.pieces[first : first + rows]
+
+    def foreign_of(self, first: int, rows: int) -> list[int]:
+        """Returns the places in a batch of the images that Pillow decodes.
+
+        Args:
+            first: number of the batch's first image in `reads`.
+            rows: number of its images.
+        """
+        if not self.foreign.size:
+            return []
+        begin, end = np.searchsorted(self.foreign, (first, first + rows))
+        return list((self.foreign[begin:end] - first).tolist())
+
+
+def _found(place: Place, file: Int32s, reads: ImageReads) -> FoundImages:
+    """Returns reads whose files have the numbers `file`, int32 (n,), for the native threads."""
+    native = _native.ImageReads(
+        file,
+        reads.offset,
+        reads.length,
+        reads.codec,
+        reads.orientation,
+        reads.height,
+        reads.width,
+        reads.crc32c,
+        reads.index,
+    )
+    foreign = np.flatnonzero(reads.codec == CODEC_ENCODED)
+    return FoundImages(place, native, foreign, reads.codebook, reads.pieces)
 
 
 class ImageSource:
@@ -53,52 +106,44 @@ class ImageSource:
         self._stager = stager if self._remote is not None else None
         self._files = OpenFiles()
 
-    def reads(self, rows: Int64s, *, original: bool = False) -> tuple[Place, Int32s, ImageReads]:
+    def reads(self, rows: Int64s, *, original: bool = False) -> FoundImages:
         """Returns where the images of rows, int64 (n,), lie.
 
         Args:
             original: Whether all images are read from their originals.
-
-        Returns:
-            What the reads refer to: the files or, for images in memory, (the memory, whether its
-            images are planar); the number of each row's file among the files, int32 (n,); and the
-            reads.
         """
         where = reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:
-            return (reads.memory, reads.planar), reads.file, reads
+            return _found((reads.memory, reads.planar), reads.file, reads)
         if self._stager is not None:
             reads = _staged(reads, self._stager, self._field, rows)
         if self.recoded is not None and not original:
             reads = self.recoded.reads(rows, where, reads)
-        return *self._files.of(reads), reads
+        return _found(*self._files.of(reads), reads)
 
-    def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[Place, Int32s, ImageReads]:
-        """Returns the result of `reads` for a batch, whose rows are `rows`.
+    def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[FoundImages, int]:
+        """Returns where the images of a batch lie, whose rows are `rows`.
 
-        Small batches are looked up together, except for images in memory (which may be elsewhere
-        when the next batch is read), recoded images, and files that are numbered for each batch.
+        Small batches are looked up together, except for images in memory, which may be elsewhere
+        when the next batch is read, and blocks of a remote dataset, which come and go.
+
+        Returns:
+            Where the images of the batch and maybe of others lie, and the number of its first one.
         """
         together = batch.together
-        if together is None or self._stager is not None or self.recoded is not None:
-            return self.reads(rows)
+        if together is None or self._stager is not None:
+            return self.reads(rows), 0
         if self not in together.found:
             together.found[self] = self._of_all(together)
         found = together.found[self]
-        if found is None:
-            return self.reads(rows)
-        files, file, reads = found
-        begin, end = batch.first, batch.first + len(rows)
-        return files, file[begin:end], reads.part(begin, end)
+        return (self.reads(rows), 0) if found is None else (found, batch.first)
 
-    def _of_all(self, together: Together) -> tuple[Place, Int32s, ImageReads] | None:
+    def _of_all(self, together: Together) -> FoundImages | None:
         try:
-            reads = self._dataset.image_reads(self._field, together.rows)
+            found = self.reads(together.rows)
         except Exception:  # the batch with the faulty rows will raise it
             return None
-        if reads.memory is not None or not reads.same_files:
-            return None
-        return *self._files.of(reads), reads
+        return None if isinstance(found.place, tuple) else found
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
         """Decodes one image with Pillow, uint8 (H, W, C), for images that the engine cannot decode.

@@ -11,16 +11,15 @@ from PIL import ImageFile
 
 from fastio import _native
 from fastio.engine.batch import AnyArray, SlotPool
-from fastio.engine.fields.image_files import ImageSource, Place
+from fastio.engine.fields.image_files import FoundImages, ImageSource
 from fastio.engine.fields.reader import Reader, Work, result_of, sample_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ImageError, LoaderClosed
-from fastio.packed.layout import ImageReads
 from fastio.packed.rows import Rows
 from fastio.recoded import RecodedImages
 from fastio.runtime.threads import WAIT_S
-from fastio.schema import CODEC_ENCODED, Image
+from fastio.schema import Image
 from fastio.stage import Stager
 from fastio.transforms import Compiled, Pointwise, affine, augmentation
 
@@ -144,12 +143,11 @@ class ImageReader(Reader):
     def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""
         outs = {name: work.acquire(name, len(batch.rows)) for name in self.pools}
-        found = self._source.reads_of(batch.planned, batch.rows)
-        reads = self._submit(batch, found, batch.keys, outs, work.slots)
-        work.detail = reads.pieces
-        if CODEC_ENCODED in reads.codec:
-            for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
-                work.futures[place] = self._to_pillow(batch, place, outs)
+        found, first = self._source.reads_of(batch.planned, batch.rows)
+        work.detail = found.pieces_of(first, len(batch.rows))
+        work.slots.append(self._submit(batch, found, first, batch.keys, outs))
+        for place in found.foreign_of(first, len(batch.rows)):
+            work.futures[place] = self._to_pillow(batch, place, outs)
 
     def follow(self, batch: Pending, work: Work) -> None:
         """Passes images to Pillow that the native threads could not decode.
@@ -203,39 +201,28 @@ class ImageReader(Reader):
     def _submit(
         self,
         batch: Pending,
-        found: tuple[Place, npt.NDArray[np.int32], ImageReads],
+        found: FoundImages,
+        first: int,
         keys: npt.NDArray[np.int64],
         outs: Outs,
-        slots: list[_native.Slot],
-    ) -> ImageReads:
-        """Passes rows to the native threads, whose slot is added to `slots`."""
-        files, file, reads = found
+    ) -> _native.Slot:
+        """Passes a row for each key to the native threads; `first` is the number of its read."""
         views = [
             (part.chain, part.channels_last, part.affine, outs.get(part.name))
             for part in self.parts
         ]
-        slots.append(
-            self._threads.native.submit(
-                files,
-                views,
-                batch.seed,
-                batch.epoch,
-                file,
-                reads.offset,
-                reads.length,
-                reads.codec,
-                reads.orientation,
-                reads.height,
-                reads.width,
-                keys,
-                reads.crc32c,
-                reads.index,
-                reads.codebook,
-                self._channels,
-                self._dataset.max_pixels,
-            )
+        return self._threads.native.submit(
+            found.place,
+            views,
+            batch.seed,
+            batch.epoch,
+            found.reads,
+            first,
+            keys,
+            found.codebook,
+            self._channels,
+            self._dataset.max_pixels,
         )
-        return reads
 
     def _to_pillow(self, batch: Pending, place: int, outs: Outs) -> Future[Outs]:
         draws = batch.seed, batch.epoch, int(batch.keys[place])
@@ -321,10 +308,8 @@ class ImageReader(Reader):
         again = {
             name: np.empty((len(rows), *out.shape[1:]), out.dtype) for name, out in outs.items()
         }
-        slots: list[_native.Slot] = []
         found = self._source.reads(rows, original=True)
-        self._submit(batch, found, batch.keys[places], again, slots)
-        (slot,) = slots
+        slot = self._submit(batch, found, 0, batch.keys[places], again)
         while not slot.wait(WAIT_S):
             pass
         still = {number: message for number, _, message in slot.failures()}

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import fastio
 from fastio.packed import MANIFEST_NAME
-from fastio.packed.manifest import manifest_batch
+from fastio.packed.manifest_writer import manifest_batch
 from fastio.packed.shard_writer import write_sealed
 from fastio.schema import CODEC_NAMES, Schema
 

@@ -37,6 +37,7 @@ if _TYPE_CHECKING:
         ManifestInvalid as ManifestInvalid,
         MeasuredInvalid as MeasuredInvalid,
         OptionError as OptionError,
+        PackConflict as PackConflict,
         PackError as PackError,
         PerformanceWarning as PerformanceWarning,
         PerSampleError as PerSampleError,
@@ -57,9 +58,11 @@ if _TYPE_CHECKING:
     )
     from fastio.pack import (
         ExportReport as ExportReport,
+        GcReport as GcReport,
         PackReport as PackReport,
         Writer as Writer,
         export as export,
+        gc as gc,
         pack as pack,
     )
     from fastio.packed import (
@@ -163,6 +166,7 @@ _NAMES = {
         "ManifestInvalid",
         "MeasuredInvalid",
         "OptionError",
+        "PackConflict",
         "PackError",
         "PerSampleError",
         "PerformanceWarning",
@@ -181,9 +185,11 @@ _NAMES = {
     "fastio.loader": ("Loader",),
     "fastio.pack": (
         "ExportReport",
+        "GcReport",
         "PackReport",
         "Writer",
         "export",
+        "gc",
         "pack",
     ),
     "fastio.packed": ("Dataset",),

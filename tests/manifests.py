@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fastio import Schema
 from fastio.packed import MANIFEST_NAME
-from fastio.packed.manifest import manifest_batch
+from fastio.packed.manifest_writer import manifest_batch
 from fastio.packed.shard_writer import write_sealed
 from fastio.schema import CODEC_NAMES
 

@@ -29,11 +29,8 @@ from fastio import (
     Writer,
 )
 from fastio.packed import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
-from fastio.packed.manifest import (
-    HASH_KEY,
-    METADATA_KEY,
-    manifest_metadata,
-)
+from fastio.packed.manifest import HASH_KEY, METADATA_KEY
+from fastio.packed.manifest_writer import manifest_metadata
 from fastio.packed.shard_writer import write_sealed
 from tests.manifests import write_made_up
 from tests.pictures import jpeg

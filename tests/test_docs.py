@@ -33,6 +33,7 @@ GIVEN = {
     "cache.md": ["photos"],
     "distributed.md": ["packed"],
     "format.md": ["packed-jpeg"],
+    "growing.md": ["photos"],
     "hugging_face.md": ["photos"],
     "images.md": ["photos"],
     "index.md": ["photos"],

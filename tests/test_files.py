@@ -128,7 +128,7 @@ def test_a_journal_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_staging_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    from fastio.pack.destination import RemoteDestination
+    from fastio.pack.remote import RemoteDestination
 
     name = RemoteDestination("memory://staged/data", None, tmp_path)._make_folder().name
     (tmp_path / name).rmdir()

@@ -167,6 +167,8 @@ def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
         "rows": 3,
         "bytes": len(shard),
         "shards": 1,
+        "version": 1,
+        "history": [],
         "something": "else",
     }
     about["columns_xxh3"] = xxh3(buffer for c in manifest.values() for buffer in buffers(c))

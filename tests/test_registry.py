@@ -44,6 +44,7 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "max_pixels": (10**6, set()),
     "max_unzipped_bytes": (10**6, set()),
     "images": (["image"], {"arrays"}),
+    "version": (1, {"packed"}),
 }
 NAMES = ["packed", "folder", "sounds", "tars", "tables", "hugging_face"]
 

@@ -16,6 +16,7 @@ from fastio.cli.bench import bench
 from fastio.cli.cache import cache
 from fastio.cli.doctor import doctor
 from fastio.cli.export import export
+from fastio.cli.gc import gc
 from fastio.cli.info import info
 from fastio.cli.pack import pack
 from fastio.cli.show import show
@@ -75,7 +76,7 @@ def _fastio(
     """A high-throughput data loader for PyTorch: pack, inspect, diagnose and train."""
 
 
-for command in (pack, info, verify, show, export, bench, doctor):
+for command in (pack, info, verify, show, export, gc, bench, doctor):
     main.command()(command)
 main.add_typer(cache, name="cache")
 main.add_typer(train, name="train")

@@ -59,6 +59,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield from _packing_lines(found["packing"], found["codebook"])
     if "fingerprint" in found:
         yield line("fingerprint", found["fingerprint"])
+    if len(found.get("versions", ())) > 1:
+        yield line("versions", "")
+        yield from map(_version_line, found["versions"])
     if "columns" in found:
         yield line("columns", "")
 
@@ -77,6 +80,12 @@ def _packing_lines(packing: dict[str, Any], codebook: dict[str, Any] | None) -> 
     bad = packing.get("skipped")
     skipped = f", {counted(bad, 'bad sample')} skipped" if bad else ""
     yield line("packed from", f"{packing.get('source')}{skipped}")
+
+
+def _version_line(version: dict[str, Any]) -> str:
+    size = f"{counted(version['rows'], 'sample')}, {counted(version['shards'], 'shard')}"
+    kept = "" if version["kept"] else " (deleted by fastio gc)"
+    return f"  {version['version']:<12} {size}, with {version['source']}{kept}"
 
 
 def _tokenizer(made: dict[str, Any]) -> str:

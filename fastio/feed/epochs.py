@@ -122,7 +122,8 @@ class Epochs:
             saved = state.get("order")
             self.feed.adopt_order(saved if isinstance(saved, Mapping) else {}, self.ranks)
         order = self.feed.order(self.ranks)
-        cursor = from_state(state, fingerprint=self.feed.fingerprint, order=order)
+        earlier = getattr(self.feed.dataset, "earlier_versions", None)
+        cursor = from_state(state, fingerprint=self.feed.fingerprint, order=order, earlier=earlier)
         if self.draws_order != (cursor.generator is not None):
             had, has = ("without", "with") if self.draws_order else ("with", "without")
             raise StateMismatch(

@@ -120,8 +120,19 @@ def to_state(
     }
 
 
-def from_state(state: Mapping[str, Any], *, fingerprint: str, order: OrderState) -> Cursor:
+def from_state(
+    state: Mapping[str, Any],
+    *,
+    fingerprint: str,
+    order: OrderState,
+    earlier: Mapping[str, int] | None = None,
+) -> Cursor:
     """Returns the cursor that `to_state` wrote, for a loader of the same dataset and kind of order.
+
+    Args:
+        state: what `to_state` returned.
+        fingerprint, order: of the loader, as for `to_state`.
+        earlier: the numbers of earlier versions of the dataset, by fingerprint.
 
     Raises:
         StateMismatch: the state has another version, dataset or kind of order, or is no state.
@@ -130,6 +141,13 @@ def from_state(state: Mapping[str, Any], *, fingerprint: str, order: OrderState)
         raise StateMismatch(f"not the state of a fastio loader: {str(state)[:200]}")
     _same("version", state["version"], STATE_VERSION, "was saved by another version of fastio")
     try:
+        version = (earlier or {}).get(state["fingerprint"])
+        if version is not None:
+            raise StateMismatch(
+                f"the loader state belongs to version {version} of this dataset, to which samples "
+                f"were appended: to go on with it, open fastio.open(path, version={version}); to "
+                "use the new samples too, begin another epoch with a new loader"
+            )
         _same("fingerprint", state["fingerprint"], fingerprint, "belongs to another dataset")
         _same("order", state["order"], dict(order), "counts positions in another order")
         seed, order_seed, generator = state["seed"], state["order_seed"], state["generator"]

@@ -9,15 +9,17 @@ reads, lists of images and folders of NumPy's files. Rows are encoded one by one
 `cells` and `images`. Tables and text, of which `tokens` makes tables, are encoded by the thousand
 rows by `tables`; `statistics` describes their columns.
 
-`pipeline` keeps the order of the parts and bounds the memory, `journal` records which shards are
-finished, `destination` knows which files are ours, in a folder or in a store. `export` and
-`exporters` convert packed rows back to files.
+`pipeline` keeps the order of the parts and bounds the memory, `journal` records which units are
+finished, `destination` knows which files of a folder are ours, and `remote` writes to a store.
+`growth` makes a source fit the dataset that it is appended to, and `gc` deletes what no version
+needs. `export` and `exporters` convert packed rows back to files.
 """
 
 from __future__ import annotations
 
 from fastio.pack.api import PackReport, pack
 from fastio.pack.export import ExportReport, export
+from fastio.pack.gc import GcReport, gc
 from fastio.pack.writer import Writer
 
-__all__ = ["ExportReport", "PackReport", "Writer", "export", "pack"]
+__all__ = ["ExportReport", "GcReport", "PackReport", "Writer", "export", "gc", "pack"]

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from fastio.cache import Cache, check_is_cache
 from fastio.errors import PackError
-from fastio.pack.destination import complete_dataset, open_destination
+from fastio.pack.destination import complete_dataset
+from fastio.pack.growth import fitted, open_base, options_of
 from fastio.pack.images import (
     DEFAULT,
     DEFAULT_CODEC,
@@ -21,10 +22,12 @@ from fastio.pack.images import (
     choose_codebook,
 )
 from fastio.pack.packer import Packer
+from fastio.pack.remote import open_destination
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.sources import open_source
 from fastio.pack.tables import RowSource, TableEncoder
 from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, TokenOptions
+from fastio.packed import Manifest
 from fastio.runtime.cores import available_cores
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.runtime.sizes import size_in_bytes
@@ -89,6 +92,7 @@ def pack(
     on_error: Literal["raise", "skip"] = "raise",
     resume: bool = False,
     overwrite: bool = False,
+    append: bool = False,
     progress: bool = False,
     schema: Schema | None = None,
     columns: Sequence[str] | None = None,
@@ -184,6 +188,10 @@ def pack(
             checked. Does nothing if the dataset is complete.
         overwrite: Replace the dataset, or the part of one, at the destination. It is deleted when
             packing starts. Other files in the folder are not touched.
+        append: Add the samples to the dataset at the destination, as its next version. Readers
+            that have it open are not disturbed. Fields must be the same; classes and vocabularies
+            grow. Codec, maximum side and quality are those of the dataset by default
+            (docs/growing.md).
         progress: Whether to show a progress bar on stderr.
         schema: Fields of the samples. None derives them from the first sample. Not for tables.
         columns: Tables: names of columns and groups to pack, in this order (default: all).
@@ -226,32 +234,39 @@ def pack(
             folder).
 
     Returns:
-        What was packed and what was skipped.
+        What was packed, without what was there before it was appended, and what was skipped.
 
     Raises:
         SourceNotFound: `src` does not exist or has no images.
         DatasetExists: `dst` holds a dataset.
-        PackError: There is nothing to pack, `dst` cannot be written, a pack cannot be resumed, or
-            an option does not fit the source.
+        PackError: There is nothing to pack, `dst` cannot be written, a pack cannot be resumed,
+            there is nothing to append to, or an option does not fit the source or the dataset.
+        PackConflict: Another process packs to `dst`, or has appended to it meanwhile.
         StoreError: A URL is not valid, or its store cannot be listed.
         ImageError: An image is damaged, or has more than 8 bits per channel.
         SampleError: The source failed to give a sample.
-        SchemaError: A value cannot be stored, or does not fit its field.
+        SchemaError: A value cannot be stored, or does not fit its field; or the dataset that is
+            appended to has other fields.
         ShardCorrupt: A table file or a tar is damaged.
     """
     start = time.monotonic()
     if max_pixels is None:
         max_pixels = getattr(src, "max_pixels", None)  # of an open dataset
-    options = sample_options(
-        codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
-    )
-    cache = _cache_to_copy(from_cache, options)
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     if source_options is not None and not from_url:
         raise PackError("source_options can only be used with a URL as the source")
+    if append and overwrite:
+        raise PackError("append and overwrite cannot be combined: choose one")
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
+    base = open_base(dst, of_destination) if append else None
+    if base is not None and destination.settle(base) and resume:
+        return _complete(base, start)
+    options = sample_options(
+        codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
+    )
+    cache = _cache_to_copy(from_cache, options)
     data = Options(
         storage_options=source_options if source_options is not None else storage_options,
         cache=cache,
@@ -266,6 +281,8 @@ def pack(
     )
     how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
     source = open_source(src, schema, how, data, on_error == "skip")
+    if base is not None:
+        source = fitted(base, source)
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
         refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "from_cache": from_cache}
@@ -278,12 +295,12 @@ def pack(
         encoder = TableEncoder(source, options.shard_bytes, options.workers)
     else:
         encoder = SampleEncoder(source, options)
-    if resume and not overwrite:
+    if resume and not overwrite and not append:
         done = complete_dataset(dst, of_destination, encoder.identity())
         if done is not None:
-            seconds = time.monotonic() - start
-            return PackReport(done.rows, done.shards, done.nbytes, [], seconds, was_complete=True)
-    packer: Packer[Any, Any] = Packer(destination, encoder, resume=resume, overwrite=overwrite)
+            return _complete(done, start)
+    packer: Packer[Any, Any]
+    packer = Packer(destination, encoder, resume=resume, overwrite=overwrite, base=base)
     try:
         packer.run(progress)
     finally:
@@ -294,6 +311,16 @@ def pack(
         empty = source.packing()["tokens"]["empty"]
         return replace(report, tokens=_token_counts(packer, empty, report))
     return report
+
+
+def _complete(done: Manifest, start: float) -> PackReport:
+    """Returns the report of a pack that had been finished before, without earlier versions."""
+    before = done.history[-1] if done.history else None
+    rows, shards, nbytes = done.rows, done.shards, done.nbytes
+    if before is not None:
+        rows, shards, nbytes = rows - before.rows, shards - before.shards, nbytes - before.bytes
+    seconds = time.monotonic() - start
+    return PackReport(rows, shards, nbytes, seconds=seconds, was_complete=True)
 
 
 def _cache_to_copy(
@@ -330,8 +357,19 @@ def sample_options(
     workers: int | None,
     on_error: str,
     max_pixels: int | None,
+    base: Manifest | None = None,
 ) -> SampleOptions:
-    """Returns the options of `fastio.pack` for samples; PackError if one is not valid."""
+    """Returns the options of `fastio.pack` for samples; PackError if one is not valid.
+
+    Args:
+        base: The dataset that is appended to, whose options are the defaults; None for a new one.
+        codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels: See there.
+    """
+    if base is not None:
+        kept = base.packing
+        if codec is None and max_side is None and quality is None:
+            max_side, quality = kept.get("max_side"), kept.get("quality")
+        codec = kept.get("codec") if codec is None else codec
     codec = DEFAULT_CODEC if codec is None else codec
     if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
@@ -358,7 +396,9 @@ def sample_options(
         max_pixels=MAX_PIXELS if max_pixels is None else max_pixels,
     )
     codebooks = choose_codebook(codebook) if codec == "blocks" else None
-    return SampleOptions(images, codebooks, parse_size(shard_size), on_error == "skip", workers)
+    skips = on_error == "skip"
+    options = SampleOptions(images, codebooks, parse_size(shard_size), skips, workers)
+    return options if base is None else options_of(base, options, codebook is not None)
 
 
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:

@@ -1,71 +1,66 @@
-"""Where a dataset is packed to: a folder, or a place in a store.
+"""A folder that a dataset is packed to; places in stores are in `remote`.
 
 This module knows which files may be there already, and which belong to a pack and can be deleted.
-
-A store gets the same files as a folder: `pack.journal` first, which names each shard before it is
-sent, then the shards, several at once, and the manifest last. So an interrupted pack is no dataset,
-and any machine can go on with it: it believes the journal as far as the shards that it names are
-there with their sizes. A shard is deleted here when the store says that it has it.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import re
-import shutil
-import stat
-import tempfile
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import xxhash
 
 from fastio.errors import (
     DatasetExists,
     DatasetNotFound,
+    PackConflict,
     PackError,
     SourceNotFound,
-    StoreError,
 )
-from fastio.pack.journal import FinishedUnit, Journal, check_not_in_use, differences
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Dataset, Manifest, ShardEntry
-from fastio.runtime.files import TEMPORARY_ENDING, flush_folder, whole_file
-from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
-from fastio.store import is_remote, open_store
+from fastio.pack.journal import FinishedUnit, Journal, appended_to, check_not_in_use, differences
+from fastio.packed import (
+    JOURNAL_NAME,
+    MANIFEST_NAME,
+    Dataset,
+    Manifest,
+    ShardEntry,
+    version_name,
+)
+from fastio.runtime.files import (
+    TEMPORARY_ENDING,
+    flush_folder,
+    read_file,
+    second_name,
+    whole_file,
+)
 
 _OWN_NAME = re.compile(
-    rf"(?:shard-[0-9]{{6,}}(?:-[0-9]+)?\.arrow|{re.escape(MANIFEST_NAME)})(?:{TEMPORARY_ENDING})?"
+    r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
+    rf"(?:{TEMPORARY_ENDING})?"
     rf"|{re.escape(JOURNAL_NAME)}"
 )
-_UPLOADS = 4
-_WAITING = 2  # shards that are finished while all uploads are busy
-_DELETIONS = 16
 
 
-def open_destination(
-    dst: str | os.PathLike[str],
-    storage_options: Mapping[str, Any] | None,
-    staging: str | os.PathLike[str] | None,
-) -> Destination:
-    """Returns the destination of a path or URL; PackError if an option does not fit it."""
-    if is_remote(dst):
-        return RemoteDestination(str(dst), storage_options, staging)
-    if storage_options is not None or staging is not None:
-        raise PackError(
-            "storage_options and staging can only be used with a URL as the destination, and "
-            f"{os.fspath(dst)} is a local path"
-        )
-    return Destination(Path(dst))
+def is_own_name(name: str) -> bool:
+    """Returns whether only a pack can have written a file, judging by its name."""
+    return _OWN_NAME.fullmatch(name) is not None
 
 
-def shard_name(unit: int, part: int) -> str:
-    """Returns the file name of a shard, given its unit and its number in it."""
-    return f"shard-{unit:06d}-{part}.arrow" if part else f"shard-{unit:06d}.arrow"
+def shard_name(unit: int, part: int, version: int = 1) -> str:
+    """Returns the file name of a shard, given its unit, its number in it, and its version."""
+    of_version = f"v{version}-" if version > 1 else ""
+    return f"shard-{of_version}{unit:06d}{f'-{part}' if part else ''}.arrow"
+
+
+def with_hash(name: str, xxh3: str) -> str:
+    """Returns the name of a shard that is appended.
+
+    Two processes that append at once may write the same version. With the hash of its bytes in its
+    name, neither replaces a shard of the other by a different one.
+    """
+    return name.replace(".arrow", f"-{xxh3}.arrow")
 
 
 def complete_dataset(
@@ -125,11 +120,19 @@ class Destination:
         self.name = str(folder)
         self.folder = folder
 
-    def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
+    def open(
+        self,
+        options: Mapping[str, Any],
+        resume: bool,
+        overwrite: bool,
+        base: Manifest | None = None,
+    ) -> Journal:
         """Prepares the destination, and returns the journal of what is finished. Called first.
 
         Raises:
-            DatasetExists, PackError: As for `_check_may_pack`, or the journal has other options.
+            DatasetExists, PackError: As for `_check_may_pack` or `_check_may_append`, or the
+                journal has other options.
+            PackConflict: Another process packs there, or has appended to `base`.
             OSError: It cannot be created or changed.
         """
         if resume and overwrite:
@@ -137,10 +140,40 @@ class Destination:
         own = self._own_files()
         if overwrite:
             self._delete(own)
+        elif base is not None:
+            _check_may_append(self.name, own, resume, base)
         else:
             _check_may_pack(self.name, own, resume)
         self._journal = self._open_journal(options, resume, own)
+        if base is not None:
+            self._check_newest(base)
         return self._journal
+
+    def settle(self, base: Manifest) -> bool:
+        """Deletes the journal of an append that was killed after its manifest was written.
+
+        Returns:
+            Whether there was one: then `base` is the version that it made.
+        """
+        try:
+            if appended_to(self._read_journal()) not in {each.fingerprint for each in base.history}:
+                return False
+        except FileNotFoundError:
+            return False
+        self._delete([JOURNAL_NAME])
+        return True
+
+    def _read_journal(self) -> bytes:
+        return read_file(self.folder / JOURNAL_NAME)
+
+    def _check_newest(self, base: Manifest) -> None:
+        """Raises PackConflict unless a dataset is as it was when it was opened."""
+        if Manifest(self.folder).fingerprint != base.fingerprint:
+            self._journal.remove()
+            raise PackConflict(
+                f"another process has changed {self.name} meanwhile: append again, to what it is "
+                "now"
+            )
 
     def _own_files(self) -> Mapping[str, int]:
         """Returns names and sizes of the files that only a pack can have written."""
@@ -148,7 +181,10 @@ class Destination:
         if folder.exists() and not folder.is_dir():
             raise PackError(f"{folder} is a file: give a folder to pack to")
         folder.mkdir(parents=True, exist_ok=True)
-        return {name: (folder / name).lstat().st_size for name in own_files(folder)}
+        sizes = {name: (folder / name).lstat().st_size for name in own_files(folder)}
+        if sizes.get(JOURNAL_NAME) == 0:  # of a process that was killed before it began
+            del sizes[JOURNAL_NAME]
+        return sizes
 
     def _delete(self, names: Iterable[str]) -> None:
         """Deletes files, the manifest first: without it, the rest is not a dataset."""
@@ -182,17 +218,36 @@ class Destination:
     def send(self, entry: ShardEntry) -> None:
         """Takes a shard that was written to the folder, after `record` if it is a unit's last."""
 
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Deletes the pack's own files except those named, after all uploads."""
-        remove_strays(self.folder, set(names))
+    def prepare(self, names: set[str], base: Manifest | None) -> None:
+        """Prepares for the manifest, after all uploads: called right before it is written.
+
+        The first manifest of a dataset lets no other shards than those named stay. When samples
+        are appended, the manifest of `base` gets its second name, and `gc` deletes what is left.
+
+        Raises:
+            PackConflict: Another process has appended to `base`.
+        """
+        if base is None:
+            remove_strays(self.folder, names | {JOURNAL_NAME, MANIFEST_NAME})
+            return
+        self._check_newest(base)
+        newest, older = (self.folder / n for n in (MANIFEST_NAME, version_name(base.version)))
+        try:
+            second_name(newest, older)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            with whole_file(older) as file:  # some file systems have no links
+                file.write(read_file(newest))
 
     def finish(self) -> None:
         """Takes the manifest that was written to the folder, which completes the dataset."""
         self._journal.remove()
 
-    def discard(self) -> None:
-        """Deletes everything that was written."""
-        remove_strays(self.folder, {JOURNAL_NAME})
+    def discard(self, names: set[str], base: Manifest | None) -> None:
+        """Deletes everything that was written: the shards that are named, or without `base` all."""
+        kept = set() if base is None else set(own_files(self.folder)) - names
+        remove_strays(self.folder, kept | {JOURNAL_NAME})
         self._journal.remove()
 
     def close(self, keep: bool) -> None:
@@ -200,199 +255,6 @@ class Destination:
         if not keep:
             self._journal.remove()
         self._journal.close()
-
-
-class RemoteDestination(Destination):
-    """A dataset's place in a store, with a local staging folder."""
-
-    def __init__(
-        self,
-        url: str,
-        storage_options: Mapping[str, Any] | None = None,
-        staging: str | os.PathLike[str] | None = None,
-    ) -> None:
-        super().__init__(Path())  # the folder is made when it is opened
-        self._store = open_store(url, storage_options)
-        self._staging = staging
-        self.name = self._store.url
-        self._slots = threading.Semaphore(_UPLOADS + _WAITING)
-        self._pool = DaemonPool(_UPLOADS, "fastio-upload")
-        self._uploads: list[Future[None]] = []
-        self._stopped = threading.Event()
-        self._journal_lock = threading.Lock()
-        self._journaled = 0  # bytes of the journal that the store has
-
-    def _own_files(self) -> dict[str, int]:
-        """Returns names and sizes of the objects that only a pack can have written."""
-        try:
-            listed = self._store.list()
-            return {name: stamp.size for name, stamp in listed if _OWN_NAME.fullmatch(name)}
-        except SourceNotFound:
-            return {}  # there is no such folder yet
-
-    def _delete(self, names: Iterable[str]) -> None:
-        """See `Destination`. Deletes several objects at once."""
-        left = set(names)
-        if MANIFEST_NAME in left:
-            left.remove(MANIFEST_NAME)
-            self._store.delete(MANIFEST_NAME)
-        with DaemonPool(_DELETIONS, "fastio-delete") as pool:
-            for _ in pool.map(self._store.delete, sorted(left)):
-                pass
-
-    def _open_journal(
-        self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
-    ) -> Journal:
-        """Makes the local folder, and opens the journal in it with what is in the store."""
-        self.folder = folder = self._make_folder()
-        try:
-            if JOURNAL_NAME in own_files(folder):
-                check_not_in_use(folder)
-            remove_strays(folder, {JOURNAL_NAME})
-            kept = b""
-            if resume and JOURNAL_NAME in own:
-                kept = _believed(bytes(self._store.read(JOURNAL_NAME)), own)
-            with whole_file(folder / JOURNAL_NAME) as file:
-                file.write(kept)
-            return Journal(folder, options, resume)
-        except BaseException:
-            self._leave_folder()
-            raise
-
-    def check(self, entry: ShardEntry) -> None:
-        """See `Destination`; opening looked for all shards."""
-
-    def send(self, entry: ShardEntry) -> None:
-        """See `Destination`; waits while many shards wait to be uploaded."""
-        length = self._journal.path.stat().st_size
-        while not self._slots.acquire(timeout=WAIT_S):
-            pass
-        with self._advice():
-            self._collect()
-        self._uploads.append(self._pool.submit(self._upload, entry, length))
-
-    def keep_only(self, names: Iterable[str]) -> None:
-        """See `Destination`; waits until all shards are uploaded."""
-        with self._advice():
-            for upload in self._uploads:
-                wait_for(upload)
-            self._delete(set(self._own_files()) - set(names))
-
-    def finish(self) -> None:
-        """See `Destination`."""
-        with self._advice():
-            path = self.folder / MANIFEST_NAME
-            self._send(MANIFEST_NAME, path.stat().st_size)
-            self._store.delete(JOURNAL_NAME)
-            path.unlink()
-            super().finish()
-
-    def discard(self) -> None:
-        """See `Destination`."""
-        self._end_uploads()
-        self._delete(self._own_files())
-        super().discard()
-        self._leave_folder()
-
-    def close(self, keep: bool) -> None:
-        """See `Destination`. The journal in the store stays in any case."""
-        self._end_uploads()
-        super().close(keep=True)
-        self._leave_folder()
-        self._store.close()
-
-    # --- Uploads ----------------------------------------------------------------------------------
-
-    def _upload(self, entry: ShardEntry, journal_length: int) -> None:
-        """Sends a shard, after a journal that names it."""
-        try:
-            if self._stopped.is_set():
-                return
-            self._send_journal(journal_length)
-            self._send(entry.name, entry.bytes)
-            (self.folder / entry.name).unlink()
-        except BaseException:
-            self._stopped.set()
-            raise
-        finally:
-            self._slots.release()
-
-    def _send_journal(self, length: int) -> None:
-        with self._journal_lock:
-            if self._journaled < length:
-                lines = self._journal.path.read_bytes()
-                lines = lines[: lines.rfind(b"\n") + 1]
-                self._store.write(JOURNAL_NAME, lines)
-                self._journaled = len(lines)
-
-    def _send(self, name: str, nbytes: int) -> None:
-        self._store.write(name, self.folder / name)
-        found = self._store.size(name)
-        if found != nbytes:
-            raise PackError(
-                f"{self.name.rstrip('/')}/{name} has {found:,} bytes after it was uploaded, "
-                f"expected {nbytes:,}"
-            )
-
-    def _collect(self) -> None:
-        """Raises the errors of uploads that have ended."""
-        done = [upload for upload in self._uploads if upload.done()]
-        self._uploads = [upload for upload in self._uploads if not upload.done()]
-        for upload in done:
-            upload.result()
-
-    def _end_uploads(self) -> None:
-        self._stopped.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    @contextmanager
-    def _advice(self) -> Iterator[None]:
-        """Adds to errors of the store what to do about what is uploaded already."""
-        try:
-            yield
-        except (StoreError, SourceNotFound) as error:
-            raise PackError(
-                f"{error}; the uploaded files are kept: continue with resume (--resume)"
-            ) from error
-
-    # --- The local folder -------------------------------------------------------------------------
-
-    def _make_folder(self) -> Path:
-        if self._staging is None:
-            return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
-        # One for each destination: two packs never meet, and nothing of others is in it.
-        folder = Path(self._staging) / f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise PackError(
-                f"{folder} is a link or belongs to another user: delete it, or choose another "
-                "folder (staging, --staging)"
-            )
-        return folder
-
-    def _leave_folder(self) -> None:
-        """Deletes the local folder; the store's journal has all information."""
-        if self._staging is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        else:
-            with suppress(OSError):
-                remove_strays(self.folder, set())
-                self.folder.rmdir()
-
-
-def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
-    """Returns the lines of a journal up to the first unit whose shards are not all in the store."""
-    kept = []
-    for line in journal.splitlines(keepends=True):
-        try:
-            entries = json.loads(line).get("entries", ())
-            if any(sizes.get(entry["name"]) != entry["bytes"] for entry in entries):
-                break
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return journal  # whoever reads it says what is wrong with it
-        kept.append(line)
-    return b"".join(kept)
 
 
 def _check_may_pack(name: str, own: Collection[str], resume: bool) -> None:
@@ -422,9 +284,24 @@ def _check_may_pack(name: str, own: Collection[str], resume: bool) -> None:
         )
 
 
+def _check_may_append(name: str, own: Collection[str], resume: bool, base: Manifest) -> None:
+    """Raises PackError if there is an append to resume and it is not, or the other way round."""
+    if JOURNAL_NAME in own and not resume:
+        raise PackError(
+            f"{name} contains an unfinished append (or pack): finish it with resume (--resume), or "
+            "discard it with `fastio gc --unfinished`"
+        )
+    if JOURNAL_NAME not in own and resume:
+        last = base.as_version()
+        raise PackError(
+            f"{name} contains no unfinished append to resume: its newest version is {last.version},"
+            f" with {last.source}; leave out resume (--resume) to append"
+        )
+
+
 def own_files(folder: Path) -> list[str]:
     """Returns the names of the files in a folder that only a pack can have written, sorted."""
-    return sorted(name for name in os.listdir(folder) if _OWN_NAME.fullmatch(name))
+    return sorted(name for name in os.listdir(folder) if is_own_name(name))
 
 
 def remove_strays(folder: Path, kept: set[str]) -> None:

@@ -15,16 +15,17 @@ import fcntl
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from fastio.errors import FastioError, PackError
+from fastio.errors import FastioError, PackConflict, PackError
 from fastio.pack.images import open_codebook
 from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.runtime.files import flush_folder
 
+APPEND_TO = "append_to"  # the option that has the fingerprint of the dataset that grows
 RESUME = ", then go on with resume (--resume)"
 
 
@@ -88,7 +89,8 @@ class Journal:
         plan: The plan that it holds, or None.
 
     Raises:
-        PackError: Another process packs there, or the journal has other options.
+        PackConflict: Another process packs there.
+        PackError: The journal has other options.
         OSError: It cannot be written.
     """
 
@@ -172,19 +174,55 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def check_not_in_use(folder: Path) -> None:
-    """Raises PackError if another process packs to a folder that has a journal."""
+    """Raises PackConflict if another process packs to a folder that has a journal."""
     with open(folder / JOURNAL_NAME, "rb", opener=_no_link) as file:
         _lock(file, folder)
 
 
+@contextmanager
+def no_packing(folder: Path, discard: bool) -> Iterator[bool]:
+    """Keeps other processes from packing to a folder.
+
+    Args:
+        folder: The folder.
+        discard: Whether the journal of an unfinished pack is deleted at the end.
+
+    Yields:
+        Whether there is such a journal.
+
+    Raises:
+        PackConflict: Another process is packing there.
+    """
+    path = folder / JOURNAL_NAME
+    with open(path, "a+b", opener=_no_link) as file:
+        _lock(file, folder)
+        unfinished = os.fstat(file.fileno()).st_size > 0
+        try:
+            yield unfinished
+            unfinished = unfinished and not discard
+        finally:
+            if not unfinished:
+                path.unlink()
+
+
+def appended_to(journal: bytes) -> str | None:
+    """Returns the fingerprint of the dataset to which an unfinished pack appends, or None."""
+    try:
+        found = json.loads(journal.partition(b"\n")[0])["options"].get(APPEND_TO)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def _lock(file: IO[bytes], folder: Path) -> None:
     """Locks a journal until it is closed; does not wait for a process that has locked it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise PackError(f"another process is packing to {folder}") from error
-    except OSError:
-        return  # some network file systems have no locks
+    with suppress(OSError):  # some network file systems have no locks
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PackConflict(f"another process is packing to {folder}") from error
+    if not os.fstat(file.fileno()).st_nlink:
+        raise PackConflict(f"another process has just finished packing to {folder}: try again")
 
 
 def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

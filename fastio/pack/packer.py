@@ -17,13 +17,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from fastio.pack.destination import Destination, shard_name
-from fastio.pack.journal import RESUME, FinishedUnit, Plan, UnitEnd, writing_to
+from fastio.pack.destination import Destination, shard_name, with_hash
+from fastio.pack.journal import APPEND_TO, RESUME, FinishedUnit, Plan, UnitEnd, writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
+from fastio.packed import Manifest, ShardEntry, write_manifest
 from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
 from fastio.packed.shard_writer import write_shard
+from fastio.runtime.files import flush_folder
 from fastio.schema import Schema
 
 P = TypeVar("P")
@@ -132,9 +133,10 @@ class Packer(Generic[P, E]):
         encoder: The source's encoder.
         resume: Whether to continue a half-written dataset at the destination.
         overwrite: Whether to replace a dataset at the destination.
+        base: The dataset at the destination to which the samples are appended, or None.
 
     Attributes:
-        entries: The finished shards.
+        entries: The finished shards, without those of `base`.
         resumed: The number of shards that an earlier run has finished.
 
     Raises:
@@ -149,6 +151,7 @@ class Packer(Generic[P, E]):
         *,
         resume: bool = False,
         overwrite: bool = False,
+        base: Manifest | None = None,
     ) -> None:
         self.entries: list[ShardEntry] = []
         self.resumed = 0
@@ -157,8 +160,12 @@ class Packer(Generic[P, E]):
         self._encoder = encoder
         self._destination = destination
         self._schema = encoder.schema
+        self._base = base
+        identity = dict(encoder.identity())
+        if base is not None:
+            identity[APPEND_TO] = base.fingerprint
         with writing_to(destination.name, RESUME):
-            self._journal = destination.open(encoder.identity(), resume, overwrite)
+            self._journal = destination.open(identity, resume, overwrite, base)
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
             encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
         )
@@ -216,18 +223,21 @@ class Packer(Generic[P, E]):
         if last is not None:
             self.write(last)
         about = self._encoder.about(self.entries)
-        destination = self._destination
+        destination, base = self._destination, self._base
+        packing, codebook = about.packing, about.codebook
+        if base is not None and base.codebook is not None:
+            codebook = base.codebook
+            packing = {**packing, "codebook": base.packing.get("codebook")}
         with writing_to(destination.name, RESUME):
-            destination.keep_only(
-                {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
-            )
+            destination.prepare({entry.name for entry in self.entries}, base)
             write_manifest(
                 destination.folder,
                 self._schema,
-                about.packing,
+                packing,
                 self.entries,
-                about.codebook,
+                codebook,
                 about.statistics,
+                base,
             )
             destination.finish()
 
@@ -245,9 +255,14 @@ class Packer(Generic[P, E]):
         metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
         schema = self._schema.arrow_schema(filled.indexed).with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
-        path = self._destination.folder / shard_name(self._units, len(self._unit))
+        version = 1 if self._base is None else self._base.version + 1
+        path = self._destination.folder / shard_name(self._units, len(self._unit), version)
         with writing_to(path, RESUME):
             entry = write_shard(path, batch, self._schema.image_fields)
+            if version > 1:
+                entry = replace(entry, name=with_hash(entry.name, entry.xxh3))
+                path.rename(path.with_name(entry.name))
+                flush_folder(path.parent)
             fields = self._schema.token_fields
             tokens = {f"{name}.tokens": len(batch.column(name).values) for name in fields}
         entry = replace(entry, of_fields={**entry.of_fields, **filled.counts, **tokens})
@@ -259,7 +274,7 @@ class Packer(Generic[P, E]):
         """Stops, and deletes everything that was written."""
         self._pipeline.close()
         with writing_to(self._destination.name, RESUME):
-            self._destination.discard()
+            self._destination.discard({entry.name for entry in self.entries}, self._base)
 
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""

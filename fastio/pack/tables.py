@@ -61,6 +61,8 @@ class RowSource:
         unit: What the rows are called: "rows" or "documents".
         skipped: (name, reason) of the files that were left out.
         can_skip: Whether damaged files may be left out.
+        sums: The statistics of each column in the rows that these are appended to; none if they
+            are not appended.
     """
 
     name: str
@@ -75,6 +77,7 @@ class RowSource:
     unit: str = "rows"
     skipped: Sequence[tuple[str, str]] = ()
     can_skip: bool = False
+    sums: Sequence[Moments] = ()
 
 
 def table_source(opened: Opened, options: TableOptions, name: str) -> RowSource:
@@ -191,7 +194,7 @@ class TableEncoder:
         self._held: list[dict[str, Ragged]] = []
         self._held_bytes = 0
         self._parts: list[Moments] = []
-        self._sums: list[Moments] = []
+        self._sums = list(source.sums)
 
     def identity(self) -> Mapping[str, Any]:
         """See `packer.Encoder`."""

@@ -15,10 +15,11 @@ from fastio.pack.api import (
     report_of,
     sample_options,
 )
-from fastio.pack.destination import open_destination
+from fastio.pack.growth import open_base, same_numbers
 from fastio.pack.images import TRAIN, ImageCodec
 from fastio.pack.items import Item, Source
 from fastio.pack.packer import Packer
+from fastio.pack.remote import open_destination
 from fastio.pack.samples import SampleEncoder
 from fastio.pack.sources import checked_item
 from fastio.schema import Schema
@@ -31,7 +32,8 @@ class Writer:
             for data, label in samples:
                 writer.write({"image": data, "label": label})
 
-    Leaving the block finishes the dataset; leaving it with an exception deletes what was written.
+    Leaving the block finishes the dataset; leaving it with an exception deletes what was written,
+    but nothing of a dataset that was appended to.
     Use a writer from one thread only.
 
     Args:
@@ -39,12 +41,14 @@ class Writer:
         schema: fields of the samples.
         codec, codebook, max_side, quality: as in `fastio.pack`, except that a codebook cannot be
             trained, since there are no samples yet.
-        shard_size, workers, on_error, overwrite, max_pixels: as in `fastio.pack`.
+        shard_size, workers, on_error, overwrite, append, max_pixels: as in `fastio.pack`.
         storage_options, staging: as in `fastio.pack`.
 
     Raises:
         DatasetExists: `dst` holds a dataset.
-        PackError: `dst` cannot be written.
+        PackError: `dst` cannot be written, or there is no dataset to append to.
+        PackConflict: another process packs to `dst`.
+        SchemaError: the dataset that is appended to has other fields.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Writer:
         workers: int | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         overwrite: bool = False,
+        append: bool = False,
         max_pixels: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         staging: str | os.PathLike[str] | None = None,
@@ -72,17 +77,23 @@ class Writer:
                 "a Writer cannot train a codebook: use the default one, or one from a file "
                 "that tools/train_codebook wrote"
             )
-        options = sample_options(
-            codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
-        )
+        if append and overwrite:
+            raise PackError("append and overwrite cannot be combined: choose one")
         destination = open_destination(dst, storage_options, staging)
+        base = open_base(dst, storage_options) if append else None
+        options = sample_options(
+            codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
+        )
+        if base is not None:
+            destination.settle(base)
+            schema = same_numbers(base, schema)
         # The samples are passed to the packer one by one.
         source = Source(
             "Writer", schema, None, False, lambda start: iter(()), lambda rows: iter(())
         )
         encoder = SampleEncoder(source, options)
         self._packer: Packer[Item, Any] | None
-        self._packer = Packer(destination, encoder, overwrite=overwrite)
+        self._packer = Packer(destination, encoder, overwrite=overwrite, base=base)
         self._report: PackReport | None = None
 
     def write(self, sample: Any) -> None:

@@ -2,7 +2,8 @@
 
 - `packed`: `Dataset`, and how it reads fields of many rows
 - `shards`: open shards, those in a folder, and their verification; `stored`: those in a store
-- `manifest`: its format, reading and writing it; `shard`, `shard_writer`: those of shards
+- `manifest`, `manifest_writer`: its format, reading and writing it
+- `shard`, `shard_writer`: those of shards
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
 - `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
 - `rows`: what all datasets have in common; `layout`: where the engine finds fields
@@ -17,10 +18,12 @@ from fastio.packed.manifest import (
     JOURNAL_NAME,
     MANIFEST_NAME,
     Manifest,
+    Version,
     is_dataset,
     is_half_written,
-    write_manifest,
+    version_name,
 )
+from fastio.packed.manifest_writer import write_manifest
 from fastio.packed.packed import Dataset, StoredImage
 from fastio.packed.pixels import decode_image, open_image
 from fastio.packed.shard_writer import ShardEntry
@@ -40,6 +43,7 @@ __all__ = [
     "ShardCheck",
     "ShardEntry",
     "StoredImage",
+    "Version",
     "check_file",
     "check_images",
     "decode_image",
@@ -47,5 +51,6 @@ __all__ = [
     "is_half_written",
     "open_image",
     "row_spans",
+    "version_name",
     "write_manifest",
 ]

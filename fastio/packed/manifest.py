@@ -19,7 +19,8 @@ One row describes one shard, in the order of the dataset's rows:
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
 `codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
-was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
+was one, the sums `rows`, `bytes` and `shards`, `columns_xxh3`, the hash of the columns above, and
+`version` and `history`, which say what was appended to what.
 `fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
 fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
 shards. The file is sealed: it contains a hash of all its bytes, see `fastio.packed.ipc`.
@@ -31,7 +32,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,12 @@ from fastio.errors import (
     SchemaError,
     SourceChanged,
 )
-from fastio.packed.ipc import MappedFile, seal_is_whole, stamp
-from fastio.packed.shard_writer import ShardEntry, write_sealed
+from fastio.packed.ipc import FileStamp, MappedFile, seal_is_whole, stamp
+from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import CODEC_NAMES, Schema
 
 FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.arrow"
+MANIFEST_NAME = "manifest.arrow"  # of the newest version; those of older ones: `version_name`
 METADATA_KEY = b"fastio"
 HASH_KEY = b"fastio.xxh3"
 
@@ -60,7 +61,7 @@ _COLUMNS = (
     *("name", "rows", "first_row", "bytes", "xxh3"),
     *("head_bytes", "foot_bytes", "head_xxh3", "columns_xxh3"),
 )
-_FIRST_ROW = "first_row"
+FIRST_ROW = "first_row"
 _IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
 CODEBOOK_BYTES = 16_640
 JOURNAL_NAME = "pack.journal"
@@ -77,16 +78,41 @@ _SHARDS_AT_ONCE = 8192
 _CHECKED_BYTES = 16 << 20
 
 
+@dataclass(frozen=True)
+class Version:
+    """A version of a dataset. Its rows are the first rows of all later versions.
+
+    Attributes:
+        version: Its number, from 1.
+        fingerprint: See `Manifest`.
+        rows, shards, bytes: Their numbers in all of its shards.
+        source: What was packed or appended last.
+    """
+
+    version: int
+    fingerprint: str
+    rows: int
+    shards: int
+    bytes: int
+    source: str
+
+
+def version_name(version: int) -> str:
+    """Returns the file name of the manifest of a version that is not the newest."""
+    return f"manifest-{version:06d}.arrow"
+
+
 class Manifest:
     """A memory-mapped manifest. Opening takes the same time and memory for any number of shards.
 
     Args:
         folder: The dataset's folder, or its URL.
         file: A local copy of a remote dataset's manifest. If None, the manifest in the folder.
+        version: The version to open; None for the newest.
 
     Attributes:
         folder, path: The folder as given, and the path or URL of the manifest.
-        stamp: The identity of the opened file.
+        version, history: The number of this version, and the versions before it, oldest first.
         format_version: 1.
         schema: The fields of the samples.
         packing: A description of how the dataset was made.
@@ -104,14 +130,19 @@ class Manifest:
         FormatVersionUnsupported: A newer fastio wrote it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], file: str | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], file: str | None = None, version: int | None = None
+    ) -> None:
         self.folder = os.fspath(folder)
-        self.path = os.path.join(self.folder, MANIFEST_NAME)
+        self.path = self._newest = os.path.join(self.folder, MANIFEST_NAME)
         if file is None and not os.path.isfile(self.path):
             raise DatasetNotFound(_why_no_dataset(self.folder))
+        older = os.path.join(self.folder, version_name(version or 0))
+        if file is None and version is not None and os.path.isfile(older):
+            self.path = older
         mapped = MappedFile(file or self.path, ManifestInvalid, self.path)
         self._file = mapped
-        self.stamp = mapped.stamp
+        self._stamp: FileStamp | None = mapped.stamp
         self.checked = file is not None or len(mapped.data) <= _CHECKED_BYTES
         if self.checked and not seal_is_whole(mapped.data.data):
             self._raise_damaged()
@@ -136,6 +167,14 @@ class Manifest:
             raise ManifestInvalid(f"{self.path}: its shards do not add up to {self.rows} rows")
         if self.checked:
             self._check_rows()
+        if version not in (None, self.version):
+            raise DatasetNotFound(
+                f"{self.folder} has no version {version}: the newest one is {self.version}, and "
+                "`fastio info` lists those that are kept"
+            )
+        if self.path != self._newest:
+            self._stamp = None
+            self.check_unchanged()
 
     def check(self) -> None:
         """Verifies the whole file. Opening does this if the file is at most 16 MiB.
@@ -148,19 +187,33 @@ class Manifest:
         self.checked = True
 
     def check_unchanged(self) -> None:
-        """Raises SourceChanged unless the folder still holds the manifest that was opened."""
+        """Raises SourceChanged unless the folder still holds this version, or later ones of it.
+
+        The newest manifest is watched, whatever version was opened, and read when it has changed.
+        """
         try:
-            found = stamp(self.path)
-        except OSError as error:
+            found = stamp(self._newest)
+            if found != self._stamp and not self.is_part_of(Manifest(self.folder)):
+                raise SourceChanged(
+                    f"{self._newest} was replaced or written to after it was opened: "
+                    f"{self.folder} may contain another dataset now; open it again"
+                )
+        except (OSError, ManifestInvalid) as error:
             raise SourceChanged(
-                f"{self.path} was deleted or became unreadable after it was opened ({error}); open "
-                "the dataset again"
+                f"{self._newest} was deleted or became unreadable after it was opened ({error}); "
+                "open the dataset again"
             ) from error
-        if found != self.stamp:
-            raise SourceChanged(
-                f"{self.path} was replaced or written to after it was opened: {self.folder} may "
-                "contain another dataset now; open it again"
-            )
+        self._stamp = found
+
+    def is_part_of(self, newest: Manifest) -> bool:
+        """Returns whether a manifest is of this version, or of a later one of the same dataset."""
+        return self.fingerprint in (newest.fingerprint, *(v.fingerprint for v in newest.history))
+
+    def as_version(self) -> Version:
+        """Returns this version as `history` of later ones has it."""
+        source = str(self.packing.get("source"))
+        sizes = self.rows, self.shards, self.nbytes
+        return Version(self.version, self.fingerprint, *sizes, source)
 
     def name(self, shard: int) -> str:
         """Returns the file name of a shard."""
@@ -178,8 +231,12 @@ class Manifest:
             for name in self._columns.names
         }
         own: dict[str, Any] = {name: row.pop(name) for name in _COLUMNS}
-        del own[_FIRST_ROW]
+        del own[FIRST_ROW]
         return ShardEntry(**own, of_fields=row)  # type: ignore[arg-type]
+
+    def column(self, name: str) -> pa.Array:
+        """Returns a column of the manifest, one value for each shard."""
+        return self._batch.column(name)
 
     def codec_counts(self) -> dict[str, dict[str, int]]:
         """Returns the rows of each image field by codec: {"image": {"jpeg": 10, ...}}."""
@@ -242,6 +299,7 @@ class Manifest:
                     raise ValueError(f"{key} is {description[key]!r}"[:100])
             if not isinstance(description["columns_xxh3"], str):
                 raise TypeError("columns_xxh3 is not a string")
+            self.version, self.history = _parse_versions(description)
             self.codebook = _parse_codebook(description["codebook"])
             self.statistics: list[dict[str, Any]] = [
                 dict(each) for each in description.get("statistics", ())
@@ -351,6 +409,21 @@ def _why_no_dataset(folder: str) -> str:
     )
 
 
+def _parse_versions(description: Mapping[str, Any]) -> tuple[int, tuple[Version, ...]]:
+    """Returns the number of a version, and the versions before it."""
+    history = tuple(
+        Version(**{each.name: found[each.name] for each in fields(Version)})
+        for found in description["history"]
+    )
+    for number, each in enumerate(history, 1):
+        kinds = [type(value) for value in astuple(each)]
+        if kinds != [int, str, int, int, int, str] or each.version != number:
+            raise ValueError(f"{each} is not version {number}")
+    if description["version"] != len(history) + 1:
+        raise ValueError(f"version {description['version']!r} follows {len(history)} others")
+    return len(history) + 1, history
+
+
 def _parse_codebook(text: Any) -> bytes | None:
     """Returns a codebook from its base64 form."""
     if text is None:
@@ -359,77 +432,6 @@ def _parse_codebook(text: Any) -> bytes | None:
     if len(data) != CODEBOOK_BYTES:
         raise ValueError(f"the codebook has {len(data)} bytes, expected {CODEBOOK_BYTES}")
     return data
-
-
-# --- Writing --------------------------------------------------------------------------------------
-
-
-def write_manifest(
-    folder: str | os.PathLike[str],
-    schema: Schema,
-    packing: Mapping[str, Any],
-    entries: Sequence[ShardEntry],
-    codebook: bytes | None = None,
-    statistics: Sequence[Mapping[str, Any]] | None = None,
-) -> None:
-    """Writes a dataset's manifest atomically, which makes the folder a dataset.
-
-    Args:
-        folder, schema: The folder of the shards, and the fields of the samples.
-        packing: JSON values that describe how the dataset was made: options and source.
-        entries: The shards in the order of rows; at least one.
-        codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
-        statistics: JSON values for each column of the packed table; None if it was not a table.
-
-    Raises:
-        OSError: It cannot be written. No manifest exists in this case.
-    """
-    rows = [{**vars(entry), **entry.of_fields} for entry in entries]
-    columns = {
-        column.name: pa.array([row[column.name] for row in rows], column.type)
-        for column in arrow_schema(schema)
-        if column.name != _FIRST_ROW
-    }
-    batch = manifest_batch(schema, packing, columns, codebook, statistics)
-    write_sealed(Path(folder) / MANIFEST_NAME, batch)
-
-
-def manifest_batch(
-    schema: Schema,
-    packing: Mapping[str, Any],
-    columns: Mapping[str, pa.Array],
-    codebook: bytes | None = None,
-    statistics: Sequence[Mapping[str, Any]] | None = None,
-) -> pa.RecordBatch:
-    """Builds a manifest as a record batch, from all of its columns except `first_row`."""
-    rows = np.from_dlpack(columns["rows"])
-    first_row = np.zeros(len(rows), dtype=np.int64)
-    np.cumsum(rows[:-1], out=first_row[1:])
-    described = arrow_schema(schema)
-    arrays = [
-        pa.array(first_row) if name == _FIRST_ROW else columns[name] for name in described.names
-    ]
-    description = {
-        "format_version": FORMAT_VERSION,
-        "schema": schema.to_json(),
-        "packing": dict(packing),
-        "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
-        "rows": int(rows.sum()),
-        "bytes": int(np.from_dlpack(columns["bytes"]).sum()),
-        "shards": len(rows),
-        "columns_xxh3": hash_columns(arrays),
-    }
-    if statistics is not None:
-        description["statistics"] = [dict(column) for column in statistics]
-    return pa.RecordBatch.from_arrays(
-        arrays, schema=described.with_metadata(manifest_metadata(description))
-    )
-
-
-def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Returns the schema metadata of a manifest: the description and its hash."""
-    text = json.dumps(description).encode()
-    return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

@@ -90,6 +90,7 @@ class Dataset(Rows):
         storage_options: For a URL: options of the store, see `fastio.store.open_store`.
         cache: For a URL: the cache for heads and images. If None, they are kept in memory while
             they are needed.
+        version: The version to open, from 1; None for the newest.
 
     Attributes:
         path: The folder or the URL.
@@ -102,7 +103,7 @@ class Dataset(Rows):
             whole.
 
     Raises:
-        DatasetNotFound: If the folder does not exist or has no manifest.
+        DatasetNotFound: If the folder does not exist, has no manifest or no such version.
         ManifestInvalid: If the manifest is damaged.
         FormatVersionUnsupported: If a newer fastio wrote it.
         StoreError: If the store does not answer.
@@ -113,13 +114,14 @@ class Dataset(Rows):
         path: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
         cache: Cache | None = None,
+        version: int | None = None,
     ) -> None:
         self._given = os.fspath(path), storage_options, cache
         self.cache = cache
         self.shards = (
-            StoredShards(open_store(os.fspath(path), storage_options), cache)
+            StoredShards(open_store(os.fspath(path), storage_options), cache, version)
             if is_remote(path)
-            else Shards(os.fspath(path))
+            else Shards(os.fspath(path), version)
         )
         self.path = self.shards.path
         self.whole = self.shards.whole
@@ -152,6 +154,11 @@ class Dataset(Rows):
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify the dataset's contents."""
         return self.manifest.fingerprint
+
+    @property
+    def earlier_versions(self) -> Mapping[str, int]:
+        """See `Rows`."""
+        return {each.fingerprint: each.version for each in self.manifest.history}
 
     @property
     def codebook(self) -> _native.Codebook | None:
@@ -361,14 +368,18 @@ class Dataset(Rows):
         self.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self._given, self.fingerprint)
+        return _reopened, (*self._given, self.manifest.version, self.fingerprint)
 
 
 def _reopened(
-    given: tuple[str, Mapping[str, Any] | None, Cache | None], fingerprint: str
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    cache: Cache | None,
+    version: int,
+    fingerprint: str,
 ) -> Dataset:
     """Opens a dataset again in another process."""
-    dataset = Dataset(*given)
+    dataset = Dataset(path, storage_options, cache, version)
     if dataset.fingerprint != fingerprint:
         dataset.close()
         raise SourceChanged(

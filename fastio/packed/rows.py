@@ -97,6 +97,11 @@ class Remote(Protocol):
     @property
     def packed(self) -> Dataset | None: ...
     @property
+    def earlier_versions(self) -> Mapping[str, int]:
+        """The numbers of the versions before this one of a dataset that grew, by fingerprint."""
+        return {}
+
+    @property
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that identify the contents."""
 
@@ -212,6 +217,11 @@ class Rows(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify the contents."""
+
+    @property
+    def earlier_versions(self) -> Mapping[str, int]:
+        """The numbers of the versions before this one of a dataset that grew, by fingerprint."""
+        return {}
 
     @abstractmethod
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fastio.cache import CacheFolder, Source
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
-from fastio.packed.manifest import Manifest
+from fastio.packed.manifest import Manifest, version_name
 from fastio.packed.shard import ShardReader, file_pieces
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.memory import available_memory, local_ranks
@@ -166,6 +166,7 @@ class Shards:
 
     Args:
         path: The folder.
+        version: The version of the dataset; None for the newest.
         manifest: The manifest; None reads it from the folder.
 
     Attributes:
@@ -183,9 +184,11 @@ class Shards:
     store: Store | None = None
     bytes_fetched = 0
 
-    def __init__(self, path: str, manifest: Manifest | None = None) -> None:
+    def __init__(
+        self, path: str, version: int | None = None, manifest: Manifest | None = None
+    ) -> None:
         self.path = path
-        self.manifest = manifest or Manifest(path)
+        self.manifest = manifest or Manifest(path, version=version)
         self.readers = OpenShards(path, self._open)
         self._comparisons = Comparisons(self.manifest.nbytes)
         self._look_s, self._looks = 0.0, 0
@@ -262,8 +265,16 @@ class Shards:
         self._open(shard)
 
     def check_manifest(self) -> None:
-        """Raises SourceChanged if another manifest is in its place now."""
+        """Raises SourceChanged if another dataset is in its place now."""
         self.manifest.check_unchanged()
+
+    def kept_versions(self) -> list[int]:
+        """Returns the numbers of the earlier versions that can still be opened, and its own."""
+        return [
+            each.version
+            for each in self.manifest.history
+            if os.path.exists(os.path.join(self.path, version_name(each.version)))
+        ] + [self.manifest.version]
 
     def check_read(self, readers: Iterable[ShardReader]) -> None:
         """Raises ShardCorrupt or SourceChanged if values that were read may be wrong."""

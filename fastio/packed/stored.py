@@ -29,7 +29,7 @@ from fastio.errors import (
     SourceChanged,
     SourceNotFound,
 )
-from fastio.packed.manifest import MANIFEST_NAME, Manifest
+from fastio.packed.manifest import MANIFEST_NAME, Manifest, version_name
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import (
     OpenShards,
@@ -56,6 +56,7 @@ class StoredShards(Shards):
     Args:
         store: The store of the dataset's folder.
         cache: The cache for heads. If None, they are kept in memory while they are needed.
+        version: The version of the dataset; None for the newest.
 
     Raises:
         DatasetNotFound: If there is no manifest.
@@ -65,8 +66,8 @@ class StoredShards(Shards):
 
     store: Store
 
-    def __init__(self, store: Store, cache: Cache | None) -> None:
-        super().__init__(store.url, _fetch_manifest(store))
+    def __init__(self, store: Store, cache: Cache | None, version: int | None = None) -> None:
+        super().__init__(store.url, manifest=_fetch_manifest(store, version))
         self.store = store
         self.cache = cache
         self.whole = not self.manifest.schema.image_fields
@@ -130,12 +131,18 @@ class StoredShards(Shards):
     def check_manifest(self) -> None:
         """See `Shards`."""
         with suppress(OSError, ManifestInvalid):
-            found = _fetch_manifest(self.store).fingerprint
-            if found != self.manifest.fingerprint:
+            newest = _fetch_manifest(self.store)
+            if not self.manifest.is_part_of(newest):
                 raise SourceChanged(
-                    f"{self.path} was replaced after it was opened: its fingerprint is {found}, "
-                    f"expected {self.manifest.fingerprint}; open it again"
+                    f"{self.path} was replaced after it was opened: its fingerprint is "
+                    f"{newest.fingerprint}, expected {self.manifest.fingerprint}; open it again"
                 )
+
+    def kept_versions(self) -> list[int]:
+        """See `Shards`."""
+        found = [each.version for each in self.manifest.history]
+        kept = [each for each in found if _exists(self.store, version_name(each))]
+        return [*kept, self.manifest.version]
 
     def close(self) -> None:
         """Drops all readers and closes the store."""
@@ -257,16 +264,28 @@ class StoredShards(Shards):
         return reader
 
 
-def _fetch_manifest(store: Store) -> Manifest:
+def _exists(store: Store, name: str) -> bool:
+    try:
+        return store.stat(name) is not None
+    except SourceNotFound:
+        return False
+
+
+def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
+    """Fetches the manifest of a version, by default the newest; see `StoredShards`."""
+    if version is not None and _exists(store, version_name(version)):
+        name, version = version_name(version), None
+    else:
+        name = MANIFEST_NAME
     data = before = None
     for last in store.transfers.fetches():
         try:
-            before, data = data, store.read(MANIFEST_NAME)
+            before, data = data, store.read(name)
             file = memory_file([data])
-            manifest = Manifest(store.url, file.path)
+            manifest = Manifest(store.url, file.path, version)
         except SourceNotFound as error:
             raise DatasetNotFound(
-                f"{store.url} has no {MANIFEST_NAME}: it is not a packed dataset, or was not "
+                f"{store.url} has no {name}: it is not a packed dataset, or was not "
                 f"copied completely ({error})"
             ) from error
         except ManifestInvalid as error:  # it may have been damaged on the way

@@ -47,6 +47,7 @@ class Options:
     max_pixels: int | None = None
     max_unzipped_bytes: int | None = None
     images: tuple[str | int, ...] | None = None
+    version: int | None = None
 
     @property
     def given(self) -> list[str]:

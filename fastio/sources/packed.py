@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import xxhash
@@ -35,13 +36,17 @@ def _sniff(source: Any, options: Options) -> Dataset | str | None:
     if table_kind(url) is not None or is_tar_url(url):
         return None
     try:
-        return Dataset(url, options.storage_options, options.kept)
+        return Dataset(url, options.storage_options, options.kept, options.version)
     except DatasetNotFound:
+        if options.version is not None:
+            raise
         return None
 
 
 def _open(found: Found) -> Dataset:
-    dataset = Dataset(found.parts) if isinstance(found.parts, str) else found.parts
+    parts = found.parts
+    dataset = Dataset(parts, version=found.options.version) if isinstance(parts, str) else parts
+    assert isinstance(dataset, Dataset)
     dataset.resident = found.options.resident
     return dataset
 
@@ -62,8 +67,18 @@ def _describe(found: Found) -> dict[str, Any]:
             "codebook": _codebook(dataset),
             "packing": dataset.manifest.packing,
             "statistics": dataset.manifest.statistics,
+            "version": dataset.manifest.version,
+            "versions": _versions(dataset),
         }
         return described(dataset, dataset.manifest.nbytes, **about) | schema
+
+
+def _versions(dataset: Dataset) -> list[dict[str, Any]]:
+    """Returns this version and those before it, and whether each can still be opened."""
+    kept = dataset.shards.kept_versions()
+    manifest = dataset.manifest
+    every = (*manifest.history, manifest.as_version())
+    return [{**asdict(each), "kept": each.version in kept} for each in every]
 
 
 def _codebook(dataset: Dataset) -> dict[str, Any] | None:
@@ -101,7 +116,7 @@ PACKED = Kind(
     "packed",
     "a packed dataset",
     (Dataset,),
-    frozenset({"cache", "resident"}),
+    frozenset({"cache", "resident", "version"}),
     _sniff,
     _open,
     _describe,

@@ -142,6 +142,7 @@ def open(
     max_pixels: int | None = None,
     max_unzipped_bytes: int | None = None,
     images: Iterable[str | int] | None = None,
+    version: int | None = None,
 ) -> Any:
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
@@ -185,6 +186,8 @@ def open(
         images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
             or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
             them as (N, C, H, W) and can transform them. Other arrays are delivered as they are.
+        version: of a packed dataset that has grown: the number of the version, as `fastio info`
+            lists them (docs/growing.md). None: the newest.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of
@@ -192,7 +195,8 @@ def open(
         close its files.
 
     Raises:
-        DatasetNotFound: there is nothing at the path, or nothing that fastio reads.
+        DatasetNotFound: there is nothing at the path, nothing that fastio reads, or no such
+            version.
         OptionError: an option is one of another kind of data.
         SourceNotFound, ShardCorrupt, SchemaError: the data cannot be read.
         ManifestInvalid: the manifest of a packed dataset is damaged.
@@ -217,6 +221,7 @@ def open(
         max_pixels,
         max_unzipped_bytes,
         None if images is None else tuple(images),
+        version,
     )
     if isinstance(source, Rows):
         if options.given:
@@ -234,7 +239,12 @@ def open(
     return dataset
 
 
-def describe(source: Any, *, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def describe(
+    source: Any,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    version: int | None = None,
+) -> dict[str, Any]:
     """Returns what a source consists of, as JSON values. `fastio info` prints it.
 
     Args:
@@ -242,11 +252,12 @@ def describe(source: Any, *, storage_options: Mapping[str, Any] | None = None) -
             the URL of one of these; a directory of Hugging Face's save_to_disk; or a folder of
             images or sound files.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
+        version: Number of a version of a packed dataset (default: the newest).
 
     Raises:
         FastioError: As `open`.
     """
-    found = find_data(source, Options(storage_options))
+    found = find_data(source, Options(storage_options, version=version))
     with _named_errors(source):
         return {"dataset": found.kind.key} | found.kind.describe(found)
 
@@ -257,6 +268,7 @@ def check(
     deep: bool = False,
     max_pixels: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    version: int | None = None,
     progress: Progress,
 ) -> Findings:
     """Reads all of a source and returns what is damaged. `fastio verify` prints it.
@@ -269,12 +281,14 @@ def check(
         max_pixels: With deep: maximum number of pixels of an image; larger images count as damaged
             (default: about 179 million).
         storage_options: Options of the file system of a URL, such as keys and endpoint.
+        version: Number of a version of a packed dataset (default: the newest).
         progress: Shows how much is done.
 
     Raises:
         FastioError: As `open`.
     """
-    found = find_data(source, Options(storage_options=storage_options, max_pixels=max_pixels))
+    given = Options(storage_options, max_pixels=max_pixels, version=version)
+    found = find_data(source, given)
     with _named_errors(source):
         return found.kind.check(found, deep, progress)
 

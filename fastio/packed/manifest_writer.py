@@ -1,0 +1,106 @@
+"""Writes manifests: the first one of a dataset, and those of later versions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from fastio.packed.manifest import (
+    FIRST_ROW,
+    FORMAT_VERSION,
+    HASH_KEY,
+    MANIFEST_NAME,
+    METADATA_KEY,
+    Manifest,
+    Version,
+    arrow_schema,
+    hash_columns,
+)
+from fastio.packed.shard_writer import ShardEntry, write_sealed
+from fastio.schema import Schema
+
+
+def write_manifest(
+    folder: str | os.PathLike[str],
+    schema: Schema,
+    packing: Mapping[str, Any],
+    entries: Sequence[ShardEntry],
+    codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
+    base: Manifest | None = None,
+) -> None:
+    """Writes a dataset's manifest atomically, which makes the folder a dataset.
+
+    Args:
+        folder, schema: The folder of the shards, and the fields of the samples.
+        packing: JSON values that describe how the dataset was made: options and source.
+        entries: The shards in the order of rows; at least one. Those of `base` are before them.
+        codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
+        statistics: JSON values for each column of the packed table; None if it was not a table.
+        base: The version to which these shards are appended; None for the first one.
+
+    Raises:
+        OSError: It cannot be written. What was there before is there still.
+    """
+    rows = [{**vars(entry), **entry.of_fields} for entry in entries]
+    columns = {
+        column.name: pa.array([row[column.name] for row in rows], column.type)
+        for column in arrow_schema(schema)
+        if column.name != FIRST_ROW
+    }
+    history: tuple[Version, ...] = ()
+    if base is not None:
+        columns = {name: pa.concat_arrays([base.column(name), columns[name]]) for name in columns}
+        history = (*base.history, base.as_version())
+    batch = manifest_batch(schema, packing, columns, codebook, statistics, history)
+    write_sealed(Path(folder) / MANIFEST_NAME, batch)
+
+
+def manifest_batch(
+    schema: Schema,
+    packing: Mapping[str, Any],
+    columns: Mapping[str, pa.Array],
+    codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
+    history: Sequence[Version] = (),
+) -> pa.RecordBatch:
+    """Builds a manifest as a record batch, from all of its columns except `first_row`."""
+    rows = np.from_dlpack(columns["rows"])
+    first_row = np.zeros(len(rows), dtype=np.int64)
+    np.cumsum(rows[:-1], out=first_row[1:])
+    described = arrow_schema(schema)
+    arrays = [
+        pa.array(first_row) if name == FIRST_ROW else columns[name] for name in described.names
+    ]
+    description = {
+        "format_version": FORMAT_VERSION,
+        "schema": schema.to_json(),
+        "packing": dict(packing),
+        "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
+        "rows": int(rows.sum()),
+        "bytes": int(np.from_dlpack(columns["bytes"]).sum()),
+        "shards": len(rows),
+        "columns_xxh3": hash_columns(arrays),
+        "version": len(history) + 1,
+        "history": [asdict(version) for version in history],
+    }
+    if statistics is not None:
+        description["statistics"] = [dict(column) for column in statistics]
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=described.with_metadata(manifest_metadata(description))
+    )
+
+
+def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Returns the schema metadata of a manifest: the description and its hash."""
+    text = json.dumps(description).encode()
+    return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}

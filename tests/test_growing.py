@@ -1,0 +1,470 @@
+"""Samples are appended to a dataset as its next version, and readers of older ones go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import fastio
+from fastio import (
+    Dataset,
+    DatasetNotFound,
+    Loader,
+    PackConflict,
+    PackError,
+    Scalar,
+    Schema,
+    SchemaError,
+    SourceChanged,
+    StateMismatch,
+    gc,
+    pack,
+)
+from fastio.cli import main
+from fastio.pack.journal import Journal
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from tests.children import run_code
+from tests.pictures import write_folder
+from tests.support import contents
+
+SIZE = 80  # bytes of a shard: ten numbers
+
+# Appends numbers, and is killed right before a call of a function that changes files.
+KILLER = """
+import sys
+from fastio.pack import pack
+from tests.children import killed_at
+
+killed_at(int(sys.argv[2]))
+pack(list(range(100, 125)), sys.argv[1], shard_size=80, append=True)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A dataset of 25 numbers in 3 shards."""
+    pack(range(25), tmp_path / "data", shard_size=SIZE)
+    return tmp_path / "data"
+
+
+def append(path: Path, source: Any, **options: Any) -> fastio.PackReport:
+    return pack(source, path, **{"shard_size": SIZE, "append": True, **options})
+
+
+def rows(path: Path, version: int | None = None) -> list[Any]:
+    with fastio.open(path, version=version) as dataset:
+        assert [check.problem for check in dataset.verify()] == [None] * dataset.num_shards
+        return list(dataset)
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, list(words))
+
+
+def test_what_is_appended_is_the_next_version(data: Path) -> None:
+    before = contents(data)
+    report = append(data, range(25, 40))
+    assert (report.rows, report.shards) == (15, 2)
+    assert rows(data) == list(range(40))
+    assert rows(data, 1) == list(range(25))
+    assert rows(data, 2) == list(range(40))
+    after = contents(data)
+    assert {name for name, old in before.items() if after[name] != old} == {MANIFEST_NAME}
+    assert after["manifest-000001.arrow"] == before[MANIFEST_NAME]
+    append(data, range(40, 45))
+    assert [len(rows(data, version)) for version in (1, 2, 3)] == [25, 40, 45]
+    with pytest.raises(DatasetNotFound, match=r"no version 4: the newest one is 3"):
+        fastio.open(data, version=4)
+
+
+def test_the_same_appends_give_the_same_bytes(data: Path, tmp_path: Path) -> None:
+    pack(range(25), tmp_path / "other", shard_size=SIZE)
+    for path in (data, tmp_path / "other"):
+        append(path, range(25, 40))
+    assert contents(data) == contents(tmp_path / "other")
+    fingerprints = {Dataset(data, version=version).fingerprint for version in (1, 2)}
+    assert len(fingerprints) == 2
+
+
+def test_info_lists_versions_and_verify_checks_each(data: Path) -> None:
+    append(data, range(25, 40))
+    found = json.loads(run("info", str(data), "--json").stdout)
+    assert found["version"] == 2
+    about = [(each["version"], each["rows"], each["kept"]) for each in found["versions"]]
+    assert about == [(1, 25, True), (2, 40, True)]
+    assert found["versions"][0]["fingerprint"] == Dataset(data, version=1).fingerprint
+    assert "1            25 samples, 3 shards, with range" in run("info", str(data)).stdout
+    assert json.loads(run("info", str(data), "--version", "1", "--json").stdout)["rows"] == 25
+    for version in ("1", "2"):
+        assert run("verify", str(data), "--version", version, "-q").exit_code == 0
+
+
+@pytest.mark.parametrize("resumes", [True, False], ids=["resumed", "discarded"])
+def test_an_append_killed_anywhere_loses_nothing(data: Path, tmp_path: Path, resumes: bool) -> None:
+    pack(range(25), tmp_path / "whole", shard_size=SIZE)
+    more = list(range(100, 125))
+    append(tmp_path / "whole", more)
+    expected = contents(tmp_path / "whole")
+    for kill_at in count(1, 1 if resumes else 3):
+        out = tmp_path / f"out{kill_at}"
+        pack(range(25), out, shard_size=SIZE)
+        done = run_code(KILLER, out, kill_at)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert rows(out)[:25] == rows(out, 1) == list(range(25))
+        version = Dataset(out).manifest.version
+        if resumes and (out / JOURNAL_NAME).exists() and (out / JOURNAL_NAME).stat().st_size:
+            assert append(out, more, resume=True).rows == 25
+        else:
+            gc(out, unfinished=True)
+            if version == 1:
+                append(out, more)
+        gc(out)
+        assert contents(out) == expected
+    assert kill_at > 15
+
+
+def test_an_unfinished_append_is_to_be_resumed_or_discarded(data: Path) -> None:
+    def interrupted() -> Iterator[int]:
+        yield from range(25, 60)
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(fastio.SampleError):
+        append(data, interrupted())
+    assert rows(data) == list(range(25))
+    with pytest.raises(PackError, match=r"unfinished append.*--resume.*fastio gc --unfinished"):
+        append(data, range(3))
+    with pytest.raises(PackError, match="append_to was"):
+        pack(range(60), data, shard_size=SIZE, resume=True)
+    left = len(list(data.glob("shard-v2-*")))
+    assert left == 3
+    report = gc(data)
+    assert (report.files, report.unfinished) == (0, True)
+    assert len(list(data.glob("shard-v2-*"))) == left
+    assert gc(data, unfinished=True).files == left
+    assert append(data, range(25, 28)).rows == 3
+    assert rows(data) == list(range(28))
+    with pytest.raises(PackError, match=r"no unfinished append.*newest version is 2, with range"):
+        append(data, range(3), resume=True)
+
+
+def test_gc_leaves_an_append_that_runs_alone(data: Path) -> None:
+    """It may have written shards that no version names yet."""
+    refused: list[bool] = []
+
+    def source() -> Iterator[int]:
+        for number in range(25, 60):
+            if number == 55:
+                for unfinished in (False, True):
+                    done = run("gc", str(data), *(["--unfinished"] if unfinished else []))
+                    refused.append(done.exit_code == 1)
+                    assert "another process is packing" in done.output
+            yield number
+
+    append(data, source())
+    assert refused == [True, True]
+    assert rows(data) == list(range(60))
+
+
+def test_a_full_disk_is_named_and_the_append_can_go_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+    for name in ("shard-v2-000001", MANIFEST_NAME):
+
+        def full(src: Any, dst: Any, name: str = name) -> None:
+            if name in str(dst):
+                raise OSError(errno.ENOSPC, "No space left on device", str(src))
+            replace(src, dst)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full)
+            with pytest.raises(PackError, match=r"No space left.*--resume"):
+                append(data, range(25, 50), resume=(data / JOURNAL_NAME).exists())
+        assert rows(data) == list(range(25))
+    append(data, range(25, 50), resume=True)
+    assert rows(data) == list(range(50))
+    assert gc(data).files == 0
+
+
+def test_two_appends_at_once(data: Path) -> None:
+    """One holds the journal; one that was opened before and comes after is refused, too."""
+    journal = Journal(data, {"append_to": Dataset(data).fingerprint}, resume=False)
+    try:
+        with pytest.raises(PackConflict, match="another process is packing"):
+            append(data, [1], resume=True)
+    finally:
+        journal.remove()
+    schema = Dataset(data).schema
+    with fastio.Writer(data, schema, append=True, shard_size=SIZE) as writer:
+        writer.write(25)
+        with pytest.raises(PackError, match="unfinished append"):
+            append(data, [1])
+
+    def late() -> Iterator[int]:
+        yield 26
+
+    with pytest.MonkeyPatch.context() as patch:
+        from fastio.pack import destination
+
+        check = destination._check_may_append
+
+        def overtaken(*arguments: Any) -> None:
+            patch.setattr(destination, "_check_may_append", check)
+            append(data, [100])
+            check(*arguments)
+
+        patch.setattr(destination, "_check_may_append", overtaken)
+        with pytest.raises(PackConflict, match=r"has changed .* meanwhile: append again"):
+            append(data, late())
+    assert rows(data) == [*range(26), 100]
+    assert not (data / JOURNAL_NAME).exists()
+
+
+def test_a_writer_appends_and_takes_only_its_own_back(data: Path) -> None:
+    schema = Schema({"label": Scalar("int64")}, "single")
+    before = contents(data)
+
+    def fail() -> None:
+        with fastio.Writer(data, schema, append=True, shard_size=SIZE) as writer:
+            for number in range(35):
+                writer.write(number)
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        fail()
+    assert contents(data) == before
+    with fastio.Writer(data, schema, append=True, shard_size=SIZE) as writer:
+        writer.write(25)
+    assert rows(data) == list(range(26))
+    with pytest.raises(SchemaError, match="float64"):
+        fastio.Writer(data, Schema({"label": Scalar("float64")}, "single"), append=True)
+
+
+def test_nothing_to_append_changes_nothing(data: Path) -> None:
+    before = contents(data)
+    with pytest.raises(PackError, match="nothing to pack"):
+        append(data, [])
+    with pytest.raises(PackError, match="nothing to pack"):
+        append(data, iter(()))
+    assert contents(data) == before
+
+
+def test_nothing_to_append_to_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"no dataset to append to: .* does not exist"):
+        append(tmp_path / "none", [1])
+    with pytest.raises(PackError, match="append and overwrite cannot be combined"):
+        append(tmp_path / "none", [1], overwrite=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_fields_are_named(data: Path) -> None:
+    before = contents(data)
+    with pytest.raises(SchemaError, match=r"list cannot be appended to .*its fields are .*float64"):
+        append(data, [1.5])
+    with pytest.raises(SchemaError, match=r"structure are? .*dict|fields"):
+        append(data, [{"label": 1}])
+    assert contents(data) == before
+
+
+# --- Classes, words, statistics, codebooks --------------------------------------------------------
+
+
+def test_classes_grow_and_keep_their_numbers(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for name in ("cat", "dog"):
+        write_folder(tmp_path / name, 1, 3)
+        one.mkdir(exist_ok=True)
+        (tmp_path / name / "class0").rename(one / name)
+    write_folder(tmp_path / "more", 2, 2)
+    two.mkdir()
+    (tmp_path / "more" / "class0").rename(two / "ape")
+    (tmp_path / "more" / "class1").rename(two / "dog")
+    pack(one, tmp_path / "out")
+    pack(two, tmp_path / "out", append=True)
+    with Dataset(tmp_path / "out") as dataset:
+        assert dataset.classes == ("cat", "dog", "ape")
+        assert [dataset[row][1] for row in range(10)] == [0, 0, 0, 1, 1, 1, 2, 2, 1, 1]
+    assert Dataset(tmp_path / "out", version=1).classes == ("cat", "dog")
+    pack([(np.zeros((4, 4, 3), np.uint8), 1)], tmp_path / "numbers")
+    with pytest.raises(SchemaError, match=r"names of classes \(ape, dog.*have none"):
+        pack(two, tmp_path / "numbers", append=True)
+
+
+def table(words: list[str], numbers: list[float]) -> pa.Table:
+    return pa.table({"w": pa.array(words).dictionary_encode(), "x": pa.array(numbers)})
+
+
+def test_vocabularies_and_statistics_grow(tmp_path: Path) -> None:
+    first = table(["b", "a", "b"], [1.0, 2.0, float("nan")])
+    second = table(["c", "a"], [5.0, -7.0])
+    pack(first, tmp_path / "out")
+    pack(second, tmp_path / "out", append=True)
+    pack(pa.concat_tables([first, second]).unify_dictionaries(), tmp_path / "whole")
+    found, whole = Dataset(tmp_path / "out"), Dataset(tmp_path / "whole")
+    assert found.schema.vocabularies == {"w": ("b", "a", "c")}
+    assert list(map(str, found)) == list(map(str, whole))
+    for mine, other in zip(found.manifest.statistics, whole.manifest.statistics, strict=True):
+        assert mine == pytest.approx(other)
+    with pytest.raises(SchemaError, match="fields"):
+        pack(pa.table({"x": [1.0]}), tmp_path / "out", append=True)
+
+
+def test_codec_and_codebook_are_those_of_the_dataset(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", 2, 20)
+    pack(folder, tmp_path / "jpeg", codec="jpeg")
+    pack(folder, tmp_path / "jpeg", append=True)
+    assert Dataset(tmp_path / "jpeg").manifest.codec_counts()["image"]["jpeg"] == 80
+    pack(folder, tmp_path / "jpeg", append=True, codec="raw")
+    assert Dataset(tmp_path / "jpeg").manifest.codec_counts()["image"]["raw"] == 40
+    pack(folder, tmp_path / "out", codebook="train")
+    pack(folder, tmp_path / "out", append=True)
+    found = Dataset(tmp_path / "out")
+    assert found.manifest.codebook == Dataset(tmp_path / "out", version=1).manifest.codebook
+    assert found.manifest.packing["codebook"] == "trained"
+    assert np.array_equal(found[0][0], found[40][0])
+    for other in ("default", "train"):
+        with pytest.raises(PackError, match="one codebook only"):
+            pack(folder, tmp_path / "out", append=True, codebook=other)
+
+
+def test_tokens_need_the_same_tokenizer(tmp_path: Path) -> None:
+    pack(["some text"], tmp_path / "out", tokenizer="bytes")
+    pack(["more"], tmp_path / "out", tokenizer="bytes", append=True)
+    assert bytes(Dataset(tmp_path / "out")[1]["tokens"][:-1].astype("u1")) == b"more"
+
+    def other(text: str) -> list[int]:
+        return [1]
+
+    with pytest.raises(PackError, match=r"made by the tokenizer .*use the same"):
+        pack(
+            ["x"],
+            tmp_path / "out",
+            tokenizer=other,
+            vocabulary_size=257,
+            separator=256,
+            append=True,
+        )
+
+
+# --- Readers --------------------------------------------------------------------------------------
+
+
+def test_loaders_that_read_go_on_with_their_version(data: Path) -> None:
+    with Loader(data, batch_size=5, shuffle=True, seed=1) as loader:
+        epoch = iter(loader)
+        seen = next(epoch).tolist()
+        for more in (range(25, 40), range(40, 50)):
+            append(data, more)
+            seen += next(epoch).tolist()
+            gc(data, keep=1)
+        for batch in epoch:
+            seen += batch.tolist()
+        assert sorted(seen) == list(range(25))
+        assert sorted(n for batch in loader for n in batch.tolist()) == list(range(25))
+    with Loader(data, batch_size=5) as loader:
+        assert sum(len(batch) for batch in loader) == 50
+
+
+def test_a_process_that_opens_it_later_gets_the_same_version(data: Path) -> None:
+    with Dataset(data) as dataset:
+        sent = pickle.dumps(dataset)
+        append(data, [25])
+        with pickle.loads(sent) as again:
+            assert list(again) == list(range(25))
+        gc(data, keep=1)
+        with pytest.raises(DatasetNotFound, match="no version 1"):
+            pickle.loads(sent)
+
+
+def test_another_dataset_in_its_place_is_noticed_still(data: Path, tmp_path: Path) -> None:
+    with Dataset(data) as old, Dataset(data, version=1):
+        append(data, [25])
+        old.shards.check_unchanged()
+        with Dataset(data, version=1) as one:
+            pack(range(30), data, shard_size=SIZE, overwrite=True)
+            for dataset in (old, one):
+                with pytest.raises(SourceChanged, match="replaced"):
+                    dataset.shards.check_unchanged()
+
+
+def test_a_state_of_an_older_version_goes_on_in_it(data: Path) -> None:
+    with Loader(data, batch_size=5, shuffle=True, seed=1) as loader:
+        expected = [batch.tolist() for batch in loader]
+    with Loader(data, batch_size=5, shuffle=True, seed=1) as loader:
+        epoch = iter(loader)
+        begun = [next(epoch).tolist() for _ in range(2)]
+        state = loader.state_dict()
+    append(data, range(25, 40))
+    with (
+        Loader(data, batch_size=5, shuffle=True, seed=1) as loader,
+        pytest.raises(StateMismatch, match=r"version 1 of this dataset.*open\(path, version=1\)"),
+    ):
+        loader.load_state_dict(state)
+    with (
+        fastio.open(data, version=1) as dataset,
+        Loader(dataset, batch_size=5, shuffle=True, seed=1) as loader,
+    ):
+        loader.load_state_dict(state)
+        assert [*begun, *(batch.tolist() for batch in loader)] == expected
+
+
+# --- gc -------------------------------------------------------------------------------------------
+
+
+def test_gc_deletes_versions_and_what_none_names(data: Path) -> None:
+    for more in (range(25, 40), range(40, 50)):
+        append(data, more)
+    (data / "shard-v9-000000-0123456789abcdef.arrow").write_text("left by a killed append")
+    (data / f"{MANIFEST_NAME}.0123456789abcdef.tmp").write_text("left by a killed pack")
+    (data / "notes.txt").write_text("not ours")
+    report = gc(data)
+    assert (report.versions, report.files) == ([], 2)
+    assert len(rows(data, 1)) == 25
+    assert gc(data, keep=2).versions == [1]
+    assert gc(data, keep=2).files == 0
+    with pytest.raises(DatasetNotFound, match="no version 1"):
+        fastio.open(data, version=1)
+    assert [len(rows(data, version)) for version in (2, 3)] == [40, 50]
+    assert "(deleted by fastio gc)" in run("info", str(data)).stdout
+    assert (data / "notes.txt").exists()
+    done = run("gc", str(data), "--keep", "1")
+    assert done.exit_code == 0
+    assert "1 file of 1 version deleted" in done.stdout
+    assert rows(data) == list(range(50))
+
+
+def test_gc_needs_a_dataset_and_a_number(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFound):
+        gc(tmp_path)
+    assert not (tmp_path / JOURNAL_NAME).exists()
+    with pytest.raises(fastio.OptionError, match="keep must be at least 1"):
+        gc(data, keep=0)
+
+
+def test_overwriting_deletes_all_versions(data: Path) -> None:
+    append(data, [25])
+    pack([1], data, overwrite=True)
+    assert set(contents(data)) == {MANIFEST_NAME, "shard-000000.arrow"}
+    assert Dataset(data).manifest.history == ()
+
+
+def test_the_command_appends(data: Path, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", 2, 3)
+    pack(folder, tmp_path / "out")
+    done = run("pack", str(folder), str(tmp_path / "out"), "--append", "-q")
+    assert done.exit_code == 0, done.output
+    assert len(Dataset(tmp_path / "out")) == 12

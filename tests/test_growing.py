@@ -35,8 +35,11 @@ from fastio import (
 from fastio.cli import main
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.store import Store, open_store
+from fastio.store.obstore_backend import ObstoreBackend
 from tests.children import run_code
 from tests.pictures import write_folder
+from tests.servers import S3, s3_server
 from tests.support import contents
 
 SIZE = 80  # bytes of a shard: ten numbers
@@ -59,7 +62,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def append(path: Path, source: Any, **options: Any) -> fastio.PackReport:
+def append(path: Path | str, source: Any, **options: Any) -> fastio.PackReport:
     return pack(source, path, **{"shard_size": SIZE, "append": True, **options})
 
 
@@ -147,7 +150,7 @@ def test_an_unfinished_append_is_to_be_resumed_or_discarded(data: Path) -> None:
     assert rows(data) == list(range(25))
     with pytest.raises(PackError, match=r"unfinished append.*--resume.*fastio gc --unfinished"):
         append(data, range(3))
-    with pytest.raises(PackError, match="append_to was"):
+    with pytest.raises(PackError, match="resumed with append too"):
         pack(range(60), data, shard_size=SIZE, resume=True)
     left = len(list(data.glob("shard-v2-*")))
     assert left == 3
@@ -468,3 +471,199 @@ def test_the_command_appends(data: Path, tmp_path: Path) -> None:
     done = run("pack", str(folder), str(tmp_path / "out"), "--append", "-q")
     assert done.exit_code == 0, done.output
     assert len(Dataset(tmp_path / "out")) == 12
+
+
+# --- In a store -----------------------------------------------------------------------------------
+
+# Appends numbers to a URL, and is killed right before the given write of an object.
+REMOTE_KILLER = """
+import json, os, signal, sys
+
+url, kill_at, options = sys.argv[1:]
+from fastio.pack import pack
+from fastio.store import Store
+
+calls = 0
+
+
+def deadly(function):
+    def call(*args):
+        global calls
+        calls += 1
+        if calls == int(kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args)
+
+    return call
+
+
+for name in ("write", "replace", "delete"):
+    setattr(Store, name, deadly(getattr(Store, name)))
+options = json.loads(options)
+pack(list(range(100, 125)), url, shard_size=80, append=True, storage_options=options)
+"""
+
+
+class Remote:
+    """A dataset of 25 numbers at a URL of moto's S3."""
+
+    def __init__(self, server: S3, name: str) -> None:
+        self.options = server.options()
+        self.url = f"{server.bucket('growing')}/{name}"
+        pack(range(25), self.url, shard_size=SIZE, storage_options=self.options)
+
+    def append(self, source: Any, **options: Any) -> fastio.PackReport:
+        return append(self.url, source, storage_options=self.options, **options)
+
+    def rows(self, version: int | None = None) -> list[Any]:
+        with fastio.open(self.url, storage_options=self.options, version=version) as dataset:
+            assert [check.problem for check in dataset.verify()] == [None] * dataset.num_shards
+            return list(dataset)
+
+    def contents(self) -> dict[str, bytes]:
+        store = open_store(self.url, self.options)
+        return {name: bytes(store.read(name)) for name, _ in store.list()}
+
+    def gc(self, **options: Any) -> fastio.GcReport:
+        return gc(self.url, storage_options=self.options, **options)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    pytest.importorskip("moto", reason="S3 is moto's here")
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def remote(s3: S3, tmp_path: Path) -> Remote:
+    return Remote(s3, tmp_path.name)
+
+
+def test_a_store_gets_the_bytes_of_a_local_append(remote: Remote, data: Path) -> None:
+    append(data, range(25, 40))
+    with fastio.open(remote.url, storage_options=remote.options) as before:
+        report = remote.append(range(25, 40))
+        assert (report.rows, report.shards) == (15, 2)
+        assert remote.contents() == contents(data)
+        assert list(before) == list(range(25))
+        before.shards.check_manifest()
+    assert remote.rows() == list(range(40))
+    assert remote.rows(1) == list(range(25))
+    with pytest.raises(DatasetNotFound, match="no version 3"):
+        remote.rows(3)
+    found = fastio.sources.describe(remote.url, storage_options=remote.options)
+    assert [each["kept"] for each in found["versions"]] == [True, True]
+    assert remote.gc(keep=1).versions == [1]
+    found = fastio.sources.describe(remote.url, storage_options=remote.options)
+    assert [each["kept"] for each in found["versions"]] == [False, True]
+    assert remote.rows() == list(range(40))
+
+
+def test_an_append_to_a_store_killed_anywhere_loses_nothing(
+    s3: S3, tmp_path: Path, data: Path
+) -> None:
+    more = list(range(100, 125))
+    append(data, more)
+    expected = contents(data)
+    for kill_at in count(1):
+        out = Remote(s3, f"{tmp_path.name}-{kill_at}")
+        done = run_code(REMOTE_KILLER, out.url, kill_at, json.dumps(out.options))
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert out.rows()[:25] == out.rows(1) == list(range(25))
+        if JOURNAL_NAME in out.contents():
+            assert out.append(more, resume=True).rows == 25
+        else:
+            out.append(more)
+        assert out.contents() == expected
+    assert kill_at > 8
+
+
+def test_of_two_appends_to_a_store_one_wins(remote: Remote) -> None:
+    """Whoever comes second is told so, wherever the first one is."""
+
+    def first_shard_of(name: str) -> None:
+        """Runs another append right before the first write of an object of this name."""
+        replace = Store.replace
+
+        def overtaken(self: Store, called: str, *rest: Any) -> Any:
+            if called == name:
+                patch.setattr(Store, "replace", replace)
+                if name == MANIFEST_NAME:  # the other one must not find a journal
+                    self.delete(JOURNAL_NAME)
+                remote.append([100])
+            return replace(self, called, *rest)
+
+        patch.setattr(Store, "replace", overtaken)
+
+    for name in (JOURNAL_NAME, MANIFEST_NAME):
+        before = remote.rows()
+        with pytest.MonkeyPatch.context() as patch:
+            first_shard_of(name)
+            with pytest.raises(PackConflict, match=r"has changed .* meanwhile"):
+                remote.append(range(25, 50))
+        assert remote.rows() == [*before, 100]
+        remote.gc(unfinished=True)
+    assert remote.append([101]).rows == 1
+
+
+def test_an_append_that_was_discarded_while_it_ran_fails(remote: Remote) -> None:
+    def source() -> Iterator[int]:
+        for number in range(25, 125):
+            if number == 124:
+                assert remote.gc().unfinished
+                assert remote.gc(unfinished=True).files > 0
+            yield number
+
+    with pytest.raises(PackConflict):
+        remote.append(source())
+    assert remote.rows() == list(range(25))
+
+
+def test_a_response_that_is_lost_is_no_other_writer(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object is there when it is written once more, with the same bytes."""
+    put, lost = ObstoreBackend.replace, []
+
+    def losing(self: Any, *arguments: Any) -> Any:
+        result = put(self, *arguments)
+        if arguments[0] not in lost:
+            lost.append(arguments[0])
+            raise OSError("the connection was lost")
+        return result
+
+    monkeypatch.setattr(ObstoreBackend, "replace", losing)
+    remote.append(range(25, 50))
+    assert lost == [JOURNAL_NAME, MANIFEST_NAME]
+    assert remote.rows() == list(range(50))
+
+
+def test_a_writer_appends_to_a_store_and_takes_its_own_back(remote: Remote) -> None:
+    before = remote.contents()
+    schema = Schema({"label": Scalar("int64")}, "single")
+
+    def write(numbers: int, fails: bool) -> None:
+        options: dict[str, Any] = {"shard_size": SIZE, "storage_options": remote.options}
+        with fastio.Writer(remote.url, schema, append=True, **options) as writer:
+            for number in range(numbers):
+                writer.write(25 + number)
+            if fails:
+                raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        write(35, True)
+    assert remote.contents() == before
+    write(15, False)
+    assert remote.rows() == list(range(40))
+
+
+def test_stores_without_conditions_are_refused() -> None:
+    url = "memory://growing/data"
+    pack(range(25), url, shard_size=SIZE)
+    with pytest.raises(PackError, match="use s3, gs or az with obstore"):
+        pack(range(3), url, append=True)
+    with fastio.open(url) as dataset:
+        assert len(dataset) == 25

@@ -8,7 +8,7 @@ from fastio.pack.gc import gc as collect
 from fastio.runtime.sizes import size_text
 
 
-@command(collect, written={"path": Written(metavar="DIR"), "keep": Written(least=1)})
+@command(collect, written={"path": Written(metavar="DIR|URL"), "keep": Written(least=1)})
 def gc(given: Given) -> Output:
     """Delete old versions of a dataset, and files that no version needs."""
     found = collect(**given)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from fastio.errors import (
     PackError,
     SourceNotFound,
 )
-from fastio.pack.journal import FinishedUnit, Journal, appended_to, check_not_in_use, differences
+from fastio.pack.items import AGAIN
+from fastio.pack.journal import (
+    FinishedUnit,
+    Journal,
+    appended_to,
+    check_not_in_use,
+    differences,
+    no_packing,
+)
 from fastio.packed import (
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -101,7 +110,8 @@ def complete_dataset(
 
 def _has_journal(dataset: Dataset) -> bool:
     if dataset.remote_part is None:
-        return (Path(dataset.path) / JOURNAL_NAME).exists()
+        path = Path(dataset.path) / JOURNAL_NAME
+        return path.exists() and path.stat().st_size > 0  # an empty one is that of a killed gc
     try:
         return dataset.store.stat(JOURNAL_NAME) is not None
     except SourceNotFound:
@@ -137,16 +147,20 @@ class Destination:
         """
         if resume and overwrite:
             raise PackError("resume and overwrite cannot be combined: choose one")
-        own = self._own_files()
+        own = self.files()
         if overwrite:
-            self._delete(own)
+            self.delete(own)
         elif base is not None:
             _check_may_append(self.name, own, resume, base)
         else:
             _check_may_pack(self.name, own, resume)
         self._journal = self._open_journal(options, resume, own)
         if base is not None:
-            self._check_newest(base)
+            try:
+                self._check_newest(base)
+            except BaseException:
+                self.close(keep=resume)
+                raise
         return self._journal
 
     def settle(self, base: Manifest) -> bool:
@@ -160,8 +174,14 @@ class Destination:
                 return False
         except FileNotFoundError:
             return False
-        self._delete([JOURNAL_NAME])
+        self.delete([JOURNAL_NAME])
         return True
+
+    @contextmanager
+    def no_packing(self, discard: bool) -> Iterator[bool]:
+        """Keeps other processes from packing; see `journal.no_packing`."""
+        with no_packing(self.folder, discard) as unfinished:
+            yield unfinished
 
     def _read_journal(self) -> bytes:
         return read_file(self.folder / JOURNAL_NAME)
@@ -169,24 +189,17 @@ class Destination:
     def _check_newest(self, base: Manifest) -> None:
         """Raises PackConflict unless a dataset is as it was when it was opened."""
         if Manifest(self.folder).fingerprint != base.fingerprint:
-            self._journal.remove()
-            raise PackConflict(
-                f"another process has changed {self.name} meanwhile: append again, to what it is "
-                "now"
-            )
+            raise overtaken(self.name)
 
-    def _own_files(self) -> Mapping[str, int]:
+    def files(self) -> Mapping[str, int]:
         """Returns names and sizes of the files that only a pack can have written."""
         folder = self.folder
         if folder.exists() and not folder.is_dir():
             raise PackError(f"{folder} is a file: give a folder to pack to")
         folder.mkdir(parents=True, exist_ok=True)
-        sizes = {name: (folder / name).lstat().st_size for name in own_files(folder)}
-        if sizes.get(JOURNAL_NAME) == 0:  # of a process that was killed before it began
-            del sizes[JOURNAL_NAME]
-        return sizes
+        return {name: (folder / name).lstat().st_size for name in own_files(folder)}
 
-    def _delete(self, names: Iterable[str]) -> None:
+    def delete(self, names: Iterable[str]) -> None:
         """Deletes files, the manifest first: without it, the rest is not a dataset."""
         if JOURNAL_NAME in names:
             check_not_in_use(self.folder)
@@ -206,10 +219,7 @@ class Destination:
         found = path.stat().st_size if path.is_file() else None
         if found != entry.bytes:
             state = "is missing" if found is None else f"has {found} bytes"
-            raise PackError(
-                f"cannot resume: {path} {state}, expected {entry.bytes} bytes; start again with "
-                "overwrite"
-            )
+            raise PackError(f"cannot resume: {path} {state}, expected {entry.bytes} bytes; {AGAIN}")
 
     def record(self, unit: FinishedUnit) -> None:
         """Notes that all shards of a unit were written to the folder."""
@@ -257,7 +267,7 @@ class Destination:
         self._journal.close()
 
 
-def _check_may_pack(name: str, own: Collection[str], resume: bool) -> None:
+def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
     """Checks that a destination may be packed to without overwriting, given its own files.
 
     Raises:
@@ -265,10 +275,10 @@ def _check_may_pack(name: str, own: Collection[str], resume: bool) -> None:
         PackError: It holds a half-written dataset, which is not to be resumed.
     """
     has_journal = JOURNAL_NAME in own
-    if MANIFEST_NAME in own and not (resume and has_journal):
+    if MANIFEST_NAME in own and not (resume and own.get(JOURNAL_NAME)):
         raise DatasetExists(
-            f"{name} contains a dataset already; choose another destination, or replace it with "
-            "overwrite (--overwrite)"
+            f"{name} contains a dataset already; choose another destination, add to it with append "
+            "(--append), or replace it with overwrite (--overwrite)"
         )
     if own and not has_journal:
         some = sorted(own)[:3]
@@ -284,19 +294,27 @@ def _check_may_pack(name: str, own: Collection[str], resume: bool) -> None:
         )
 
 
-def _check_may_append(name: str, own: Collection[str], resume: bool, base: Manifest) -> None:
+def _check_may_append(name: str, own: Mapping[str, int], resume: bool, base: Manifest) -> None:
     """Raises PackError if there is an append to resume and it is not, or the other way round."""
-    if JOURNAL_NAME in own and not resume:
+    begun = own.get(JOURNAL_NAME, 0) > 0  # an empty journal is that of a killed gc
+    if begun and not resume:
         raise PackError(
-            f"{name} contains an unfinished append (or pack): finish it with resume (--resume), or "
-            "discard it with `fastio gc --unfinished`"
+            f"{name} contains an unfinished append (or pack): if no process is at it, finish it "
+            "with resume (--resume), or discard it with `fastio gc --unfinished`"
         )
-    if JOURNAL_NAME not in own and resume:
+    if not begun and resume:
         last = base.as_version()
         raise PackError(
             f"{name} contains no unfinished append to resume: its newest version is {last.version},"
             f" with {last.source}; leave out resume (--resume) to append"
         )
+
+
+def overtaken(name: str) -> PackConflict:
+    """Returns the error of an append to a dataset that has changed since it was opened."""
+    return PackConflict(
+        f"another process has changed {name} meanwhile: append again, to what it is now"
+    )
 
 
 def own_files(folder: Path) -> list[str]:

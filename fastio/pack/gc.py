@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from fastio.errors import OptionError
-from fastio.pack.destination import Destination, own_files
-from fastio.pack.journal import no_packing, writing_to
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, version_name
-from fastio.runtime.files import flush_folder
-from fastio.store import is_remote
+from fastio.pack.journal import writing_to
+from fastio.pack.remote import open_destination
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Dataset, Manifest, version_name
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,11 @@ class GcReport:
 
 
 def gc(
-    path: str | os.PathLike[str], *, keep: int | None = None, unfinished: bool = False
+    path: str | os.PathLike[str],
+    *,
+    keep: int | None = None,
+    unfinished: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> GcReport:
     """Deletes files of a packed dataset that no kept version needs.
 
@@ -41,50 +43,49 @@ def gc(
     Loaders that have a deleted version open go on: later versions have its shards too.
 
     Args:
-        path: The folder of a packed dataset.
+        path: The folder of a packed dataset, or its URL.
         keep: Number of versions to keep, the newest ones (default: all).
         unfinished: Whether to discard an append that was interrupted, which cannot be resumed
-            then. Without it, the append and all files that it may have written stay.
+            then. Without it, the append and all files that it may have written stay. At a URL,
+            make sure that no process is at it: it would fail.
+        storage_options: Options of the file system of a URL, such as keys and endpoint.
 
     Raises:
         DatasetNotFound: There is no dataset.
         ManifestInvalid: A manifest is damaged: then nothing is deleted.
         PackConflict: Another process is packing to the folder.
         PackError: A file cannot be deleted.
-        OptionError: `path` is a URL, or `keep` is less than 1.
+        StoreError: The store of a URL does not answer.
+        OptionError: `keep` is less than 1.
     """
-    if is_remote(path):
-        raise OptionError(f"gc can only be used with a local folder, and {path} is a URL")
     if keep is not None and keep < 1:
         raise OptionError(f"keep must be at least 1, got {keep}")
-    folder = Path(path)
-    Destination(folder).settle(Manifest(folder))
-    with writing_to(folder), no_packing(folder, unfinished) as found:
-        left = found and not unfinished
-        newest = Manifest(folder)
-        dropped, kept = [], [newest]
-        for older in newest.history:
-            if (folder / version_name(older.version)).exists():
+
+    def manifest(version: int | None = None) -> Manifest:
+        with Dataset(path, storage_options, version=version) as dataset:
+            return dataset.manifest
+
+    newest = manifest()
+    destination = open_destination(path, storage_options, None)
+    with writing_to(destination.name):
+        destination.settle(newest)
+        with destination.no_packing(unfinished) as found:
+            left = found and not unfinished
+            files = destination.files()
+            newest = manifest()  # after the files were listed: all that it names are there
+            kept, dropped = [newest], []
+            for older in newest.history:
+                if version_name(older.version) not in files:
+                    continue
                 if keep is not None and older.version <= newest.version - keep:
                     dropped.append(older.version)
                 else:
-                    kept.append(Manifest(folder, version=older.version))
-        wanted = {JOURNAL_NAME, MANIFEST_NAME, *(version_name(each.version) for each in kept)}
-        if left:
-            unneeded = [version_name(version) for version in dropped]
-        else:
-            for each in kept:
-                wanted.update(each.column("name").to_pylist())
-            unneeded = [name for name in own_files(folder) if name not in wanted]
-        nbytes = _delete(folder, unneeded)
-        return GcReport(dropped, len(unneeded), nbytes, left)
-
-
-def _delete(folder: Path, names: Iterable[str]) -> int:
-    """Deletes files, manifests first, and returns their size in bytes."""
-    nbytes = 0
-    for name in sorted(names):  # "manifest-..." before "shard-..."
-        nbytes += (folder / name).lstat().st_size
-        (folder / name).unlink()
-    flush_folder(folder)
-    return nbytes
+                    kept.append(manifest(older.version))
+            unneeded = {version_name(version) for version in dropped}
+            if not left:
+                needed = {JOURNAL_NAME, MANIFEST_NAME}
+                for each in kept:
+                    needed.update(each.column("name").to_pylist(), [version_name(each.version)])
+                unneeded = files.keys() - needed
+            destination.delete(unneeded)
+    return GcReport(dropped, len(unneeded), sum(files[name] for name in unneeded), left)

@@ -18,6 +18,8 @@ from fastio.schema import Schema
 from fastio.sources.named_files import NamedFiles
 
 _ROWS_AT_ONCE = 256
+# What to do where a pack cannot be resumed. An append must not be told to overwrite the dataset.
+AGAIN = "start again with overwrite (of an append: discard it with `fastio gc --unfinished`)"
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,7 @@ def source_of_rows(
 def ended(name: str, total: int, start: int) -> PackError:
     """Returns the error of a source that has fewer samples than are packed already."""
     return PackError(
-        f"cannot resume: {name} has {total} samples, but {start} of it are packed already; start "
-        "again with overwrite"
+        f"cannot resume: {name} has {total} samples, but {start} of it are packed already; {AGAIN}"
     )
 
 

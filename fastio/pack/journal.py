@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from fastio.errors import FastioError, PackConflict, PackError
 from fastio.pack.images import open_codebook
+from fastio.pack.items import AGAIN
 from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.runtime.files import flush_folder
 
@@ -152,8 +153,7 @@ class Journal:
                 good_bytes += len(line) + 1
         except (KeyError, TypeError, ValueError) as error:
             raise PackError(
-                f"{self.path} is damaged ({type(error).__name__}: {error}); start again with "
-                "overwrite"
+                f"{self.path} is damaged ({type(error).__name__}: {error}); {AGAIN}"
             ) from error
         return good_bytes
 
@@ -226,11 +226,16 @@ def _lock(file: IO[bytes], folder: Path) -> None:
 
 
 def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    if APPEND_TO in found and APPEND_TO not in wanted:
+        raise PackError(
+            "cannot resume: an append to this dataset is unfinished, and is resumed with append "
+            "too (--append --resume)"
+        )
     different = differences(found, wanted, {*found, *wanted})
     if different:
         raise PackError(
             "cannot resume, the options or the source differ from the interrupted pack: "
-            f"{different}. Use the same options and source, or start again with overwrite"
+            f"{different}. Use the same options and source, or {AGAIN}"
         )
 
 

@@ -22,13 +22,19 @@ from typing import Any
 
 import xxhash
 
-from fastio.errors import PackError, SourceNotFound, StoreError
-from fastio.pack.destination import Destination, is_own_name, own_files, remove_strays
+from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
+from fastio.pack.destination import (
+    Destination,
+    is_own_name,
+    overtaken,
+    own_files,
+    remove_strays,
+)
 from fastio.pack.journal import Journal, check_not_in_use
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.files import whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
-from fastio.store import is_remote, open_store
+from fastio.store import Stamp, is_remote, open_store
 
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
@@ -70,8 +76,13 @@ class RemoteDestination(Destination):
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
         self._journaled = 0  # bytes of the journal that the store has
+        # Of an append: what is in the store, as this pack has left or found it. It is replaced on
+        # the condition that it is the same still, so that of two appends one fails.
+        self._base: Manifest | None = None
+        self._journal_stamp: Stamp | None = None
+        self._manifest_stamp: Stamp | None = None
 
-    def _own_files(self) -> dict[str, int]:
+    def files(self) -> dict[str, int]:
         """Returns names and sizes of the objects that only a pack can have written."""
         try:
             listed = self._store.list()
@@ -79,7 +90,7 @@ class RemoteDestination(Destination):
         except SourceNotFound:
             return {}  # there is no such folder yet
 
-    def _delete(self, names: Iterable[str]) -> None:
+    def delete(self, names: Iterable[str]) -> None:
         """See `Destination`. Deletes several objects at once."""
         left = set(names)
         if MANIFEST_NAME in left:
@@ -100,7 +111,8 @@ class RemoteDestination(Destination):
             remove_strays(folder, {JOURNAL_NAME})
             kept = b""
             if resume and JOURNAL_NAME in own:
-                kept = _believed(bytes(self._store.read(JOURNAL_NAME)), own)
+                self._journal_stamp = found = self._store.stat(JOURNAL_NAME)
+                kept = _believed(bytes(self._store.read(JOURNAL_NAME, expect=found)), own)
             with whole_file(folder / JOURNAL_NAME) as file:
                 file.write(kept)
             return Journal(folder, options, resume)
@@ -108,9 +120,25 @@ class RemoteDestination(Destination):
             self._leave_folder()
             raise
 
-    def settle(self, base: Manifest) -> bool:
-        """See `Destination`."""
-        raise PackError(f"appending to a URL is not supported yet: {self.name}")
+    @contextmanager
+    def no_packing(self, discard: bool) -> Iterator[bool]:
+        """See `Destination`. A store has no locks: a running append finds its journal gone."""
+        unfinished = JOURNAL_NAME in self.files()
+        if unfinished and discard:
+            self._store.delete(JOURNAL_NAME)
+        yield unfinished
+
+    def _read_journal(self) -> bytes:
+        return bytes(self._store.read(JOURNAL_NAME))
+
+    def _check_newest(self, base: Manifest) -> None:
+        """See `Destination`. Keeps the manifest that is there, which gets another name later."""
+        self._base = base
+        self._manifest_stamp = found = self._store.stat(MANIFEST_NAME)
+        older = self.folder / version_name(base.version)
+        older.write_bytes(self._store.read(MANIFEST_NAME, expect=found))
+        if Manifest(self.name, str(older)).fingerprint != base.fingerprint:
+            raise overtaken(self.name)
 
     def check(self, entry: ShardEntry) -> None:
         """See `Destination`; opening looked for all shards."""
@@ -129,21 +157,40 @@ class RemoteDestination(Destination):
         with self._advice():
             for upload in self._uploads:
                 wait_for(upload)
-            self._delete(set(self._own_files()) - names - {JOURNAL_NAME, MANIFEST_NAME})
+            there = set(self.files())
+            if base is None:
+                self.delete(there - names - {JOURNAL_NAME, MANIFEST_NAME})
+            elif not there.issuperset({*names, JOURNAL_NAME}):
+                raise PackConflict(
+                    f"shards or the journal of this append to {self.name} were deleted meanwhile, "
+                    "perhaps by fastio gc: append again"
+                )
 
     def finish(self) -> None:
         """See `Destination`."""
         with self._advice():
             path = self.folder / MANIFEST_NAME
-            self._send(MANIFEST_NAME, path.stat().st_size)
+            if self._base is None:
+                self._send(MANIFEST_NAME, path.stat().st_size)
+            else:
+                self._commit(self._base, path)
             self._store.delete(JOURNAL_NAME)
             path.unlink()
             super().finish()
 
+    def _commit(self, base: Manifest, path: Path) -> None:
+        """Puts the manifest in the place of that of `base`, if nobody has come before."""
+        self._put_journal()  # it is this append's still, and was not discarded
+        older = version_name(base.version)
+        self._send(older, (self.folder / older).stat().st_size)
+        self._store.replace(MANIFEST_NAME, path.read_bytes(), self._manifest_stamp)
+
     def discard(self, names: set[str], base: Manifest | None) -> None:
         """See `Destination`."""
         self._end_uploads()
-        self._delete(self._own_files())
+        own = set(self.files())
+        written = names | {JOURNAL_NAME} if self._journaled else set()
+        self.delete(own if base is None else own & written)
         super().discard(names, None)
         self._leave_folder()
 
@@ -173,10 +220,16 @@ class RemoteDestination(Destination):
     def _send_journal(self, length: int) -> None:
         with self._journal_lock:
             if self._journaled < length:
-                lines = self._journal.path.read_bytes()
-                lines = lines[: lines.rfind(b"\n") + 1]
-                self._store.write(JOURNAL_NAME, lines)
-                self._journaled = len(lines)
+                self._put_journal()
+
+    def _put_journal(self) -> None:
+        lines = self._journal.path.read_bytes()
+        lines = lines[: lines.rfind(b"\n") + 1]
+        if self._base is None:
+            self._store.write(JOURNAL_NAME, lines)
+        else:
+            self._journal_stamp = self._store.replace(JOURNAL_NAME, lines, self._journal_stamp)
+        self._journaled = len(lines)
 
     def _send(self, name: str, nbytes: int) -> None:
         self._store.write(name, self.folder / name)
@@ -203,6 +256,8 @@ class RemoteDestination(Destination):
         """Adds to errors of the store what to do about what is uploaded already."""
         try:
             yield
+        except SourceChanged as error:
+            raise overtaken(self.name) from error
         except (StoreError, SourceNotFound) as error:
             raise PackError(
                 f"{error}; the uploaded files are kept: continue with resume (--resume)"

@@ -20,7 +20,7 @@ from fastio.pack.cells import (
     memory_bytes,
 )
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
-from fastio.pack.items import UNREAD, Item, Source
+from fastio.pack.items import AGAIN, UNREAD, Item, Source
 from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
 from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
@@ -134,14 +134,14 @@ class SampleEncoder:
             if stamps.hexdigest() != end.source:
                 raise PackError(
                     f"cannot resume: {source.name} has changed since its first {end.position} "
-                    "samples were packed (files added, removed, renamed or modified); start again "
-                    "with overwrite"
+                    "samples were packed (files added, removed, renamed or modified); "
+                    f"{AGAIN}"
                 )
             begun = end.position
         if last.last and next(items, None) is not None:
             raise PackError(
                 f"cannot resume: {source.name} had {last.position} samples when it was packed to "
-                "its end, and has more now; start again with overwrite"
+                f"its end, and has more now; {AGAIN}"
             )
         self._skipped_before = len(self.skipped)
         self.position = begun

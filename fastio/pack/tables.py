@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import record_array, variable_array
+from fastio.pack.items import AGAIN
 from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
 from fastio.pack.packer import About, Filled
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
@@ -220,7 +221,7 @@ class TableEncoder:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
                     f"{done.position} rows were packed (files added, removed, renamed or "
-                    "modified); start again with overwrite"
+                    f"modified); {AGAIN}"
                 )
             self.position = done.position
             self._sums = _merged(self._sums, from_json(done.statistics or []))

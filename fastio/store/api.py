@@ -50,6 +50,9 @@ class Backend(Protocol):
         self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
     ) -> tuple[memoryview, Marks]: ...
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None: ...
+    def replace(
+        self, name: str, data: memoryview, limit_s: float, expect: Stamp | None
+    ) -> Marks: ...
     def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]: ...
     def delete(self, name: str, limit_s: float) -> None: ...
 
@@ -257,6 +260,36 @@ class Store:
             deadline_s=deadline_s,
         )
 
+    def replace(self, name: str, data: bytes, expect: Stamp | None) -> Stamp:
+        """Writes a whole object, unless another process has written it: one of two succeeds.
+
+        Args:
+            name, data: The name of the object, and its new contents.
+            expect: The version that is replaced; None if there must be no such object.
+
+        Returns:
+            The new version.
+
+        Raises:
+            SourceChanged: The object has another version, or exists.
+        """
+        view = memoryview(data)
+        tried = False
+
+        def request(backend: Backend, left_s: float) -> Marks:
+            nonlocal tried
+            try:
+                again, tried = tried, True
+                return backend.replace(name, view, left_s, expect)
+            except OtherVersion:
+                if again:  # an attempt whose response was lost may have written it
+                    found, marks = backend.read(name, 0, None, left_s, None)
+                    if found == view:
+                        return marks
+                raise
+
+        return self._call(name, request, doing="written", expect=expect).stamp()
+
     def list(self, prefix: str = "") -> list[tuple[str, Stamp]]:
         """Lists the names and stamps of all objects whose names begin with a prefix, sorted.
 
@@ -352,6 +385,8 @@ class Store:
             problem = error
         url = without_secrets(join(self._location, name)) if name else self.url
         if isinstance(problem, OtherVersion):
+            if doing == "written":
+                raise SourceChanged(f"{url} was written by another process meanwhile: {problem}")
             raise SourceChanged(
                 f"{url} was replaced while it was being read: it was {expect} when it was opened, "
                 f"and {problem}. Open it again, and do not write to objects that are being read"

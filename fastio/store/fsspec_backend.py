@@ -117,6 +117,13 @@ class FsspecBackend:
         else:
             self._call("pipe_file", allowed_s, limit_s, path, bytes(data))
 
+    def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
+        """Refuses: file systems of fsspec do not write on a condition."""
+        raise Permanent(
+            "this file system cannot write on the condition that nobody else has: use s3, gs or az "
+            "with obstore"
+        )
+
     def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
         """Lists the objects below a folder, with sizes and versions as far as the store tells."""
         root = str(self._fs._strip_protocol(self._root)).rstrip("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,26 @@ class ObstoreBackend:
                 chunk_size=part,
                 max_concurrency=_WRITES_AT_ONCE,
             )
+
+    def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
+        """Writes a whole object if it has this version, or if there is none. See `Store`."""
+        with _Translated():
+            client = self._client_for_writing(data.nbytes, limit_s)
+            mode: Any = "create"
+            try:
+                if expect is not None:
+                    found = obstore.head(client, name)
+                    if not Marks.of_info(found).agrees(expect):
+                        raise OtherVersion(f"is {Marks.of_info(found).stamp()} now")
+                    # The store's own generation is with it, which only a response tells.
+                    marks = {key: found.get(key) for key in ("e_tag", "version")}
+                    mode = {key: mark for key, mark in marks.items() if mark is not None}
+                put = obstore.put(client, name, data, mode=mode, use_multipart=False)
+            except FileNotFoundError:
+                raise OtherVersion("was deleted") from None
+            except (errors.AlreadyExistsError, errors.PreconditionError) as error:
+                raise OtherVersion(_summary(error)) from None
+        return replace(Marks.of_info(dict(put)), size=data.nbytes)
 
     def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
         """Lists names, sizes and versions of all objects below a folder."""

@@ -14,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
+from fastio.pack.items import AGAIN
 from fastio.pack.tables import RowSource, memory_table
 from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions, open_encoder
 from fastio.pack.tokens.readers import JsonLines, PlainText, Samples, find_texts, text_kind
@@ -81,7 +82,7 @@ class _Documents:
         if seen < start:
             raise PackError(
                 f"cannot resume: {self._name} has {seen} documents, but {start} of it are packed "
-                "already; start again with overwrite"
+                f"already; {AGAIN}"
             )
 
     def _filled(self) -> Iterator[tuple[Place, pa.RecordBatch]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 # The numbers before the points: bytes, rows and columns of MCUs, width of an MCU, restart interval,
-# components, bytes in the middle, points.
-HEADER = 8
+# components, bytes in the middle, MCUs from point to point, points.
+HEADER = 9
 
 
 def numbers(data: bytes) -> list[int]:
@@ -35,8 +35,8 @@ def write(values: Iterable[int]) -> bytes:
 
 def points(values: list[int]) -> list[tuple[int, list[int]]]:
     """Returns (bit, the last DC of each component) of every point."""
-    _, _, columns, width, _, components, _, count = values[:HEADER]
-    a_row = -(-columns // max(1, 128 // width))
+    _, _, columns, _, _, components, _, step, count = values[:HEADER]
+    a_row = -(-columns // step)
     steps = values[HEADER:]
     assert len(steps) == count * (1 + components)
     bit = 0

@@ -102,10 +102,10 @@ def test_large_baseline_jpegs_have_an_index_as_the_page_describes_it(
         values = jpeg_index.numbers(index)
         begin = data.rindex(b"\xff\xda")
         begin += 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
-        step = 128 // width
+        step = min(max(800 * rows * columns // (len(data) - begin), 1), columns)
         count = rows * -(-columns // step)
         middle = int.from_bytes(data[begin + (len(data) - begin) // 2 :][:4], "little")
-        head = [len(data) - begin, rows, columns, width, interval, 3, middle, count]
+        head = [len(data) - begin, rows, columns, width, interval, 3, middle, step, count]
         assert values[: jpeg_index.HEADER] == head
         points = jpeg_index.points(values)
         assert points[0] == (0, [0, 0, 0])
@@ -114,6 +114,16 @@ def test_large_baseline_jpegs_have_an_index_as_the_page_describes_it(
         assert bits == sorted(set(bits))
         assert bits[-1] < 8 * (len(data) - begin)
         assert jpeg_index.write(values) == index
+
+
+def test_a_strongly_compressed_photo_has_a_small_index(tmp_path: Path) -> None:
+    path = tmp_path / "photos" / "a" / "0.jpg"
+    path.parent.mkdir(parents=True)
+    with PillowImage.open(io.BytesIO(photo(6, (1600, 1200)))) as image:
+        image.convert("L").save(path, quality=10)
+    with fastio.open(pack(tmp_path / "photos", tmp_path / "packed")) as dataset:
+        index = dataset.stored_image("image", 0).jpeg_index
+    assert 0 < 80 * len(index) < path.stat().st_size
 
 
 def test_batches_are_those_of_the_folder(photos: Path, tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ constexpr std::uint64_t kMostDcStep = 2 * 65535 + 1;  // between two numbers of 
 constexpr std::uint64_t kMostScan = UINT32_MAX;       // bytes that a point's `byte` can tell
 
 bool read_scan(Numbers& numbers, JpegIndex::Scan& scan) {
-  std::uint64_t rows, columns, mcu_width, interval, components, middle;
+  std::uint64_t rows, columns, mcu_width, interval, components, middle, step;
   if (!numbers.get(kMostScan, scan.bytes) || !numbers.get(kMostEdge, rows) ||
       !numbers.get(kMostEdge, columns) || !numbers.get(kMostEdge, mcu_width) ||
       !numbers.get(kMostEdge, interval) || !numbers.get(3, components) ||
-      !numbers.get(UINT32_MAX, middle))
+      !numbers.get(UINT32_MAX, middle) || !numbers.get(kMostEdge, step))
     return false;
   scan.rows = static_cast<std::int32_t>(rows);
   scan.columns = static_cast<std::int32_t>(columns);
@@ -76,7 +76,8 @@ bool read_scan(Numbers& numbers, JpegIndex::Scan& scan) {
   scan.restart_interval = static_cast<std::uint32_t>(interval);
   scan.middle = static_cast<std::uint32_t>(middle);
   scan.components = static_cast<std::int32_t>(components);
-  return rows && columns && mcu_width && components;
+  scan.step = static_cast<std::int32_t>(step);
+  return rows && columns && mcu_width && components && step;
 }
 
 }  // namespace
@@ -90,6 +91,7 @@ std::vector<std::uint8_t> JpegIndex::bytes() const {
   put(scan.restart_interval, out);
   put(static_cast<std::uint64_t>(scan.components), out);
   put(scan.middle, out);
+  put(static_cast<std::uint64_t>(scan.step), out);
   put(points.size(), out);
   std::uint64_t last = 0;
   for (std::size_t i = 0; i < points.size(); ++i) {

@@ -4,6 +4,7 @@
 // datasets store whole indexes in a column (docs/format.md describes their bytes).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,10 +14,11 @@
 
 namespace fastio {
 
-// The points of one scan: one at the beginning of each row of MCUs, and from there one every
-// kPixels pixels. `points` has the first ones of the scan; it may end before the scan does.
+// The points of one scan: one at the beginning of each row of MCUs, and from there one about every
+// kBytes bytes. `points` has the first ones of the scan; it may end before the scan does.
 struct JpegIndex {
-  static constexpr int kPixels = 128;
+  // A point takes 4 to 7 bytes, so that an index takes about 1% of the file.
+  static constexpr std::uint64_t kBytes = 800;
   // Smaller files are decoded without an index: little comes before a crop.
   static constexpr std::size_t kLeastFile = 16 << 10;
 
@@ -31,17 +33,22 @@ struct JpegIndex {
   struct Scan {
     std::uint64_t bytes = 0;  // from the first one of the scan to the end of the file
     std::int32_t rows = 0, columns = 0, mcu_width = 0, components = 0;
+    std::int32_t step = 1;  // MCUs from one point of a row to the next
     std::uint32_t restart_interval = 0;
     // Four bytes from the middle, little-endian: among millions of files, two may have the same
     // size and CRC-32C.
     std::uint32_t middle = 0;
     bool operator==(const Scan&) const = default;
 
-    // The number of MCUs from one point of a row to the next; of points in a row, and in all rows.
-    std::int32_t step() const {
-      return mcu_width > 0 && mcu_width < kPixels ? kPixels / mcu_width : 1;
+    // The step of a scan with these bytes, rows and columns.
+    std::int32_t usual_step() const {
+      const auto mcus = static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(columns);
+      const std::uint64_t wanted = bytes > 0 ? kBytes * mcus / bytes : 1;
+      return static_cast<std::int32_t>(
+          std::clamp<std::uint64_t>(wanted, 1, static_cast<std::uint64_t>(columns)));
     }
-    std::int32_t points_a_row() const { return (columns + step() - 1) / step(); }
+    // The number of points in a row, and in all rows.
+    std::int32_t points_a_row() const { return (columns + step - 1) / step; }
     std::size_t all_points() const {
       return static_cast<std::size_t>(rows) * static_cast<std::size_t>(points_a_row());
     }

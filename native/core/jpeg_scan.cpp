@@ -132,7 +132,7 @@ bool JpegScan::open(const jpeg_decompress_struct& info) {
   shape_.mcu_width = 8 * most_across;
   shape_.components = info.num_components;
   shape_.restart_interval = restarts_in_ = info.restart_interval;
-  step_ = shape_.step();
+  step_ = shape_.step = shape_.usual_step();
   steps_ = shape_.points_a_row();
   const JOCTET* begin = info.src->next_input_byte;
   shape_.middle = middle_of(begin, info.src->bytes_in_buffer);

@@ -76,7 +76,7 @@ class JpegScan {
   std::int64_t next_point_ = kNoPoint;  // MCU of the next one to be found
   static constexpr std::int64_t kNoPoint = INT64_MAX;
   JpegIndex::Scan shape_;              // of this scan, to compare with that of an index
-  std::int32_t step_ = 1, steps_ = 1;  // its step(), and points_a_row()
+  std::int32_t step_ = 1, steps_ = 1;  // its step, and points_a_row()
   unsigned restarts_in_ = 0;           // MCUs
 };
 

@@ -137,6 +137,7 @@ TEST_CASE("other bytes are refused") {
   CHECK(refused([](JpegIndex& x) { x.scan.rows = 1; }));
   CHECK(refused([](JpegIndex& x) { x.scan.columns = 1 << 20; }));
   CHECK(refused([](JpegIndex& x) { x.scan.mcu_width = 0; }));
+  CHECK(refused([](JpegIndex& x) { x.scan.step = 1 << 20; }));
   CHECK(refused([](JpegIndex& x) { x.scan.components = 0; }));
 }
 
@@ -199,7 +200,7 @@ namespace {
 // Points first to last - 1 of a made-up scan of `rows` rows.
 JpegIndex points(int first, int last, int rows = 64) {
   JpegIndex index;
-  index.scan = {100000, rows, 8, 16, 3, 0};
+  index.scan = {100000, rows, 8, 16, 3, 8, 0};
   for (int i = first; i < last; ++i) {
     JpegIndex::Point point;
     point.byte = static_cast<std::uint32_t>(i * 100);

@@ -316,7 +316,7 @@ PATIENCE_S: float = 2.0
 class FileSet:
     """Local files by number; see read.h."""
 
-    def __init__(self, keep_open: bool, max_open: int = 256) -> None: ...
+    def __init__(self, keep_open: bool, max_open: int = 256, direct: bool = False) -> None: ...
 
     def add(self, paths: Sequence[str]) -> int:
         """Returns the first new file's number."""

@@ -63,6 +63,7 @@ class EngineSettings:
             the function that allocates their slots. They are uint8 (H, W, C), whatever
             `channels_last` says.
         cache: cache for recoded images and indexes of JPEGs; None recodes nothing.
+        direct: whether images in shared files are read past the page cache, where the system can.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:
@@ -83,6 +84,7 @@ class EngineSettings:
     audio: Mapping[str, AudioDecode] = field(default_factory=dict)
     handed: Mapping[str, Allocate] = field(default_factory=dict)
     cache: Cache | None = None
+    direct: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:

@@ -47,7 +47,7 @@ from fastio.sources.torch_dataset import (
 )
 from fastio.sources.torch_rows import torch_rows
 from fastio.stage import staged
-from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table
+from fastio.stage.shuffling import by_groups, is_beyond_memory, place_table, reads_directly
 from fastio.store import is_remote
 from fastio.tensors.trees import pinned_memory
 from fastio.transforms import PerSample, Pipeline, from_pipeline, sample_form
@@ -175,10 +175,14 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
 def _placed(
     dataset: Rows, sampling: Sampling, settings: FeedSettings
 ) -> tuple[Sampling, FeedSettings]:
-    """Returns sampling and settings for a local dataset: a table in memory, or read ahead."""
+    """Returns sampling and settings for a local dataset.
+
+    Images are read directly or through the page cache, a table is in memory or read ahead.
+    """
     packed = dataset.packed
     if packed is None or packed.schema.image_fields:
-        return sampling, settings
+        engine = replace(settings.engine, direct=reads_directly(dataset, sampling))
+        return sampling, replace(settings, engine=engine)
     sampling, resident = place_table(packed, sampling, packed.resident)
     large = not resident and is_beyond_memory(packed)
     ahead = not resident and (not large or sampling.mode != "shuffle")

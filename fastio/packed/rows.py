@@ -292,6 +292,14 @@ class Rows(ABC):
         """The packed dataset that the rows come from; None if they come from other data."""
         return None
 
+    @property
+    def shared_bytes(self) -> int:
+        """The size of the local files that hold the images of many rows each; 0 if there are none.
+
+        Such a file stays open while its images are read.
+        """
+        return 0 if self.packed is None else self.packed.manifest.nbytes
+
     def shard_bounds(self) -> NDArray[np.int64] | None:
         """Returns the first row of each shard and the number of rows, int64 (shards + 1,)."""
         return None

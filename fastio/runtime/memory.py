@@ -38,6 +38,15 @@ def available_memory() -> int:
     return max(0, room)
 
 
+def total_memory() -> int:
+    """Returns the bytes of memory of this machine, or of the container's limit."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit, _ in _CGROUPS:
+        with suppress(OSError, ValueError):
+            total = min(total, int(Path(limit).read_text()))
+    return total
+
+
 def huge_page_share(files: Iterable[str | os.PathLike[str]]) -> float:
     """Returns the part of the mapped memory of files that this process has as huge pages.
 

@@ -1,4 +1,4 @@
-"""Chooses how the rows of a dataset are shuffled, and where a table is read from.
+"""Chooses how the rows of a dataset are shuffled, and where tables and images are read from.
 
 This is the only place that decides it: each function returns a sampling with a `Shuffling`, which
 has the kind, the sizes and the reason. With order "auto", rows are shuffled over the whole dataset
@@ -35,7 +35,8 @@ import numpy.typing as npt
 from fastio.order.sampling import Permutation, Sampling
 from fastio.order.shuffling import Reason, Shuffling, ShufflingKind, Unit
 from fastio.packed import Dataset
-from fastio.runtime.memory import available_memory, local_ranks
+from fastio.packed.rows import Rows
+from fastio.runtime.memory import available_memory, local_ranks, total_memory
 from fastio.sources import Remote
 
 # Blocks of remote datasets
@@ -46,6 +47,10 @@ _WINDOW_BLOCKS = 32
 _WINDOW_SHARDS = 4  # of datasets without images
 _ROW_BLOCK_BYTES = 128 << 10  # size of a block if single rows are wanted
 _BUDGET_SHARE = 8  # the least number of windows that fit into the cache
+
+# Images in local files: data of more than so many times the memory is read directly. If it has
+# twice the size, the page cache has about 1 / 8 of the rows when the next epoch reads them.
+_BEYOND_CACHE = 2
 
 # Local tables
 _WORTH_BYTES = 32 << 20  # smaller tables are in the processor's caches anyway
@@ -239,3 +244,22 @@ def place_table(
 def is_beyond_memory(dataset: Dataset) -> bool:
     """Returns whether a local packed dataset is larger than the memory that is available now."""
     return dataset.manifest.nbytes > available_memory() // local_ranks()
+
+
+def reads_directly(dataset: Rows, sampling: Sampling) -> bool:
+    """Returns whether the images of a local dataset are read past the page cache (O_DIRECT).
+
+    That takes a fraction of the processor time, but every epoch reads the disk. So the data must be
+    much larger than the memory of the machine or of the container, and so must the part of it that
+    an epoch reads. A sampler, of which that is not known, and repeated rows use the page cache.
+
+    Args:
+        dataset: The dataset.
+        sampling: The requested sampling.
+    """
+    if not sampling.ours or sampling.repeat > 1:
+        return False
+    read = 1.0
+    if sampling.picked is not None:
+        read = len(sampling.picked) / max(1, len(dataset))
+    return dataset.shared_bytes * read > _BEYOND_CACHE * total_memory()

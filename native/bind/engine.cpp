@@ -490,10 +490,10 @@ void bind_engine(nb::module_& m) {
   nb::class_<SharedFiles>(m, "FileSet", "Local files by number; see read.h.")
       .def(
           "__init__",
-          [](SharedFiles* self, bool keep_open, std::size_t max_open) {
-            new (self) SharedFiles(std::make_shared<FileSet>(keep_open, max_open));
+          [](SharedFiles* self, bool keep_open, std::size_t max_open, bool direct) {
+            new (self) SharedFiles(std::make_shared<FileSet>(keep_open, max_open, direct));
           },
-          nb::arg("keep_open"), nb::arg("max_open") = 256)
+          nb::arg("keep_open"), nb::arg("max_open") = 256, nb::arg("direct") = false)
       .def(
           "add",
           [](SharedFiles& self, std::vector<FilePath> paths) {

@@ -6,7 +6,11 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <span>
 #include <utility>
+
+#include "direct_reads.h"
+#include "image_parts.h"
 
 namespace fastio {
 namespace {
@@ -15,6 +19,27 @@ namespace {
 constexpr int kReadAhead = 8;
 
 }  // namespace
+
+// A worker thread. While it fills a row, others that it has claimed may be read.
+class Engine::Thread {
+ public:
+  Thread(Shared& shared, std::size_t number, ImageCounters& counters)
+      : shared_(shared), number_(number), counters_(counters) {}
+  void work();
+
+ private:
+  bool claim();
+  bool begin_to_read(const Claim& claim);
+  Claim next_read(std::span<const std::uint8_t>& bytes);
+  void fill(const Claim& claim, bool read, std::span<const std::uint8_t> bytes);
+
+  Shared& shared_;
+  const std::size_t number_;
+  ImageCounters& counters_;
+  std::optional<Worker> worker_;
+  std::optional<DirectReads> reads_;
+  Claim claim_;  // the last one
+};
 
 CounterList::~CounterList() {
   for (Entry* entry = first_.load(); entry;) delete std::exchange(entry, entry->next);
@@ -65,7 +90,7 @@ Engine::~Engine() {
 void Engine::start(std::size_t threads) {
   while (crew_.size() < threads)
     crew_.start([shared = shared_, number = crew_.size(), &counters = shared_->counters.add()] {
-      work(*shared, number, counters);
+      Thread(*shared, number, counters).work();
     });
 }
 
@@ -107,33 +132,65 @@ void Engine::close(std::chrono::nanoseconds patience) {
   if (crew_.end(std::max(left, decltype(left)::zero())) > 0) hangs_.store(true);
 }
 
-// The one place where what a slot's code throws becomes its rows' status: a thread that threw would
-// end the process.
-void Engine::work(Shared& shared, std::size_t thread, ImageCounters& counters) {
-  std::optional<Worker> worker;
-  Claim claim;
+void Engine::Thread::work() {
   for (;;) {
-    if (!shared.queue.claim(thread, claim)) {
-      if (worker) worker->open.let_go();
-      if (!shared.queue.wait(thread)) return;
-      continue;
+    if (claim()) {
+      fill(claim_, false, {});
+    } else if (reads_ && reads_->held() > 0) {
+      std::span<const std::uint8_t> bytes;
+      const Claim claim = next_read(bytes);
+      fill(claim, true, bytes);
+    } else {
+      if (worker_) worker_->open.let_go();
+      if (!shared_.queue.wait(number_)) return;
     }
-    Slot& slot = *claim.slot;
-    try {
-      if (!worker) worker.emplace(counters, shared.indexes);
-      slot.fill(claim.begin, claim.end, *worker);
-    } catch (const std::bad_alloc& error) {
-      slot.broke(claim.begin, Code::memory, error.what());
-      worker.reset();  // it may have been left halfway through a row
-    } catch (const std::exception& error) {
-      slot.broke(claim.begin, Code::unforeseen, error.what());
-      worker.reset();
-    } catch (...) {
-      slot.broke(claim.begin, Code::unforeseen, "something that is no std::exception");
-      worker.reset();
-    }
-    slot.finish(claim.end - claim.begin);
   }
+}
+
+bool Engine::Thread::claim() {
+  const std::size_t held = reads_ ? reads_->held() : 0;
+  if (held > 0 && (held == reads_->depth() || !shared_.queue.spares(held, claim_))) return false;
+  return shared_.queue.claim(number_, claim_);
+}
+
+// Returns whether a claimed row is being read now, and to be filled later.
+bool Engine::Thread::begin_to_read(const Claim& claim) {
+  DirectRange range = claim.slot->direct(claim.begin, worker_->open);
+  if (!range.file) {
+    if (reads_) reads_->submit();  // they go on while this row is filled
+    return false;
+  }
+  if (!reads_)
+    reads_.emplace(std::max<std::size_t>(2, DirectReads::kInFlight / shared_.queue.threads()));
+  return reads_->begin(claim, std::move(range));
+}
+
+Claim Engine::Thread::next_read(std::span<const std::uint8_t>& bytes) {
+  const Stopwatch watch(counters_.read_ns);
+  return reads_->next(bytes);
+}
+
+// Fills rows, or begins to read them. read: whether that was done, and gave `bytes`. The one place
+// where what a slot's code throws becomes its rows' status: a thread that threw would end the
+// process.
+void Engine::Thread::fill(const Claim& claim, bool read, std::span<const std::uint8_t> bytes) {
+  Slot& slot = *claim.slot;
+  try {
+    if (!worker_) worker_.emplace(counters_, shared_.indexes);
+    if (!read && begin_to_read(claim)) return;
+    worker_->fetched = bytes;
+    if (!read || !slot.cancelled()) slot.fill(claim.begin, claim.end, *worker_);
+  } catch (const std::bad_alloc& error) {
+    slot.broke(claim.begin, Code::memory, error.what());
+    worker_.reset();  // it may have been left halfway through a row
+  } catch (const std::exception& error) {
+    slot.broke(claim.begin, Code::unforeseen, error.what());
+    worker_.reset();
+  } catch (...) {
+    slot.broke(claim.begin, Code::unforeseen, "something that is no std::exception");
+    worker_.reset();
+  }
+  slot.finish(claim.end - claim.begin);
 }
 
 }  // namespace fastio

@@ -85,8 +85,8 @@ class Engine {
     JpegIndexes indexes;
     SlotQueue queue;
   };
+  class Thread;
   void start(std::size_t threads);
-  static void work(Shared& shared, std::size_t thread, ImageCounters& counters);
 
   const pid_t pid_;
   std::shared_ptr<Shared> shared_;

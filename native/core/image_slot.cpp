@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "crc32c.h"
+#include "ring.h"
 
 namespace fastio {
 namespace {
@@ -38,9 +39,23 @@ std::int64_t longest_raw(const ImageReads& reads) {
   return longest;
 }
 
-std::size_t claim_size(const ImageReads& reads) {
+// Rows of at least this size on average are read directly, where the data is larger than memory. If
+// smaller rows are read in the order of the files, the page cache reads many of them at a time.
+constexpr std::int64_t kLeastDirect = 32 << 10;
+
+bool reads_directly(const ImageBytes& bytes, const ImageReads& reads) {
+  if (!bytes.files || !bytes.files->reads_directly() || !Ring::permitted()) return false;
+  const auto rows = static_cast<std::int64_t>(reads.length.size());
+  std::int64_t total = 0;
+  for (const std::int64_t length : reads.length)
+    total += std::clamp<std::int64_t>(length, 0, DirectRange::kMostBytes);
+  return total >= rows * kLeastDirect;
+}
+
+// Rows that are read directly are claimed one by one.
+std::size_t claim_size(const ImageBytes& bytes, const ImageReads& reads) {
   const std::int64_t longest = longest_raw(reads);
-  if (longest < 0) return 1;
+  if (longest < 0 || reads_directly(bytes, reads)) return 1;
   return static_cast<std::size_t>(std::clamp<std::int64_t>(kClaimBytes / longest, 1, kMostClaimed));
 }
 
@@ -116,13 +131,14 @@ ImageReads ImageReads::part(std::size_t begin, std::size_t count) const {
 
 ImageSlot::ImageSlot(ImageBytes bytes, std::vector<SlotView> views,
                      std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads)
-    : Slot(reads.file.size(), claim_size(reads)),
+    : Slot(reads.file.size(), claim_size(bytes, reads)),
       bytes_(std::move(bytes)),
       views_(std::move(views)),
       codebook_(std::move(codebook)),
       task_(std::move(task)),
       reads_(std::move(reads)),
       small_(bytes_.files && !reads_.crc32c.empty() && all_small(reads_)),
+      direct_(reads_directly(bytes_, reads_)),
       status_(reads_.file.size()),
       images_(views_.size()) {
   if (small_ || !reads_.index.files.empty()) Mapping::keep_guards();
@@ -172,25 +188,39 @@ void ImageSlot::fill(std::size_t begin, std::size_t end, Worker& worker) {
       bytes_.files->prefetch(reads_.file[row + 1], reads_.offset[row + 1], reads_.length[row + 1],
                              worker.open);
     status_[row] = decode(row, worker);
+    worker.fetched = {};
   }
   worker.bytes.shrink(kKeepScratch);
 }
 
-// All bytes of a row, checked. Block records have checksums within.
+bool ImageSlot::is_direct(std::size_t row) const {
+  const std::int64_t length = reads_.length[row];
+  return direct_ && length > 0 && length <= DirectRange::kMostBytes &&
+         static_cast<Codec>(reads_.codec[row]) != Codec::encoded;
+}
+
+DirectRange ImageSlot::direct(std::size_t row, OpenFiles& open) const {
+  if (!is_direct(row)) return {};
+  return bytes_.files->direct(reads_.file[row], reads_.offset[row], reads_.length[row], open);
+}
+
+// Reads the bytes of a row, all of them and checked. Block records have checksums within.
 Status ImageSlot::read(std::size_t row, Worker& worker) const {
-  if (small_ && look_up(row, worker)) return Status::okay();
-  Buffer& bytes = worker.bytes;
-  const auto start = std::chrono::steady_clock::now();
-  Status status = bytes_.files->read(reads_.file[row], reads_.offset[row], reads_.length[row],
-                                     bytes, worker.open);
-  worker.counters.read_ns.add(nanoseconds_since(start));
-  if (!status.ok()) return status;
-  worker.counters.bytes.add(bytes.size());
+  if (worker.fetched.empty()) {
+    if (small_ && look_up(row, worker)) return Status::okay();
+    const auto start = std::chrono::steady_clock::now();
+    Status status = bytes_.files->read(reads_.file[row], reads_.offset[row], reads_.length[row],
+                                       worker.bytes, worker.open);
+    worker.counters.read_ns.add(nanoseconds_since(start));
+    if (!status.ok()) return status;
+    worker.fetched = {worker.bytes.data(), worker.bytes.size()};
+  }
+  worker.counters.bytes.add(worker.fetched.size());
   const bool checked =
       !reads_.crc32c.empty() && static_cast<Codec>(reads_.codec[row]) != Codec::blocks;
-  if (checked && crc32c(bytes.data(), bytes.size()) != reads_.crc32c[row])
+  if (checked && crc32c(worker.fetched.data(), worker.fetched.size()) != reads_.crc32c[row])
     return Status::error(Code::corrupt, "the stored bytes are damaged: their CRC-32C is another");
-  return status;
+  return Status::okay();
 }
 
 // Copies the bytes of a row from a mapping of their file, which for a small row takes a third of
@@ -203,6 +233,7 @@ bool ImageSlot::look_up(std::size_t row, Worker& worker) const {
       crc32c(bytes.data(), bytes.size()) != reads_.crc32c[row])
     return false;
   worker.counters.bytes.add(bytes.size());
+  worker.fetched = {bytes.data(), bytes.size()};
   return true;
 }
 
@@ -268,7 +299,7 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
     const Status status = look_up(row, worker.bytes, request);
     if (!status.ok()) return status;
     request.planar = bytes_.planar;
-  } else if (codec == Codec::blocks && reads_.length[row] > kReadWhole) {
+  } else if (codec == Codec::blocks && reads_.length[row] > kReadWhole && worker.fetched.empty()) {
     request.files = bytes_.files.get();
     request.open = &worker.open;
     request.file = reads_.file[row];
@@ -277,8 +308,8 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   } else {
     const Status status = read(row, worker);
     if (!status.ok()) return status;
-    request.data = worker.bytes.data();
-    request.size = worker.bytes.size();
+    request.data = worker.fetched.data();
+    request.size = worker.fetched.size();
   }
   request.codec = codec;
   request.orientation = reads_.orientation[row];
@@ -298,13 +329,15 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
 
 std::vector<WantedRange> ImageSlot::wanted() const {
   if (!bytes_.files) return {};
-  std::vector<WantedRange> ranges(rows());
+  std::vector<WantedRange> ranges;
+  ranges.reserve(direct_ ? 0 : rows());
   for (std::size_t i = 0; i < rows(); ++i) {
+    if (is_direct(i)) continue;
     const auto codec = static_cast<Codec>(reads_.codec[i]);
     std::int64_t length = reads_.length[i];
     if (codec == Codec::blocks && length > kWantWhole) length = kReadWhole;
     const std::size_t last = codec == Codec::encoded ? WantedRange::kNeverClaimed : i;
-    ranges[i] = {reads_.file[i], reads_.offset[i], length, last};
+    ranges.push_back({reads_.file[i], reads_.offset[i], length, last});
   }
   std::sort(ranges.begin(), ranges.end(), before);
   std::size_t kept = 0;
@@ -331,7 +364,8 @@ bool ImageSlot::in_memory() const {
   OpenFiles open;
   const std::size_t step = std::max<std::size_t>(rows() / kLookedAt, small_ ? kLookedAt : 1);
   for (std::size_t i = 0; i < rows(); i += step)
-    if (!bytes_.files->in_memory(reads_.file[i], reads_.offset[i], open)) return false;
+    if (!is_direct(i) && !bytes_.files->in_memory(reads_.file[i], reads_.offset[i], open))
+      return false;
   return true;
 }
 

@@ -80,8 +80,10 @@ class ImageSlot : public Slot {
   Layout layout(std::size_t view) const { return views_[view].store.layout; }
   std::size_t views() const { return views_.size(); }
 
+  DirectRange direct(std::size_t row, OpenFiles& open) const override;
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
-  // Of a large block record it is the beginning, which tells what else is needed.
+  // What is read directly is left out. Of a large block record it is the beginning, which tells
+  // what else is needed.
   std::vector<WantedRange> wanted() const override;
   bool in_memory() const override;
   void ask_for(const WantedRange& range) const override;
@@ -94,6 +96,7 @@ class ImageSlot : public Slot {
   std::vector<Failure> noted() const override;
 
  private:
+  bool is_direct(std::size_t row) const;
   Status read(std::size_t row, Worker& worker) const;
   bool look_up(std::size_t row, Worker& worker) const;
   Status look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const;
@@ -109,7 +112,8 @@ class ImageSlot : public Slot {
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;
-  const bool small_;  // all are small raw images in files, with checksums
+  const bool small_;   // all are small raw images in files, with checksums
+  const bool direct_;  // most are read directly
 
   std::vector<Status> status_;
   std::mutex taking_;

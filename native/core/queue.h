@@ -41,6 +41,22 @@ class SlotQueue {
     ready_.notify_one();
   }
 
+  // Whether a thread that holds `rows` rows which it has not begun to fill may claim another one:
+  // not if other threads might find none then.
+  bool spares(std::size_t rows, const Claim& claim) {
+    std::size_t wanted = rows * limit_.load(std::memory_order_relaxed);
+    if (wanted == 0 || (claim.slot && claim.slot->unclaimed_rows() >= wanted)) return true;
+    const std::lock_guard lock(mutex_);
+    for (const auto& slot : slots_) {
+      const std::size_t left = slot->unclaimed_rows();
+      if (left >= wanted) return true;
+      wanted -= left;
+    }
+    return false;
+  }
+
+  std::size_t threads() const { return limit_.load(std::memory_order_relaxed); }
+
   // Claims rows for a thread, numbered from 0, of the slot of its last claim or of the oldest one.
   // Returns false if there are none at the moment: call wait() then.
   bool claim(std::size_t thread, Claim& claim) {

@@ -75,6 +75,8 @@ void Buffer::shrink(std::size_t keep) {
   size_ = capacity_ = 0;
 }
 
+DirectFile::~DirectFile() { ::close(fd); }
+
 // An open regular file, and its size when it was opened.
 class Descriptor {
  public:
@@ -97,11 +99,25 @@ class Descriptor {
     return mapping_.get();
   }
 
+  // The file, open for direct reads; null, and `allowed` becomes false, if that is not possible.
+  const std::shared_ptr<const DirectFile>& direct(
+      const std::shared_ptr<std::atomic<bool>>& allowed) const {
+    std::call_once(reopened_, [&] {
+      // The same file, though its path may name another one by now.
+      const std::string self = "/proc/self/fd/" + std::to_string(fd_);
+      const int fd = ::open(self.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+      if (fd >= 0) direct_ = std::make_shared<const DirectFile>(fd, allowed);
+      if (fd < 0) allowed->store(false, std::memory_order_relaxed);
+    });
+    return direct_;
+  }
+
  private:
   const int fd_;
   const std::int64_t size_;
-  mutable std::once_flag mapped_;
+  mutable std::once_flag mapped_, reopened_;
   mutable std::shared_ptr<const Mapping> mapping_;
+  mutable std::shared_ptr<const DirectFile> direct_;
 };
 
 namespace {
@@ -129,8 +145,11 @@ FileStamp stamp_of(const std::string& path) {
           nanoseconds(info.st_ctim)};
 }
 
-FileSet::FileSet(bool keep_open, std::size_t max_open)
-    : keep_open_(keep_open), pid_(::getpid()), max_open_(std::max<std::size_t>(1, max_open)) {}
+FileSet::FileSet(bool keep_open, std::size_t max_open, bool direct)
+    : keep_open_(keep_open),
+      pid_(::getpid()),
+      max_open_(std::max<std::size_t>(1, max_open)),
+      direct_(std::make_shared<std::atomic<bool>>(keep_open && direct)) {}
 
 std::int64_t FileSet::add(std::vector<std::string> paths) {
   const std::lock_guard lock(mutex_);
@@ -230,15 +249,22 @@ const Descriptor* FileSet::find(std::int64_t file, OpenFiles& open) {
   return (*known)[static_cast<std::size_t>(file)].get();
 }
 
+// Finds the descriptor of a file. `own` keeps it if the thread did not know the file to be open.
+Status FileSet::find_or_open(std::int64_t file, OpenFiles& open, Shared& own,
+                             const Descriptor*& found) {
+  found = find(file, open);
+  if (found) return Status::okay();
+  open.let_go();  // it may keep the last descriptor that there is
+  Status status = this->open(file, own);
+  found = own.get();
+  return status;
+}
+
 Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
                      OpenFiles& open) {
-  Shared own;  // of a file that the thread does not know to be open
-  const Descriptor* descriptor = find(file, open);
-  if (!descriptor) {
-    open.let_go();  // it may keep the last descriptor that there is
-    if (Status status = this->open(file, own); !status.ok()) return status;
-    descriptor = own.get();
-  }
+  Shared own;
+  const Descriptor* descriptor = nullptr;
+  if (Status status = find_or_open(file, open, own, descriptor); !status.ok()) return status;
   const int fd = descriptor->fd();
   std::int64_t size = descriptor->size();
   if (length == kWholeFile) {
@@ -290,6 +316,15 @@ void FileSet::prefetch(std::int64_t file, std::int64_t offset, std::int64_t leng
   if (!mapping) return;
   const std::uint8_t* const first = mapping->data() + offset;
   for (std::int64_t at = 0; at < length; at += kLine) __builtin_prefetch(first + at, 0, 2);
+}
+
+DirectRange FileSet::direct(std::int64_t file, std::int64_t offset, std::int64_t length,
+                            OpenFiles& open) {
+  Shared own;
+  const Descriptor* descriptor = nullptr;
+  if (!reads_directly() || !find_or_open(file, open, own, descriptor).ok()) return {};
+  if (offset < 0 || length < 1 || length > descriptor->size() - offset) return {};
+  return {descriptor->direct(direct_), offset, length};
 }
 
 bool FileSet::in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open) {

@@ -11,11 +11,33 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "status.h"
 
 namespace fastio {
+
+// A file that is open for direct reads (O_DIRECT), whose memory, offsets and lengths are multiples
+// of a block.
+struct DirectFile {
+  DirectFile(int descriptor, std::shared_ptr<std::atomic<bool>> of_set)
+      : fd(descriptor), allowed(std::move(of_set)) {}
+  ~DirectFile();
+  DirectFile(const DirectFile&) = delete;
+  DirectFile& operator=(const DirectFile&) = delete;
+
+  const int fd;
+  const std::shared_ptr<std::atomic<bool>> allowed;  // of its FileSet; see reads_directly()
+};
+
+// Bytes of a file to be read directly; no file: not to be.
+struct DirectRange {
+  static constexpr std::int64_t kMostBytes = 1 << 20;  // more is not read at once
+
+  std::shared_ptr<const DirectFile> file;
+  std::int64_t offset = 0, length = 0;
+};
 
 // A growing byte buffer of one thread: kept between images so that the steady state allocates
 // nothing, and always followed by kPad zero bytes, so that kernels may read a little too far.
@@ -68,7 +90,8 @@ class FileSet {
  public:
   static constexpr std::int64_t kWholeFile = -1;  // as a length
 
-  explicit FileSet(bool keep_open, std::size_t max_open = 256);
+  // direct: whether kept files are to be read past the page cache where that is possible.
+  explicit FileSet(bool keep_open, std::size_t max_open = 256, bool direct = false);
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
 
@@ -95,6 +118,13 @@ class FileSet {
   // Asks the processor for bytes that look_up() will copy soon.
   void prefetch(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
 
+  // Whether direct reads are wanted, and nothing has shown yet that the file system has none.
+  bool reads_directly() const { return direct_->load(std::memory_order_relaxed); }
+
+  // Returns a range of a kept file to be read directly. It has no file if that is not possible, or
+  // if the range does not lie in the file: use read() then.
+  DirectRange direct(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
+
   // Returns whether the byte at `offset` is in the page cache, without waiting. False for a file
   // that is not known to be open.
   bool in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open);
@@ -119,10 +149,12 @@ class FileSet {
   Status open(std::int64_t file, Shared& out);
   Shared keep(std::int64_t file, Shared opened);
   const Descriptor* find(std::int64_t file, OpenFiles& open);
+  Status find_or_open(std::int64_t file, OpenFiles& open, Shared& own, const Descriptor*& found);
 
   const bool keep_open_;
   const pid_t pid_;
   const std::size_t max_open_;
+  const std::shared_ptr<std::atomic<bool>> direct_;
   mutable std::mutex mutex_;
   std::vector<std::string> paths_;
   std::unordered_map<std::int64_t, Shared> open_;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Worker {
 
   ImageDecoder decoder;
   Buffer bytes;
+  // Of the row to be filled, if they were read already; followed by Buffer::kPad zeros.
+  std::span<const std::uint8_t> fetched;
   OpenFiles open;
   ImageCounters& counters;
   JpegIndexes& indexes;
@@ -66,6 +69,12 @@ class Slot {
     return true;
   }
   bool unclaimed() const { return next_.load(std::memory_order_relaxed) < rows_; }
+  std::size_t unclaimed_rows() const {
+    return rows_ - std::min(next_.load(std::memory_order_relaxed), rows_);
+  }
+  // Returns what of a file is to be read directly before a row is filled (see DirectReads). No
+  // file: fill() reads what it needs itself.
+  virtual DirectRange direct(std::size_t, OpenFiles&) const { return {}; }
   // May be called once for claimed rows; what goes wrong is the rows' status.
   virtual void fill(std::size_t begin, std::size_t end, Worker& worker) = 0;
   // Claimed rows were not filled, or not all of them, since fill() threw: `what` it said. Called in

@@ -1,24 +1,19 @@
 #include "core/readahead.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "cold_file.h"
 #include "core/image_slot.h"
 
 using namespace fastio;
 using namespace std::chrono_literals;
-namespace fs = std::filesystem;
+using test::ColdFile;
 
 namespace {
 
@@ -55,52 +50,6 @@ std::vector<WantedRange> wanted(const std::vector<Row>& rows) {
 bool same(const WantedRange& a, std::int32_t file, std::int64_t offset, std::int64_t length) {
   return a.file == file && a.offset == offset && a.length == length;
 }
-
-// A file on a disk, if the test can have one, with none of it in the page cache.
-class ColdFile {
- public:
-  explicit ColdFile(std::size_t bytes) : bytes_(bytes) {
-    path = (fs::current_path() / "fastio-cold-XXXXXX").string();
-    const int fd = ::mkstemp(path.data());
-    REQUIRE(fd >= 0);
-    const std::vector<char> data(bytes, 'x');
-    REQUIRE(::write(fd, data.data(), bytes) == static_cast<ssize_t>(bytes));
-    ::fsync(fd);
-    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(fd);
-  }
-  ~ColdFile() { fs::remove(path); }
-  ColdFile(const ColdFile&) = delete;
-  ColdFile& operator=(const ColdFile&) = delete;
-
-  // How many of the pages of [offset, offset + length) are in the page cache.
-  std::size_t cached(std::size_t offset, std::size_t length) const {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    void* map = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0);
-    ::close(fd);
-    std::vector<unsigned char> pages((bytes_ + 4095) / 4096);
-    REQUIRE(::mincore(map, bytes_, pages.data()) == 0);
-    ::munmap(map, bytes_);
-    std::size_t count = 0;
-    for (std::size_t page = offset / 4096; page <= (offset + length - 1) / 4096; ++page)
-      count += pages[page] & 1;
-    return count;
-  }
-
-  // Waits until the disk has brought so many pages; false if it does not.
-  bool comes(std::size_t offset, std::size_t length, std::size_t pages) const {
-    for (int i = 0; i < 20'000; ++i) {
-      if (cached(offset, length) >= pages) return true;
-      std::this_thread::sleep_for(1ms);
-    }
-    return false;
-  }
-
-  std::string path;
-
- private:
-  std::size_t bytes_;
-};
 
 }  // namespace
 

@@ -30,7 +30,7 @@ import torch
 from fastio import _native
 from fastio.diagnose.facts import GpuFacts, MachineFacts, SettingsFacts
 from fastio.runtime.cores import allowed_cores, available_cores, cpu_quota
-from fastio.runtime.memory import available_memory, local_ranks
+from fastio.runtime.memory import available_memory, local_ranks, total_memory
 
 _SHM = Path("/dev/shm")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -75,15 +75,6 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def total_memory() -> int:
-    """Returns the bytes of memory of this machine, or of the container's limit."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            total = min(total, int(Path(limit).read_text()))
-    return total
 
 
 def peak_memory() -> int:

@@ -85,6 +85,7 @@ class ImageSource:
         field: name of an image field.
         stager: fetches the blocks of a remote dataset; images then lie in local blocks.
         recoded: the recoded images of the field; None if there is no cache.
+        direct: whether files that stay open are read past the page cache, where the system can.
 
     Raises:
         ValueError: the dataset is remote, and there is no stager.
@@ -96,6 +97,7 @@ class ImageSource:
         field: str,
         stager: Stager | None = None,
         recoded: RecodedImages | None = None,
+        direct: bool = False,
     ) -> None:
         self.recoded = recoded
         self._dataset = dataset
@@ -104,7 +106,7 @@ class ImageSource:
         if self._remote is not None and stager is None:
             raise ValueError(f"{dataset.path} is remote, and has no stager")
         self._stager = stager if self._remote is not None else None
-        self._files = OpenFiles()
+        self._files = OpenFiles(direct)
 
     def reads(self, rows: Int64s, *, original: bool = False) -> FoundImages:
         """Returns where the images of rows, int64 (n,), lie.
@@ -192,10 +194,13 @@ class OpenFiles:
 
     Files whose numbers are the same in every batch stay open, up to a limit. Others are numbered
     for one batch.
+
+    Args:
+        direct: whether files that stay open are read past the page cache, where the system can.
     """
 
-    def __init__(self) -> None:
-        self._kept = _native.FileSet(keep_open=True, max_open=most_open())
+    def __init__(self, direct: bool = False) -> None:
+        self._kept = _native.FileSet(keep_open=True, max_open=most_open(), direct=direct)
         self._numbers = np.empty(0, np.int32)  # of `_kept`, by the dataset's; -1: not added yet
         self._lock = threading.Lock()
 

@@ -128,7 +128,7 @@ class ImageReader(Reader):
         if settings.cache is not None and settings.cache.pack != "never":
             blocks = None if stager is None else stager.blocks
             recoded = RecodedImages(dataset, name, settings.cache, settings.threads, blocks)
-        self._source = ImageSource(dataset, name, stager, recoded)
+        self._source = ImageSource(dataset, name, stager, recoded, settings.direct)
         self._channels = kind.channels
         self.fields = settings.views.get(name, (name,))
         self.parts = [ImagePart(part, kind, settings) for part in self.fields]

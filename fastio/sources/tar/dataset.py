@@ -153,6 +153,11 @@ class TarDataset(Rows):
         return sum(tar.nbytes for tar in self.index.tars)
 
     @property
+    def shared_bytes(self) -> int:
+        """See `Rows`."""
+        return self.nbytes
+
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that stand for keys, fields and where they lie in the tars."""
         return self._fingerprint

@@ -28,8 +28,9 @@ class Ring {
   // Queues a read, which begins with the next call of submit().
   void read(int fd, std::int64_t offset, void* to, unsigned bytes, std::uint64_t tag);
 
-  // Begins the reads that were queued, and waits until take() has at least one, if asked to. Returns
-  // false if the ring does not work any more; the kernel may still write to the memory of reads.
+  // Begins the reads that were queued, and waits until take() has at least one, if asked to.
+  // Returns false if the ring does not work any more; the kernel may still write to the memory of
+  // reads.
   bool submit(bool wait);
 
   // Returns the next read that is done: its tag and the number of bytes, or minus an error number.

@@ -20,7 +20,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- TransformError (TypeError)            a transform that fastio cannot apply
     |-- CacheError (OSError)                  a cache folder cannot be used
     |-- PackError (RuntimeError)              packing or exporting cannot start or continue
-    |   `-- PackConflict                      another process writes, or wrote, to the destination
+    |   `-- PackConflict                      another process packs to the destination
     |-- StateMismatch (ValueError)            a loader state belongs to other data
     |-- TrainError (RuntimeError)             training cannot start or continue
     |   `-- CheckpointError                   a checkpoint is damaged or of another run
@@ -147,7 +147,7 @@ class PackError(FastioError, RuntimeError):
 
 
 class PackConflict(PackError):
-    """Another process is writing to the destination of a pack, or has written to it meanwhile."""
+    """Another process packs to the same destination, or has appended to it since a pack began."""
 
 
 class StateMismatch(FastioError, ValueError):

@@ -108,7 +108,9 @@ def test_info_lists_versions_and_verify_checks_each(data: Path) -> None:
     about = [(each["version"], each["rows"], each["kept"]) for each in found["versions"]]
     assert about == [(1, 25, True), (2, 40, True)]
     assert found["versions"][0]["fingerprint"] == Dataset(data, version=1).fingerprint
-    assert "1            25 samples, 3 shards, with range" in run("info", str(data)).stdout
+    assert (
+        "1            25 samples, 3 shards, last packed from range" in run("info", str(data)).stdout
+    )
     assert json.loads(run("info", str(data), "--version", "1", "--json").stdout)["rows"] == 25
     for version in ("1", "2"):
         assert run("verify", str(data), "--version", version, "-q").exit_code == 0
@@ -150,7 +152,7 @@ def test_an_unfinished_append_is_to_be_resumed_or_discarded(data: Path) -> None:
     assert rows(data) == list(range(25))
     with pytest.raises(PackError, match=r"unfinished append.*--resume.*fastio gc --unfinished"):
         append(data, range(3))
-    with pytest.raises(PackError, match="resumed with append too"):
+    with pytest.raises(PackError, match="an append; resume it with append"):
         pack(range(60), data, shard_size=SIZE, resume=True)
     left = len(list(data.glob("shard-v2-*")))
     assert left == 3
@@ -160,7 +162,9 @@ def test_an_unfinished_append_is_to_be_resumed_or_discarded(data: Path) -> None:
     assert gc(data, unfinished=True).files == left
     assert append(data, range(25, 28)).rows == 3
     assert rows(data) == list(range(28))
-    with pytest.raises(PackError, match=r"no unfinished append.*newest version is 2, with range"):
+    with pytest.raises(
+        PackError, match=r"no unfinished append.*newest version, 2, was packed from range"
+    ):
         append(data, range(3), resume=True)
 
 
@@ -231,7 +235,9 @@ def test_two_appends_at_once(data: Path) -> None:
             check(*arguments)
 
         patch.setattr(destination, "_check_may_append", overtaken)
-        with pytest.raises(PackConflict, match=r"has changed .* meanwhile: append again"):
+        with pytest.raises(
+            PackConflict, match=r"has changed .* since this append began: append again"
+        ):
             append(data, late())
     assert rows(data) == [*range(26), 100]
     assert not (data / JOURNAL_NAME).exists()
@@ -276,9 +282,9 @@ def test_nothing_to_append_to_is_said(tmp_path: Path) -> None:
 
 def test_other_fields_are_named(data: Path) -> None:
     before = contents(data)
-    with pytest.raises(SchemaError, match=r"list cannot be appended to .*its fields are .*float64"):
+    with pytest.raises(SchemaError, match=r"list cannot be appended to .*: fields must .*float64"):
         append(data, [1.5])
-    with pytest.raises(SchemaError, match=r"structure are? .*dict|fields"):
+    with pytest.raises(SchemaError, match=r"structure must .*dict|fields"):
         append(data, [{"label": 1}])
     assert contents(data) == before
 
@@ -303,7 +309,7 @@ def test_classes_grow_and_keep_their_numbers(tmp_path: Path) -> None:
         assert [dataset[row][1] for row in range(10)] == [0, 0, 0, 1, 1, 1, 2, 2, 1, 1]
     assert Dataset(tmp_path / "out", version=1).classes == ("cat", "dog")
     pack([(np.zeros((4, 4, 3), np.uint8), 1)], tmp_path / "numbers")
-    with pytest.raises(SchemaError, match=r"names of classes \(ape, dog.*have none"):
+    with pytest.raises(SchemaError, match=r"classes have names \(ape, dog.*without names"):
         pack(two, tmp_path / "numbers", append=True)
 
 
@@ -340,7 +346,7 @@ def test_codec_and_codebook_are_those_of_the_dataset(tmp_path: Path) -> None:
     assert found.manifest.packing["codebook"] == "trained"
     assert np.array_equal(found[0][0], found[40][0])
     for other in ("default", "train"):
-        with pytest.raises(PackError, match="one codebook only"):
+        with pytest.raises(PackError, match="can have only one: leave out codebook"):
             pack(folder, tmp_path / "out", append=True, codebook=other)
 
 
@@ -352,7 +358,7 @@ def test_tokens_need_the_same_tokenizer(tmp_path: Path) -> None:
     def other(text: str) -> list[int]:
         return [1]
 
-    with pytest.raises(PackError, match=r"made by the tokenizer .*use the same"):
+    with pytest.raises(PackError, match=r"its tokenizer is .*use the same"):
         pack(
             ["x"],
             tmp_path / "out",
@@ -446,7 +452,7 @@ def test_gc_deletes_versions_and_what_none_names(data: Path) -> None:
     assert (data / "notes.txt").exists()
     done = run("gc", str(data), "--keep", "1")
     assert done.exit_code == 0
-    assert "1 file of 1 version deleted" in done.stdout
+    assert "deleted 1 version, 1 file" in done.stdout
     assert rows(data) == list(range(50))
 
 
@@ -602,7 +608,7 @@ def test_of_two_appends_to_a_store_one_wins(remote: Remote) -> None:
         before = remote.rows()
         with pytest.MonkeyPatch.context() as patch:
             first_shard_of(name)
-            with pytest.raises(PackConflict, match=r"has changed .* meanwhile"):
+            with pytest.raises(PackConflict, match=r"has changed .* since this append began"):
                 remote.append(range(25, 50))
         assert remote.rows() == [*before, 100]
         remote.gc(unfinished=True)
@@ -663,7 +669,7 @@ def test_a_writer_appends_to_a_store_and_takes_its_own_back(remote: Remote) -> N
 def test_stores_without_conditions_are_refused() -> None:
     url = "memory://growing/data"
     pack(range(25), url, shard_size=SIZE)
-    with pytest.raises(PackError, match="use s3, gs or az with obstore"):
+    with pytest.raises(PackError, match=r"conditional writes.*use s3, gs or az with obstore"):
         pack(range(3), url, append=True)
     with fastio.open(url) as dataset:
         assert len(dataset) == 25

@@ -1,4 +1,4 @@
-"""fastio gc: delete what no kept version of a dataset needs."""
+"""fastio gc: delete old versions of a dataset, and files that no version needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fastio.runtime.sizes import size_text
 def gc(given: Given) -> Output:
     """Delete old versions of a dataset, and files that no version needs."""
     found = collect(**given)
-    versions = f" of {counted(len(found.versions), 'version')}" if found.versions else ""
-    text = [f"{given['path']}: {counted(found.files, 'file')}{versions} deleted, "]
-    text[0] += size_text(found.bytes)
+    versions = f"{counted(len(found.versions), 'version')}, " if found.versions else ""
+    files = f"{counted(found.files, 'file')}, {size_text(found.bytes)}"
+    text = [f"{given['path']}: deleted {versions}{files}"]
     if found.unfinished:
         text.append(
-            "an unfinished append was left alone: finish it with `fastio pack ... --append "
-            "--resume`, or discard it with --unfinished"
+            "kept the files of an unfinished append: finish it with `fastio pack ... --append "
+            "--resume`, or discard it with `fastio gc ... --unfinished`"
         )
     return Output(vars(found), text)

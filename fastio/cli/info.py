@@ -85,7 +85,7 @@ def _packing_lines(packing: dict[str, Any], codebook: dict[str, Any] | None) -> 
 def _version_line(version: dict[str, Any]) -> str:
     size = f"{counted(version['rows'], 'sample')}, {counted(version['shards'], 'shard')}"
     kept = "" if version["kept"] else " (deleted by fastio gc)"
-    return f"  {version['version']:<12} {size}, with {version['source']}{kept}"
+    return f"  {version['version']:<12} {size}, last packed from {version['source']}{kept}"
 
 
 def _tokenizer(made: dict[str, Any]) -> str:

@@ -177,7 +177,8 @@ def _placed(
 ) -> tuple[Sampling, FeedSettings]:
     """Returns sampling and settings for a local dataset.
 
-    Images are read directly or through the page cache, a table is in memory or read ahead.
+    They say whether images are read directly, and whether a table is copied to memory or read
+    ahead.
     """
     packed = dataset.packed
     if packed is None or packed.schema.image_fields:

@@ -131,8 +131,8 @@ def from_state(
 
     Args:
         state: what `to_state` returned.
-        fingerprint, order: of the loader, as for `to_state`.
-        earlier: the numbers of earlier versions of the dataset, by fingerprint.
+        fingerprint, order: those of the loader, as for `to_state`.
+        earlier: the number of each earlier version of the dataset, by its fingerprint.
 
     Raises:
         StateMismatch: the state has another version, dataset or kind of order, or is no state.
@@ -144,9 +144,10 @@ def from_state(
         version = (earlier or {}).get(state["fingerprint"])
         if version is not None:
             raise StateMismatch(
-                f"the loader state belongs to version {version} of this dataset, to which samples "
-                f"were appended: to go on with it, open fastio.open(path, version={version}); to "
-                "use the new samples too, begin another epoch with a new loader"
+                f"the loader state belongs to version {version} of this dataset, and the loader "
+                "reads a newer version: to continue the epoch, make the loader of "
+                f"fastio.open(path, version={version}); to read the new samples too, start an "
+                "epoch without this state"
             )
         _same("fingerprint", state["fingerprint"], fingerprint, "belongs to another dataset")
         _same("order", state["order"], dict(order), "counts positions in another order")

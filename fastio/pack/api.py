@@ -66,7 +66,7 @@ class PackReport:
         skipped: (name, reason) of every bad sample that was left out, in the source's order.
         seconds: duration.
         tokens: token counts of packed text; None for other data.
-        was_complete: whether there was nothing to resume, because the dataset was complete.
+        was_complete: whether the dataset was complete already, so that there was nothing to resume.
     """
 
     rows: int
@@ -175,10 +175,10 @@ def pack(
             images are copied from the cache instead of being encoded again; the result is the same.
             Only with the codec 'blocks' and the default codebook.
         shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. A source whose
-            samples can be read by number is cut into units of equal numbers of samples, such that
-            the shards have this size on average; a unit of more than twice the size becomes
-            several shards. Of other sources (text, tables with strings, iterables), the row that
-            reaches the size is the last of its shard.
+            samples can be read by number is divided into units with equal numbers of samples, so
+            that shards have this size on average; a unit of more than twice the size becomes
+            several shards. For other sources (text, tables with strings, iterables), a shard ends
+            with the row that reaches the size.
         workers: Number of threads (default: all cores that this process may use).
         on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
             bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
@@ -189,9 +189,9 @@ def pack(
         overwrite: Replace the dataset, or the part of one, at the destination. It is deleted when
             packing starts. Other files in the folder are not touched.
         append: Add the samples to the dataset at the destination, as its next version. Readers
-            that have it open are not disturbed. Fields must be the same; classes and vocabularies
-            grow. Codec, maximum side and quality are those of the dataset by default
-            (docs/growing.md).
+            that have it open keep reading their version. Fields must be the same; new classes and
+            words are added. The defaults of codec, maximum side and quality are those of the
+            dataset (docs/growing.md).
         progress: Whether to show a progress bar on stderr.
         schema: Fields of the samples. None derives them from the first sample. Not for tables.
         columns: Tables: names of columns and groups to pack, in this order (default: all).
@@ -234,19 +234,20 @@ def pack(
             folder).
 
     Returns:
-        What was packed, without what was there before it was appended, and what was skipped.
+        What was packed and what was skipped. When samples are appended, only these are counted.
 
     Raises:
         SourceNotFound: `src` does not exist or has no images.
         DatasetExists: `dst` holds a dataset.
         PackError: There is nothing to pack, `dst` cannot be written, a pack cannot be resumed,
             there is nothing to append to, or an option does not fit the source or the dataset.
-        PackConflict: Another process packs to `dst`, or has appended to it meanwhile.
+        PackConflict: Another process is packing to `dst`, or has appended to it since this pack
+            began.
         StoreError: A URL is not valid, or its store cannot be listed.
         ImageError: An image is damaged, or has more than 8 bits per channel.
         SampleError: The source failed to give a sample.
-        SchemaError: A value cannot be stored, or does not fit its field; or the dataset that is
-            appended to has other fields.
+        SchemaError: A value cannot be stored or does not fit its field, or the fields of an
+            append differ from those of the dataset.
         ShardCorrupt: A table file or a tar is damaged.
     """
     start = time.monotonic()
@@ -314,7 +315,7 @@ def pack(
 
 
 def _complete(done: Manifest, start: float) -> PackReport:
-    """Returns the report of a pack that had been finished before, without earlier versions."""
+    """Returns the report of a pack or append that an earlier process had finished."""
     before = done.history[-1] if done.history else None
     rows, shards, nbytes = done.rows, done.shards, done.nbytes
     if before is not None:
@@ -362,7 +363,7 @@ def sample_options(
     """Returns the options of `fastio.pack` for samples; PackError if one is not valid.
 
     Args:
-        base: The dataset that is appended to, whose options are the defaults; None for a new one.
+        base: The dataset that is appended to, which gives the defaults; None for a new dataset.
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels: See there.
     """
     if base is not None:

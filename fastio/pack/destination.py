@@ -1,6 +1,7 @@
-"""A folder that a dataset is packed to; places in stores are in `remote`.
+"""A folder that a dataset is packed to. `remote` has destinations in object stores.
 
-This module knows which files may be there already, and which belong to a pack and can be deleted.
+This module checks which files may exist at the destination before a pack, and which files belong to
+a pack and can be deleted.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ def is_own_name(name: str) -> bool:
 
 
 def shard_name(unit: int, part: int, version: int = 1) -> str:
-    """Returns the file name of a shard, given its unit, its number in it, and its version."""
+    """Returns the file name of a shard, given its unit, its number in the unit, and its version."""
     of_version = f"v{version}-" if version > 1 else ""
     return f"shard-{of_version}{unit:06d}{f'-{part}' if part else ''}.arrow"
 
 
 def with_hash(name: str, xxh3: str) -> str:
-    """Returns the name of a shard that is appended.
+    """Returns the name of an appended shard, which contains the hash of its bytes.
 
-    Two processes that append at once may write the same version. With the hash of its bytes in its
-    name, neither replaces a shard of the other by a different one.
+    Two processes that append at the same time may write the same version. The hash ensures that
+    neither replaces a shard of the other with a different one.
     """
     return name.replace(".arrow", f"-{xxh3}.arrow")
 
@@ -77,14 +78,14 @@ def complete_dataset(
     storage_options: Mapping[str, Any] | None,
     identity: Mapping[str, Any],
 ) -> Manifest | None:
-    """Returns the manifest of a dataset that is complete; None if there is none, or a journal.
+    """Returns the manifest of a complete dataset; None if there is no dataset, or a journal.
 
     Args:
         dst, storage_options: The destination.
         identity: The options that the dataset's bytes depend on, see `packer.Encoder`.
 
     Raises:
-        DatasetExists: It was packed of another source, or with other options.
+        DatasetExists: It was packed from another source, or with other options.
     """
     try:
         with Dataset(dst, storage_options) as dataset:
@@ -97,11 +98,11 @@ def complete_dataset(
     found = {**packing, "schema": manifest.schema.to_json(), "shard_size": packing["shard_bytes"]}
     if "tokens" in found:  # which also counts empty documents there
         found["tokens"] = {key: found["tokens"].get(key) for key in identity.get("tokens", ())}
-    # Of the codebook, the manifest only says where it is from.
+    # Of the codebook, the manifest has the origin, and the identity the hash.
     different = differences(found, identity, found.keys() & identity.keys() - {"codebook"})
     if different:
         raise DatasetExists(
-            f"{manifest.folder} contains a complete dataset that was packed of another source or "
+            f"{manifest.folder} contains a complete dataset that was packed from another source or "
             f"with other options: {different}. Choose another destination, or replace it with "
             "overwrite (--overwrite)"
         )
@@ -111,7 +112,7 @@ def complete_dataset(
 def _has_journal(dataset: Dataset) -> bool:
     if dataset.remote_part is None:
         path = Path(dataset.path) / JOURNAL_NAME
-        return path.exists() and path.stat().st_size > 0  # an empty one is that of a killed gc
+        return path.exists() and path.stat().st_size > 0  # a killed gc leaves an empty one
     try:
         return dataset.store.stat(JOURNAL_NAME) is not None
     except SourceNotFound:
@@ -137,7 +138,7 @@ class Destination:
         overwrite: bool,
         base: Manifest | None = None,
     ) -> Journal:
-        """Prepares the destination, and returns the journal of what is finished. Called first.
+        """Prepares the destination, and returns the journal of the finished units. Called first.
 
         Raises:
             DatasetExists, PackError: As for `_check_may_pack` or `_check_may_append`, or the
@@ -164,10 +165,10 @@ class Destination:
         return self._journal
 
     def settle(self, base: Manifest) -> bool:
-        """Deletes the journal of an append that was killed after its manifest was written.
+        """Deletes the journal of an append that was killed after it had written its manifest.
 
         Returns:
-            Whether there was one: then `base` is the version that it made.
+            Whether there was such a journal. If so, `base` is the version that the append created.
         """
         try:
             if appended_to(self._read_journal()) not in {each.fingerprint for each in base.history}:
@@ -187,7 +188,7 @@ class Destination:
         return read_file(self.folder / JOURNAL_NAME)
 
     def _check_newest(self, base: Manifest) -> None:
-        """Raises PackConflict unless a dataset is as it was when it was opened."""
+        """Raises PackConflict if the dataset was replaced or appended to since it was opened."""
         if Manifest(self.folder).fingerprint != base.fingerprint:
             raise overtaken(self.name)
 
@@ -229,10 +230,10 @@ class Destination:
         """Takes a shard that was written to the folder, after `record` if it is a unit's last."""
 
     def prepare(self, names: set[str], base: Manifest | None) -> None:
-        """Prepares for the manifest, after all uploads: called right before it is written.
+        """Prepares for the manifest: called after all uploads, right before it is written.
 
-        The first manifest of a dataset lets no other shards than those named stay. When samples
-        are appended, the manifest of `base` gets its second name, and `gc` deletes what is left.
+        In a new dataset, deletes all shards except those named. When samples are appended, gives
+        the manifest of `base` a second name, and leaves other files to `gc`.
 
         Raises:
             PackConflict: Another process has appended to `base`.
@@ -251,17 +252,17 @@ class Destination:
                 file.write(read_file(newest))
 
     def finish(self) -> None:
-        """Takes the manifest that was written to the folder, which completes the dataset."""
+        """Publishes the manifest that was written to the folder, which completes the dataset."""
         self._journal.remove()
 
     def discard(self, names: set[str], base: Manifest | None) -> None:
-        """Deletes everything that was written: the shards that are named, or without `base` all."""
+        """Deletes the shards that are named; all files of the dataset if `base` is None."""
         kept = set() if base is None else set(own_files(self.folder)) - names
         remove_strays(self.folder, kept | {JOURNAL_NAME})
         self._journal.remove()
 
     def close(self, keep: bool) -> None:
-        """Closes it. If `keep`, something is finished and can be resumed. Idempotent."""
+        """Closes the destination, and deletes the journal unless `keep`. Idempotent."""
         if not keep:
             self._journal.remove()
         self._journal.close()
@@ -295,26 +296,25 @@ def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
 
 
 def _check_may_append(name: str, own: Mapping[str, int], resume: bool, base: Manifest) -> None:
-    """Raises PackError if there is an append to resume and it is not, or the other way round."""
-    begun = own.get(JOURNAL_NAME, 0) > 0  # an empty journal is that of a killed gc
+    """Raises PackError unless an append is unfinished exactly if one is to be resumed."""
+    begun = own.get(JOURNAL_NAME, 0) > 0  # a killed gc leaves an empty journal
     if begun and not resume:
         raise PackError(
-            f"{name} contains an unfinished append (or pack): if no process is at it, finish it "
-            "with resume (--resume), or discard it with `fastio gc --unfinished`"
+            f"{name} contains an unfinished append or pack: wait until its process ends; if it was "
+            "interrupted, repeat its command with resume (--resume), or discard it with `fastio gc "
+            "--unfinished`"
         )
     if not begun and resume:
         last = base.as_version()
         raise PackError(
-            f"{name} contains no unfinished append to resume: its newest version is {last.version},"
-            f" with {last.source}; leave out resume (--resume) to append"
+            f"{name} contains no unfinished append to resume: its newest version, {last.version}, "
+            f"was packed from {last.source}; leave out resume (--resume) to append"
         )
 
 
 def overtaken(name: str) -> PackConflict:
     """Returns the error of an append to a dataset that has changed since it was opened."""
-    return PackConflict(
-        f"another process has changed {name} meanwhile: append again, to what it is now"
-    )
+    return PackConflict(f"another process has changed {name} since this append began: append again")
 
 
 def own_files(folder: Path) -> list[str]:
@@ -323,7 +323,7 @@ def own_files(folder: Path) -> list[str]:
 
 
 def remove_strays(folder: Path, kept: set[str]) -> None:
-    """Deletes our own files except those named: what a killed pack has left unfinished."""
+    """Deletes the files that a killed pack has left in a folder: all of a pack except `kept`."""
     for name in own_files(folder):
         if name not in kept:
             (folder / name).unlink()

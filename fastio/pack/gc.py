@@ -1,4 +1,4 @@
-"""fastio.gc: deletes what no kept version of a dataset needs."""
+"""fastio.gc: deletes old versions of a dataset, and files that no version needs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ class GcReport:
 
     Attributes:
         versions: numbers of the versions that were deleted.
-        files, bytes: number and size of the deleted files.
-        unfinished: whether an unfinished append was found and left alone, with files that may
-            belong to it.
+        files, bytes: number and total size in bytes of the deleted files.
+        unfinished: whether there is an unfinished append, whose files were kept.
     """
 
     versions: list[int]
@@ -39,20 +38,21 @@ def gc(
 ) -> GcReport:
     """Deletes files of a packed dataset that no kept version needs.
 
-    These are old versions, and what a pack, an append or an overwrite that was killed left behind.
-    Loaders that have a deleted version open go on: later versions have its shards too.
+    These are the manifests of old versions, and files that a killed pack, append or overwrite has
+    left. Loaders that have a deleted version open can continue, because later versions contain its
+    shards.
 
     Args:
         path: The folder of a packed dataset, or its URL.
         keep: Number of versions to keep, the newest ones (default: all).
-        unfinished: Whether to discard an append that was interrupted, which cannot be resumed
-            then. Without it, the append and all files that it may have written stay. At a URL,
-            make sure that no process is at it: it would fail.
+        unfinished: Whether to discard an append that was interrupted. It cannot be resumed after
+            that. By default, the append and all files that it may have written are kept. At a
+            URL, first make sure that no process is appending: its append would fail.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
 
     Raises:
         DatasetNotFound: There is no dataset.
-        ManifestInvalid: A manifest is damaged: then nothing is deleted.
+        ManifestInvalid: A manifest is damaged. Nothing is deleted.
         PackConflict: Another process is packing to the folder.
         PackError: A file cannot be deleted.
         StoreError: The store of a URL does not answer.
@@ -72,7 +72,7 @@ def gc(
         with destination.no_packing(unfinished) as found:
             left = found and not unfinished
             files = destination.files()
-            newest = manifest()  # after the files were listed: all that it names are there
+            newest = manifest()  # opened after the listing, which has all its shards
             kept, dropped = [newest], []
             for older in newest.history:
                 if version_name(older.version) not in files:

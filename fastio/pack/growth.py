@@ -1,7 +1,8 @@
-"""Appending to a dataset: what samples must have in common with those that are there.
+"""Fits a source of samples to the dataset to which they are appended.
 
-Fields must be the same. Classes and vocabularies grow: new names follow those that are there, and
-the numbers of the source are replaced by those of the dataset, before anything is encoded.
+Fields must be the same. Classes and vocabularies can grow: new names follow the existing ones.
+Before samples are encoded, the numbers that the source gives to names are replaced by those of the
+dataset.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from fastio.schema import Schema
 from fastio.sources.table.columns import Converted
 from fastio.sources.table.reading import Place
 
-Numbers = Mapping[str, NDArray[np.int64]]  # by field, the dataset's number for each of the source's
+# For each field, an array that maps the source's numbers to those of the dataset.
+Numbers = Mapping[str, NDArray[np.int64]]
 
 
 def open_base(dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Manifest:
@@ -51,18 +53,20 @@ def options_of(base: Manifest, options: SampleOptions, codebook_given: bool) -> 
     own = CodebookChoice(str(base.packing.get("codebook")), base.codebook)
     if codebook_given and choice.data != base.codebook:
         raise PackError(
-            f"{base.folder} has the codebook {codebook_hash(base.codebook)}, and a dataset has one "
-            f"codebook only: leave out codebook (--codebook), which is {choice.identity}"
+            f"codebook is {choice.identity}, but {base.folder} has the codebook "
+            f"{codebook_hash(base.codebook)}, and a dataset can have only one: leave out codebook "
+            "(--codebook) to use that of the dataset"
         )
     return replace(options, codebook=own)
 
 
 def fitted(base: Manifest, source: Source | RowSource) -> Source | RowSource:
-    """Returns a source with the dataset's numbers of classes and words.
+    """Returns a source whose classes and words have the numbers of the dataset.
 
     Raises:
-        SchemaError: Its samples have other fields, or names for numbers that have none there.
-        PackError: It was made by another tokenizer, or has other columns.
+        SchemaError: Its samples have other fields, or it has named classes and the dataset's
+            classes have no names.
+        PackError: It uses another tokenizer, or has other columns.
     """
     schema, numbers = _grown(base, source.schema, source.name)
     if isinstance(source, Source):
@@ -70,56 +74,59 @@ def fitted(base: Manifest, source: Source | RowSource) -> Source | RowSource:
     made, makes = (each.get("tokens") or {} for each in (base.packing, source.identity))
     if made.get("tokenizer") != makes.get("tokenizer"):
         raise PackError(
-            f"{base.folder} was made by the tokenizer {made.get('tokenizer')}, and {source.name} "
-            f"would be by {makes.get('tokenizer')}: use the same"
+            f"{source.name} cannot be appended to {base.folder}: its tokenizer is "
+            f"{makes.get('tokenizer')}, but that of the dataset is {made.get('tokenizer')}; use "
+            "the same tokenizer (--tokenizer)"
         )
     columns = [(about["field"], about["column"]) for about in base.statistics]
     if columns != list(source.columns):
         raise PackError(
-            f"{base.folder} has statistics of the columns {columns}, and {source.name} has "
-            f"{list(source.columns)}: choose the same columns"
+            f"{source.name} cannot be appended to {base.folder}: its fields and columns are "
+            f"{list(source.columns)}, but those of the dataset are {columns}; use the same "
+            "columns and groups"
         )
     sums = [_moments(about) for about in base.statistics]
     return replace(_fitted_rows(source, schema, numbers), sums=sums)
 
 
 def same_numbers(base: Manifest, schema: Schema) -> Schema:
-    """Returns the schema of a dataset and of samples that have the dataset's numbers.
+    """Returns the schema of a dataset together with samples whose numbers are those of the dataset.
 
     Raises:
         SchemaError: The schema has other fields, or its names have other numbers.
     """
-    grown, numbers = _grown(base, schema, "a schema")
+    grown, numbers = _grown(base, schema, "a sample of this schema")
     if numbers:
         raise SchemaError(
-            f"the classes or vocabularies of the schema have other numbers in {base.folder}: let "
-            "new names follow those of the dataset, or leave the classes out"
+            f"classes or vocabularies of the schema have other numbers than in {base.folder}: list "
+            "the names of the dataset first and new names after them, or leave the classes out"
         )
     return grown
 
 
 def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
-    """Returns the schema of both together, and the numbers of the names in it."""
+    """Returns the schema of the dataset with the new names, and the numbers that change."""
     own = base.schema
     compared: tuple[tuple[str, Any, Any], ...] = (
         ("fields", list(own.fields.items()), list(schema.fields.items())),
         ("structure", own.structure, schema.structure),
-        ("records", own.records, schema.records),
+        ("Schema.records", own.records, schema.records),
         ("fields with vocabularies", sorted(own.vocabularies), sorted(schema.vocabularies)),
     )
     for what, there, given in compared:
         if there != given:
             raise SchemaError(
-                f"{name} cannot be appended to {base.folder}: its {what} are {_only(given, there)},"
-                f" those of the dataset {_only(there, given)}"
+                f"{name} cannot be appended to {base.folder}: {what} must be the same, but it has "
+                f"{_only(given, there)} and the dataset has {_only(there, given)}"
             )
     numbers: dict[str, NDArray[np.int64]] = {}
     classes = own.classes
     if schema.classes is not None:
         if classes is None:
             raise SchemaError(
-                f"{name} cannot be appended to {base.folder}: it has names of classes "
-                f"({', '.join(schema.classes[:3])}, ...), and the classes of the dataset have none"
+                f"{name} cannot be appended to {base.folder}: its classes have names "
+                f"({', '.join(schema.classes[:3])}, ...), but those of the dataset are numbers "
+                "without names; append samples with numbers of classes"
             )
         label = next((field for field in ("label", "class") if field in own.fields), "")
         classes, numbers[label] = _union(classes, schema.classes)
@@ -133,14 +140,14 @@ def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
 
 
 def _only(these: Any, those: Any) -> Any:
-    """Returns what is not in both of two lists, in words; all of other values."""
+    """Returns the elements of a list that another one lacks; other values unchanged."""
     if not isinstance(these, list):
         return these
     return [each for each in these if each not in those] or these
 
 
 def _union(there: Sequence[str], more: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Returns the names of both, and the numbers of the second's in them, int64 (n,)."""
+    """Returns all names, those of `there` first, and the number of each of `more`, int64 (n,)."""
     every = dict.fromkeys((*there, *more))
     number_of = {name: number for number, name in enumerate(every)}
     return tuple(every), np.array([number_of[name] for name in more], np.int64)
@@ -186,7 +193,7 @@ def _fitted_rows(source: RowSource, schema: Schema, numbers: Numbers) -> RowSour
 
 
 def _moments(about: Mapping[str, Any]) -> Moments:
-    """Returns a column's statistics from the form of manifests, in which null is not finite."""
+    """Returns a column's statistics, given those of a manifest, where null is a NaN or infinity."""
     counts = about["count"], about["nulls"], about["nan"]
     if "min" not in about or not about["count"]:
         return Moments(*counts)

@@ -157,9 +157,9 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
 
 
 def encode_pillow(image: PillowImage.Image, field: Image, options: ImageOptions) -> ImageCell:
-    """Returns a Pillow image as it is stored, without turning it upright.
+    """Returns a Pillow image as it is stored, without applying an EXIF orientation.
 
-    An image that was opened and not decoded yet is stored as its file would be. Others, and all
+    An image that was opened but not decoded yet is stored like its file. Other images, and all
     images with the codec "raw", are stored as pixels.
 
     Raises:
@@ -182,10 +182,10 @@ def encode_pillow(image: PillowImage.Image, field: Image, options: ImageOptions)
 
 
 def file_of(image: PillowImage.Image, max_pixels: int) -> bytes | None:
-    """Returns the file that an image was opened from; None if its pixels may not be the file's.
+    """Returns the file that an image was opened from; None if its pixels may differ from the file.
 
-    They may not be if it was decoded or changed, if `draft` chose its size or mode, and if it is
-    not the first of several images in its file.
+    They may differ if the image was decoded or changed, if `draft` has set its size or mode, or if
+    it is not the first of several images in its file.
     """
     if not isinstance(image, ImageFile.ImageFile) or not image.tile or image.fp is None:
         return None

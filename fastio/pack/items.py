@@ -18,8 +18,8 @@ from fastio.schema import Schema
 from fastio.sources.named_files import NamedFiles
 
 _ROWS_AT_ONCE = 256
-# What to do where a pack cannot be resumed. An append must not be told to overwrite the dataset.
-AGAIN = "start again with overwrite (of an append: discard it with `fastio gc --unfinished`)"
+# What to do if a pack cannot be resumed. To overwrite would delete a dataset that is appended to.
+AGAIN = "start again with overwrite, or discard an append with `fastio gc --unfinished`"
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ def source_of_rows(
 
 
 def ended(name: str, total: int, start: int) -> PackError:
-    """Returns the error of a source that has fewer samples than are packed already."""
+    """Returns the error of a source with fewer samples than are packed already."""
     return PackError(
-        f"cannot resume: {name} has {total} samples, but {start} of it are packed already; {AGAIN}"
+        f"cannot resume: {name} has {total} samples, but {start} were packed already; {AGAIN}"
     )
 
 

@@ -1,10 +1,10 @@
 """The journal of a pack records what is finished, so that an interrupted pack can be resumed.
 
 `pack.journal` lies in the destination while packing goes on. It is a file of JSON lines: first
-the options that the dataset's bytes depend on, then the plan (what was found out from the whole
-source), then one line for each finished unit. A line is written after the unit's shards are on the
-disk, so a kill at any point loses no more than the units that were under way. The manifest replaces
-it at the end.
+the options that the dataset's bytes depend on, then the plan, which was derived from the whole
+source, then one line for each finished unit. A line is written after the unit's shards are on the
+disk, so that a kill at any point loses only unfinished units. The journal is deleted after the
+manifest was written.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from fastio.pack.items import AGAIN
 from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.runtime.files import flush_folder
 
-APPEND_TO = "append_to"  # the option that has the fingerprint of the dataset that grows
-RESUME = ", then go on with resume (--resume)"
+APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to
+RESUME = ", then continue with resume (--resume)"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is found out from the whole source before its first unit is packed.
+    """How a source is packed, derived from the whole source before its first unit is packed.
 
-    A unit is a range of consecutive samples of the source, and its shards depend on these samples,
-    the options and the plan only: no shard has samples of two units.
+    A unit is a range of consecutive samples of the source. Its shards depend on these samples, the
+    options and the plan only, and no shard has samples of two units.
 
     Attributes:
         codebook: The trained codebook, or None.
-        unit_rows: The number of samples of each unit but the last. None if the source can only be
-            read from its beginning to its end: then each shard is a unit.
+        unit_rows: The number of samples of each unit except the last one. None if the source can
+            only be read from beginning to end; then each shard is a unit.
     """
 
     codebook: bytes | None = None
@@ -49,12 +49,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class UnitEnd:
-    """How far a source is packed, at the end of a unit.
+    """The state of a pack at the end of a unit.
 
     Attributes:
-        position: The number of the source's samples in this unit and all before.
+        position: The number of the source's samples in this unit and all units before it.
         source: A hash that identifies the samples of the unit.
-        last: Whether the source ended with the unit, before it was full.
+        last: Whether the source ended with the unit before the unit was full.
         skipped: (name, reason) of the samples of the unit that were left out.
         statistics: JSON values for the columns of a table in the unit; None for other sources.
     """
@@ -83,10 +83,10 @@ class Journal:
     Args:
         folder: The destination.
         options: JSON values that the dataset's bytes depend on.
-        resume: Whether to continue with the journal that is there, if there is one.
+        resume: Whether to continue the existing journal, if there is one.
 
     Attributes:
-        finished: The finished units that it had when it was opened.
+        finished: The finished units that it listed when it was opened.
         plan: The plan that it holds, or None.
 
     Raises:
@@ -117,7 +117,7 @@ class Journal:
         self._append(asdict(unit))
 
     def keep_plan(self, plan: Plan) -> None:
-        """Records the plan, before any unit: a resumed pack must use the same."""
+        """Records the plan before any unit, because a resumed pack must use the same plan."""
         book = None if plan.codebook is None else base64.b64encode(plan.codebook).decode()
         with writing_to(self.path, RESUME):
             self._append({"plan": {**asdict(plan), "codebook": book}})
@@ -220,7 +220,9 @@ def _lock(file: IO[bytes], folder: Path) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise PackConflict(f"another process is packing to {folder}") from error
+            raise PackConflict(
+                f"another process is packing to {folder}: wait until it ends, then try again"
+            ) from error
     if not os.fstat(file.fileno()).st_nlink:
         raise PackConflict(f"another process has just finished packing to {folder}: try again")
 
@@ -228,8 +230,8 @@ def _lock(file: IO[bytes], folder: Path) -> None:
 def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if APPEND_TO in found and APPEND_TO not in wanted:
         raise PackError(
-            "cannot resume: an append to this dataset is unfinished, and is resumed with append "
-            "too (--append --resume)"
+            "cannot resume this pack: the unfinished one at the destination is an append; resume "
+            "it with append and resume (--append --resume)"
         )
     different = differences(found, wanted, {*found, *wanted})
     if different:
@@ -240,7 +242,7 @@ def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str]) -> str:
-    """Returns in words which of some options differ, given what they were and are; "" if none."""
+    """Returns a text on which of the options `keys` differ; an empty one if none does."""
     found, wanted = (json.loads(json.dumps(each)) for each in (found, wanted))  # tuples as lists
     return "; ".join(
         f"{key} was {_short(found.get(key))}, now {_short(wanted.get(key))}"
@@ -262,11 +264,11 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def writing_to(path: Path | str, when_full: str = "") -> Iterator[None]:
-    """Raises errors of the file system as PackError with the name of what could not be written.
+    """Raises errors of the file system as PackError with the path that could not be written.
 
     Args:
-        path: What is written, for errors that do not say.
-        when_full: What to do after making room on a full disk.
+        path: The path to name if the error has none.
+        when_full: The end of the advice on a full disk, after "make room".
     """
     try:
         yield

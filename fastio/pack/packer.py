@@ -2,7 +2,7 @@
 
     source -> parts -> encoder (threads) -> encoder (one thread: shards) -> destination
 
-A source is cut into units (`journal.Plan`), and each into shards; usually a unit is one shard.
+A source is divided into units (`journal.Plan`), and each unit into shards, usually only one.
 
 Every kind of data takes this way. What differs is the source, which gives the parts, and the
 encoder: `samples` encodes rows one by one, `tables` thousands of rows at once.
@@ -39,9 +39,9 @@ class Filled:
     """A full shard, or the last one of a unit.
 
     Attributes:
-        arrays: The columns, in the order of `Schema.arrow_schema`; none if the unit has ended
-            without more rows.
-        end: The end of the unit, or None if more of its rows follow.
+        arrays: The columns, in the order of `Schema.arrow_schema`; empty if the unit ends here
+            and all of its remaining samples were left out.
+        end: The end of the unit, or None if more rows of the unit follow.
         counts: The rows of each image field by codec, as FIELD.CODEC.
         indexed: The image fields that have a column of indexes.
     """
@@ -70,7 +70,7 @@ class Encoder(Protocol[P, E]):
         schema: The fields of the samples.
         unit: What the source consists of, in words: "samples", "rows" or "documents".
         total: The number of samples, or None if it is not known beforehand.
-        position: The number of the source's samples that were filled in or left out.
+        position: The number of samples of the source that are in shards or were left out.
         skipped: (name, reason) of the samples that were left out.
         workers: The number of threads; 0 encodes in the caller's thread.
         depth: The largest number of parts under way.
@@ -89,14 +89,14 @@ class Encoder(Protocol[P, E]):
         ...
 
     def plan(self, progress: bool) -> Plan:
-        """Finds out from the source how it is packed. Called once in the life of a dataset."""
+        """Derives from the source how it is packed. Not called again when a pack is resumed."""
         ...
 
     def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[P]:
         """Returns the parts of the source after the finished units.
 
         Raises:
-            PackError: The source is not the one of which these units were packed.
+            PackError: The source is not the one from which these units were packed.
         """
         ...
 
@@ -155,7 +155,7 @@ class Packer(Generic[P, E]):
     ) -> None:
         self.entries: list[ShardEntry] = []
         self.resumed = 0
-        self._units = 0  # that are finished
+        self._units = 0  # number of finished units
         self._unit: list[ShardEntry] = []  # the shards of the unit that is being packed
         self._encoder = encoder
         self._destination = destination
@@ -242,7 +242,7 @@ class Packer(Generic[P, E]):
             destination.finish()
 
     def write(self, filled: Filled) -> None:
-        """Writes a shard, and records a unit that ends with it."""
+        """Writes a shard, and records its unit in the journal if the unit ends with it."""
         entry = self._write_shard(filled) if filled.arrays else None
         with writing_to(self._destination.name, RESUME):
             if filled.end is not None:

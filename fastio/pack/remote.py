@@ -1,9 +1,9 @@
-"""Where a dataset is packed to: a folder or, with a local staging folder, a place in a store.
+"""A destination in an object store, which a dataset is packed to through a local staging folder.
 
-A store gets the same files as a folder: `pack.journal` first, which names each shard before it is
-sent, then the shards, several at once, and the manifest last. So an interrupted pack is no dataset,
-and any machine can go on with it: it believes the journal as far as the shards that it names are
-there with their sizes. A shard is deleted here when the store says that it has it.
+The store gets the same files as a folder: first `pack.journal`, which names each shard before it
+is uploaded, then the shards, several at a time, and last the manifest. So an interrupted pack is
+not a dataset, and any machine can resume it: it uses the journal up to the first unit whose shards
+are missing or have another size. A local shard is deleted after it was uploaded.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class RemoteDestination(Destination):
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
         self._journaled = 0  # bytes of the journal that the store has
-        # Of an append: what is in the store, as this pack has left or found it. It is replaced on
-        # the condition that it is the same still, so that of two appends one fails.
+        # For an append: the versions of the objects that this process has read or written. They are
+        # replaced only if they have not changed since, so that one of two appends fails.
         self._base: Manifest | None = None
         self._journal_stamp: Stamp | None = None
         self._manifest_stamp: Stamp | None = None
@@ -103,7 +103,7 @@ class RemoteDestination(Destination):
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
-        """Makes the local folder, and opens the journal in it with what is in the store."""
+        """Makes the local folder, and opens a copy of the store's journal in it."""
         self.folder = folder = self._make_folder()
         try:
             if JOURNAL_NAME in own_files(folder):
@@ -122,7 +122,7 @@ class RemoteDestination(Destination):
 
     @contextmanager
     def no_packing(self, discard: bool) -> Iterator[bool]:
-        """See `Destination`. A store has no locks: a running append finds its journal gone."""
+        """See `Destination`. A store has no locks: a running append fails without its journal."""
         unfinished = JOURNAL_NAME in self.files()
         if unfinished and discard:
             self._store.delete(JOURNAL_NAME)
@@ -132,7 +132,7 @@ class RemoteDestination(Destination):
         return bytes(self._store.read(JOURNAL_NAME))
 
     def _check_newest(self, base: Manifest) -> None:
-        """See `Destination`. Keeps the manifest that is there, which gets another name later."""
+        """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""
         self._base = base
         self._manifest_stamp = found = self._store.stat(MANIFEST_NAME)
         older = self.folder / version_name(base.version)
@@ -141,7 +141,7 @@ class RemoteDestination(Destination):
             raise overtaken(self.name)
 
     def check(self, entry: ShardEntry) -> None:
-        """See `Destination`; opening looked for all shards."""
+        """See `Destination`. Does nothing: all shards were checked when it was opened."""
 
     def send(self, entry: ShardEntry) -> None:
         """See `Destination`; waits while many shards wait to be uploaded."""
@@ -162,8 +162,8 @@ class RemoteDestination(Destination):
                 self.delete(there - names - {JOURNAL_NAME, MANIFEST_NAME})
             elif not there.issuperset({*names, JOURNAL_NAME}):
                 raise PackConflict(
-                    f"shards or the journal of this append to {self.name} were deleted meanwhile, "
-                    "perhaps by fastio gc: append again"
+                    "another process has deleted shards or the journal of this append to "
+                    f"{self.name}, perhaps with `fastio gc --unfinished`: append again"
                 )
 
     def finish(self) -> None:
@@ -179,8 +179,8 @@ class RemoteDestination(Destination):
             super().finish()
 
     def _commit(self, base: Manifest, path: Path) -> None:
-        """Puts the manifest in the place of that of `base`, if nobody has come before."""
-        self._put_journal()  # it is this append's still, and was not discarded
+        """Replaces the manifest of `base`; SourceChanged if another process has done so."""
+        self._put_journal()  # fails if gc has deleted it, or another process has replaced it
         older = version_name(base.version)
         self._send(older, (self.folder / older).stat().st_size)
         self._store.replace(MANIFEST_NAME, path.read_bytes(), self._manifest_stamp)
@@ -253,7 +253,7 @@ class RemoteDestination(Destination):
 
     @contextmanager
     def _advice(self) -> Iterator[None]:
-        """Adds to errors of the store what to do about what is uploaded already."""
+        """Raises errors of the store as PackError, with advice on the uploaded files."""
         try:
             yield
         except SourceChanged as error:
@@ -268,7 +268,7 @@ class RemoteDestination(Destination):
     def _make_folder(self) -> Path:
         if self._staging is None:
             return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
-        # One for each destination: two packs never meet, and nothing of others is in it.
+        # Each destination has its own folder, so that packs to different ones do not mix files.
         folder = Path(self._staging) / f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -298,6 +298,6 @@ def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
             if any(sizes.get(entry["name"]) != entry["bytes"] for entry in entries):
                 break
         except (AttributeError, KeyError, TypeError, ValueError):
-            return journal  # whoever reads it says what is wrong with it
+            return journal  # reading it raises an error that says what is damaged
         kept.append(line)
     return b"".join(kept)

@@ -28,10 +28,10 @@ from fastio.runtime.ahead import in_order
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, is_fixed_width, row_bytes
 
 _DEPTH_PER_WORKER = 64
-# Samples that are encoded to find out how many make a unit: a share of all, but not less or more.
+# How many samples are encoded to estimate the size of one: a share of all, within limits.
 _TRIED_SHARE, _TRIED_LEAST, _TRIED_MOST = 1 / 128, 8, 64
-# Units of equal numbers of rows are about as large as a shard should be, and become several shards
-# only where one is so many times larger.
+# A unit of a fixed number of rows has about the size of a shard. It becomes several shards only if
+# it is larger by more than this factor.
 _LARGEST_UNIT = 2
 
 
@@ -42,8 +42,8 @@ class SampleOptions:
     Attributes:
         images: How images are stored. The codebook is set when packing begins.
         codebook: The codebook of the codec "blocks"; None for other codecs.
-        shard_bytes: The size of a shard: of a unit's data on average, where units have equal
-            numbers of rows; else the row with which a shard's data reaches it is its last.
+        shard_bytes: The size of a shard. If all units have the same number of rows, the average
+            size of a unit; otherwise, a shard ends with the row that reaches this size.
         skip_bad: Whether bad samples are left out. If not, the first one stops the pack.
         workers: The number of threads.
     """
@@ -104,7 +104,7 @@ class SampleEncoder:
         }
 
     def plan(self, progress: bool) -> Plan:
-        """See `packer.Encoder`. Trains a codebook where one is wanted."""
+        """See `packer.Encoder`. Trains a codebook if one was requested."""
         source, options, codebook = self._source, self._options, None
         if options.codebook is not None and options.codebook.data is None:
             codebook = train_codebook(source, options.images, progress)
@@ -178,7 +178,8 @@ class SampleEncoder:
             self._row_bytes += encoded.nbytes
         else:
             self.skipped.append((encoded.name, str(getattr(error, "cause", "") or error)))
-        # This row decides, and not the next one, so that a shard depends on nothing after it.
+        # Whether a shard ends here depends on this row and not on the next one, so that a shard
+        # depends on no row after it.
         full = self._row_bytes >= self._shard_bytes
         ends = full if self._unit_rows is None else self.position % self._unit_rows == 0
         if full or ends:
@@ -208,7 +209,7 @@ class SampleEncoder:
         return self.encode(item, lambda nbytes: None).nbytes
 
     def _use(self, plan: Plan) -> None:
-        """Encodes and fills as a plan says from now on."""
+        """Encodes with the codebook of a plan, and fills units of its size, from now on."""
         choice, self._unit_rows = self._options.codebook, plan.unit_rows
         self._shard_bytes = self._options.shard_bytes * (_LARGEST_UNIT if plan.unit_rows else 1)
         self._codebook = choice.data or plan.codebook if choice is not None else None
@@ -216,7 +217,7 @@ class SampleEncoder:
         self._images = replace(self._options.images, codebook=opened)
 
     def _filled(self, ends: bool, last: bool = False) -> Filled:
-        """Returns the shard that is held. `ends`: whether its unit ends with it."""
+        """Returns the rows held as a shard. `ends`: whether its unit ends with it."""
         rows, self._rows, self._row_bytes = self._rows, [], 0
         self._cut, end = not ends, None
         if ends:

@@ -2,9 +2,9 @@
 
 A `RowSource` gives the rows of tables, or of text as tokens; `TableEncoder` makes shards of them.
 A shard's fixed-width fields come to it as records that are filled where they will lie; the fields
-of variable width as bytes and offsets. The row that makes a shard's data reach its size is its
-last: found from the offsets, it depends on rows alone, not on files or row groups. Each shard is a
-unit; if all fields have fixed widths, the number of its rows is known beforehand.
+of variable width as bytes and offsets. A shard ends with the row that reaches its size. The encoder
+finds this row from the offsets, so that it depends on rows only, not on files or row groups. Each
+shard is a unit. If all fields have fixed widths, the number of its rows is known beforehand.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class RowSource:
         unit: What the rows are called: "rows" or "documents".
         skipped: (name, reason) of the files that were left out.
         can_skip: Whether damaged files may be left out.
-        sums: The statistics of each column in the rows that these are appended to; none if they
-            are not appended.
+        sums: The statistics of each column over the existing rows, if rows are appended; empty
+            otherwise.
     """
 
     name: str
@@ -208,7 +208,7 @@ class TableEncoder:
         }
 
     def plan(self, progress: bool) -> Plan:
-        """See `packer.Encoder`. Where all rows have one size, their number is known beforehand."""
+        """See `packer.Encoder`. If all rows have the same size, the plan says how many fit."""
         layout = self._layout
         if layout is None or not all(map(is_fixed_width, self.schema.fields.values())):
             return Plan()

@@ -32,8 +32,8 @@ class Writer:
             for data, label in samples:
                 writer.write({"image": data, "label": label})
 
-    Leaving the block finishes the dataset; leaving it with an exception deletes what was written,
-    but nothing of a dataset that was appended to.
+    Leaving the block finishes the dataset. Leaving it with an exception deletes the samples that
+    this writer has written; earlier versions of the dataset stay.
     Use a writer from one thread only.
 
     Args:
@@ -47,8 +47,8 @@ class Writer:
     Raises:
         DatasetExists: `dst` holds a dataset.
         PackError: `dst` cannot be written, or there is no dataset to append to.
-        PackConflict: another process packs to `dst`.
-        SchemaError: the dataset that is appended to has other fields.
+        PackConflict: another process is packing to `dst`.
+        SchemaError: the dataset that is appended to has other fields or numbers of classes.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ One row describes one shard, in the order of the dataset's rows:
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
 `codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
-was one, the sums `rows`, `bytes` and `shards`, `columns_xxh3`, the hash of the columns above, and
-`version` and `history`, which say what was appended to what.
+was one, the sums `rows`, `bytes` and `shards`, `columns_xxh3`, the hash of the columns above,
+`version`, the number of this version, and `history`, which describes the versions before it.
 `fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
 fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
 shards. The file is sealed: it contains a hash of all its bytes, see `fastio.packed.ipc`.
@@ -52,7 +52,7 @@ from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import CODEC_NAMES, Schema
 
 FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.arrow"  # of the newest version; those of older ones: `version_name`
+MANIFEST_NAME = "manifest.arrow"  # of the newest version; older ones have `version_name`
 METADATA_KEY = b"fastio"
 HASH_KEY = b"fastio.xxh3"
 
@@ -83,10 +83,10 @@ class Version:
     """A version of a dataset. Its rows are the first rows of all later versions.
 
     Attributes:
-        version: Its number, from 1.
+        version: The number of the version, from 1.
         fingerprint: See `Manifest`.
-        rows, shards, bytes: Their numbers in all of its shards.
-        source: What was packed or appended last.
+        rows, shards, bytes: The number of rows, the number of shards and the size of all shards.
+        source: The name of the source that was packed or appended last.
     """
 
     version: int
@@ -164,13 +164,16 @@ class Manifest:
         self._check_shards(0, 1)
         self._check_shards(self.shards - 1, self.shards)
         if int(self.first_row[-1]) + int(self.shard_rows[-1]) != self.rows:
-            raise ManifestInvalid(f"{self.path}: its shards do not add up to {self.rows} rows")
+            raise ManifestInvalid(
+                f"{self.path} is damaged: its shards do not add up to {self.rows} rows; copy it "
+                "again, or pack again"
+            )
         if self.checked:
             self._check_rows()
         if version not in (None, self.version):
             raise DatasetNotFound(
-                f"{self.folder} has no version {version}: the newest one is {self.version}, and "
-                "`fastio info` lists those that are kept"
+                f"{self.folder} has no version {version}: the newest one is {self.version}; "
+                "`fastio info` lists the versions that can be opened"
             )
         if self.path != self._newest:
             self._stamp = None
@@ -187,9 +190,9 @@ class Manifest:
         self.checked = True
 
     def check_unchanged(self) -> None:
-        """Raises SourceChanged unless the folder still holds this version, or later ones of it.
+        """Raises SourceChanged unless the folder still has this version or a later one of it.
 
-        The newest manifest is watched, whatever version was opened, and read when it has changed.
+        Looks at the newest manifest, whichever version was opened, and reads it if it has changed.
         """
         try:
             found = stamp(self._newest)
@@ -206,11 +209,11 @@ class Manifest:
         self._stamp = found
 
     def is_part_of(self, newest: Manifest) -> bool:
-        """Returns whether a manifest is of this version, or of a later one of the same dataset."""
+        """Returns whether `newest` describes this version or a later one of the same dataset."""
         return self.fingerprint in (newest.fingerprint, *(v.fingerprint for v in newest.history))
 
     def as_version(self) -> Version:
-        """Returns this version as `history` of later ones has it."""
+        """Returns this version as it is described in the `history` of later versions."""
         source = str(self.packing.get("source"))
         sizes = self.rows, self.shards, self.nbytes
         return Version(self.version, self.fingerprint, *sizes, source)
@@ -328,7 +331,10 @@ class Manifest:
         for problem, wrong in self._rules(slice(begin, end)):
             if wrong.any():
                 shard = begin + int(np.argmax(wrong))
-                raise ManifestInvalid(f"{self.path}: {problem} (shard {shard} of {self.shards})")
+                raise ManifestInvalid(
+                    f"{self.path} is damaged: shard {shard} of {self.shards}: {problem}; copy it "
+                    "again, or pack again"
+                )
 
     def _rules(self, some: slice) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yields each possible problem, and a mask of the shards that have it."""

@@ -1,4 +1,4 @@
-"""Writes manifests: the first one of a dataset, and those of later versions."""
+"""Writes the manifests of new datasets and of later versions."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def write_manifest(
     Args:
         folder, schema: The folder of the shards, and the fields of the samples.
         packing: JSON values that describe how the dataset was made: options and source.
-        entries: The shards in the order of rows; at least one. Those of `base` are before them.
+        entries: The shards in the order of rows; at least one. They follow those of `base`.
         codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
         statistics: JSON values for each column of the packed table; None if it was not a table.
-        base: The version to which these shards are appended; None for the first one.
+        base: The version to which these shards are appended; None for a new dataset.
 
     Raises:
-        OSError: It cannot be written. What was there before is there still.
+        OSError: It cannot be written. An existing manifest is unchanged.
     """
     rows = [{**vars(entry), **entry.of_fields} for entry in entries]
     columns = {

@@ -103,7 +103,7 @@ class Dataset(Rows):
             whole.
 
     Raises:
-        DatasetNotFound: If the folder does not exist, has no manifest or no such version.
+        DatasetNotFound: If the folder does not exist, or has no manifest or no such version.
         ManifestInvalid: If the manifest is damaged.
         FormatVersionUnsupported: If a newer fastio wrote it.
         StoreError: If the store does not answer.

@@ -96,9 +96,10 @@ class Remote(Protocol):
 
     @property
     def packed(self) -> Dataset | None: ...
+
     @property
     def earlier_versions(self) -> Mapping[str, int]:
-        """The numbers of the versions before this one of a dataset that grew, by fingerprint."""
+        """The number of each earlier version of the dataset, by its fingerprint."""
         return {}
 
     @property
@@ -220,7 +221,7 @@ class Rows(ABC):
 
     @property
     def earlier_versions(self) -> Mapping[str, int]:
-        """The numbers of the versions before this one of a dataset that grew, by fingerprint."""
+        """The number of each earlier version of the dataset, by its fingerprint."""
         return {}
 
     @abstractmethod
@@ -294,9 +295,9 @@ class Rows(ABC):
 
     @property
     def shared_bytes(self) -> int:
-        """The size of the local files that hold the images of many rows each; 0 if there are none.
+        """The total size in bytes of local files that contain the images of many rows each.
 
-        Such a file stays open while its images are read.
+        0 if there are none. Such files stay open while a loader reads images.
         """
         return 0 if self.packed is None else self.packed.manifest.nbytes
 

@@ -265,11 +265,11 @@ class Shards:
         self._open(shard)
 
     def check_manifest(self) -> None:
-        """Raises SourceChanged if another dataset is in its place now."""
+        """Raises SourceChanged if another dataset has replaced this one."""
         self.manifest.check_unchanged()
 
     def kept_versions(self) -> list[int]:
-        """Returns the numbers of the earlier versions that can still be opened, and its own."""
+        """Returns the numbers of the versions that can be opened, up to this one."""
         return [
             each.version
             for each in self.manifest.history

@@ -39,7 +39,7 @@ def available_memory() -> int:
 
 
 def total_memory() -> int:
-    """Returns the bytes of memory of this machine, or of the container's limit."""
+    """Returns the size in bytes of this machine's memory, or the container's limit if smaller."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit, _ in _CGROUPS:
         with suppress(OSError, ValueError):

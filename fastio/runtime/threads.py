@@ -17,8 +17,8 @@ from fastio import _native
 from fastio.runtime.lifecycle import Owner
 
 PATIENCE_S = _native.PATIENCE_S  # for what is in hand when something is closed
-# The longest time that a thread which a user may interrupt waits without looking at signals: one
-# that arrives just before a wait begins does not end the wait.
+# How long the user's thread waits at most before it looks at signals again. A signal that arrives
+# just before a wait begins does not end the wait.
 WAIT_S = 0.05
 
 T = TypeVar("T")

@@ -74,7 +74,7 @@ def _describe(found: Found) -> dict[str, Any]:
 
 
 def _versions(dataset: Dataset) -> list[dict[str, Any]]:
-    """Returns this version and those before it, and whether each can still be opened."""
+    """Describes this version and those before it, and says whether each can be opened."""
     kept = dataset.shards.kept_versions()
     manifest = dataset.manifest
     every = (*manifest.history, manifest.as_version())

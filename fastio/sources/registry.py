@@ -186,8 +186,8 @@ def open(
         images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
             or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
             them as (N, C, H, W) and can transform them. Other arrays are delivered as they are.
-        version: of a packed dataset that has grown: the number of the version, as `fastio info`
-            lists them (docs/growing.md). None: the newest.
+        version: number of the version of a packed dataset to open, as listed by `fastio info`
+            (docs/growing.md). None opens the newest version.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of

@@ -48,8 +48,8 @@ _WINDOW_SHARDS = 4  # of datasets without images
 _ROW_BLOCK_BYTES = 128 << 10  # size of a block if single rows are wanted
 _BUDGET_SHARE = 8  # the least number of windows that fit into the cache
 
-# Images in local files: data of more than so many times the memory is read directly. If it has
-# twice the size, the page cache has about 1 / 8 of the rows when the next epoch reads them.
+# Images in local files are read directly if the data is larger than this multiple of the memory. At
+# twice the memory, about 1 / 8 of the rows are in the page cache when the next epoch reads them.
 _BEYOND_CACHE = 2
 
 # Local tables
@@ -249,9 +249,10 @@ def is_beyond_memory(dataset: Dataset) -> bool:
 def reads_directly(dataset: Rows, sampling: Sampling) -> bool:
     """Returns whether the images of a local dataset are read past the page cache (O_DIRECT).
 
-    That takes a fraction of the processor time, but every epoch reads the disk. So the data must be
-    much larger than the memory of the machine or of the container, and so must the part of it that
-    an epoch reads. A sampler, of which that is not known, and repeated rows use the page cache.
+    Direct reads take a fraction of the processor time, but then every epoch reads from the disk. So
+    they are used only if the part of the data that an epoch reads is more than twice as large as
+    the memory of the machine or the limit of the container. With a user's sampler, the size of that
+    part is not known. Samplers and repeated rows therefore use the page cache.
 
     Args:
         dataset: The dataset.

@@ -261,17 +261,19 @@ class Store:
         )
 
     def replace(self, name: str, data: bytes, expect: Stamp | None) -> Stamp:
-        """Writes a whole object, unless another process has written it: one of two succeeds.
+        """Writes a whole object, unless another process has written it since it was read.
+
+        If two processes replace the same version, one succeeds and the other one fails.
 
         Args:
             name, data: The name of the object, and its new contents.
-            expect: The version that is replaced; None if there must be no such object.
+            expect: The version to replace; None to create an object that must not exist yet.
 
         Returns:
             The new version.
 
         Raises:
-            SourceChanged: The object has another version, or exists.
+            SourceChanged: The object has another version, was deleted, or exists already.
         """
         view = memoryview(data)
         tried = False
@@ -282,7 +284,7 @@ class Store:
                 again, tried = tried, True
                 return backend.replace(name, view, left_s, expect)
             except OtherVersion:
-                if again:  # an attempt whose response was lost may have written it
+                if again:  # the first attempt may have written it, and its response was lost
                     found, marks = backend.read(name, 0, None, left_s, None)
                     if found == view:
                         return marks
@@ -386,7 +388,7 @@ class Store:
         url = without_secrets(join(self._location, name)) if name else self.url
         if isinstance(problem, OtherVersion):
             if doing == "written":
-                raise SourceChanged(f"{url} was written by another process meanwhile: {problem}")
+                raise SourceChanged(f"{url} was changed by another process: {problem}")
             raise SourceChanged(
                 f"{url} was replaced while it was being read: it was {expect} when it was opened, "
                 f"and {problem}. Open it again, and do not write to objects that are being read"

@@ -118,10 +118,10 @@ class FsspecBackend:
             self._call("pipe_file", allowed_s, limit_s, path, bytes(data))
 
     def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
-        """Refuses: file systems of fsspec do not write on a condition."""
+        """Raises Permanent: file systems of fsspec have no conditional writes."""
         raise Permanent(
-            "this file system cannot write on the condition that nobody else has: use s3, gs or az "
-            "with obstore"
+            "this file system does not support conditional writes, which an append needs: use s3, "
+            "gs or az with obstore"
         )
 
     def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:

@@ -139,7 +139,7 @@ class ObstoreBackend:
             )
 
     def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
-        """Writes a whole object if it has this version, or if there is none. See `Store`."""
+        """Writes a whole object if it has the version `expect`. See `Store.replace`."""
         with _Translated():
             client = self._client_for_writing(data.nbytes, limit_s)
             mode: Any = "create"
@@ -148,7 +148,7 @@ class ObstoreBackend:
                     found = obstore.head(client, name)
                     if not Marks.of_info(found).agrees(expect):
                         raise OtherVersion(f"is {Marks.of_info(found).stamp()} now")
-                    # The store's own generation is with it, which only a response tells.
+                    # Stamps lack the store's generation, so it is taken from this response.
                     marks = {key: found.get(key) for key in ("e_tag", "version")}
                     mode = {key: mark for key, mark in marks.items() if mark is not None}
                 put = obstore.put(client, name, data, mode=mode, use_multipart=False)

@@ -126,11 +126,12 @@ class ImageSource:
     def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[FoundImages, int]:
         """Returns where the images of a batch lie, whose rows are `rows`.
 
-        Small batches are looked up together, except for images in memory, which may be elsewhere
-        when the next batch is read, and blocks of a remote dataset, which come and go.
+        Small batches are looked up together. Exceptions are images in memory, which may move before
+        the next batch, and blocks of remote datasets, which may be evicted.
 
         Returns:
-            Where the images of the batch and maybe of others lie, and the number of its first one.
+            The places of the images of this batch and possibly of others, and the number of the
+            first image of this batch.
         """
         together = batch.together
         if together is None or self._stager is not None:

@@ -81,7 +81,7 @@ class _Documents:
             )
         if seen < start:
             raise PackError(
-                f"cannot resume: {self._name} has {seen} documents, but {start} of it are packed "
+                f"cannot resume: {self._name} has {seen} documents, but {start} were packed "
                 f"already; {AGAIN}"
             )
 

@@ -12,10 +12,10 @@
 namespace fastio {
 namespace {
 
-// Of addresses, offsets and lengths; no disk needs a larger one.
+// The alignment of addresses, offsets and lengths of reads. No disk needs a larger one.
 constexpr std::int64_t kAlignment = 4096;
 
-// Of a row: where its first aligned byte may lie before it, and the last one behind it, and zeros.
+// The memory of a row: its bytes, those before and after it up to the alignment, and zeros.
 constexpr std::size_t kRowMemory =
     static_cast<std::size_t>(DirectRange::kMostBytes + 3 * kAlignment);
 
@@ -27,7 +27,7 @@ DirectReads::DirectReads(std::size_t depth) : reads_(depth) {
   if (!ring_.open(static_cast<unsigned>(depth))) return;
   memory_ = huge_memory(depth * kRowMemory);
   if (!memory_) return;
-  // The kernel writes there: a forked child would take part of the pages away from it.
+  // After a fork, the kernel might write to the child's copy of a page instead of the parent's.
   ::madvise(memory_.get(), depth * kRowMemory, MADV_DONTFORK);
   usable_ = true;
 }
@@ -81,8 +81,8 @@ Claim DirectReads::next(std::span<const std::uint8_t>& bytes) {
   return std::move(oldest->claim);
 }
 
-// The ring is unusable: somebody closed its descriptor, for example. The kernel may still write to
-// the memory, which is never used again.
+// Called if the ring has failed, for example because other code has closed its descriptor. The
+// kernel may still write to the memory, so it is neither freed nor used again.
 void DirectReads::give_up() {
   usable_ = false;
   static_cast<void>(new std::shared_ptr<std::uint8_t>(memory_));

@@ -1,8 +1,8 @@
-// Rows that are read while the thread that claimed them decodes others: directly (O_DIRECT), past
-// the page cache, by io_uring.
+// Reads the rows that a thread has claimed while the thread decodes others. The reads are direct
+// (O_DIRECT, past the page cache) and use io_uring.
 //
 // If the data is much larger than memory, the page cache keeps little of it until the next epoch,
-// and costs more processor time than the reads themselves.
+// and takes more processor time than the reads themselves.
 #pragma once
 
 #include <cstddef>
@@ -17,39 +17,39 @@
 
 namespace fastio {
 
-// For one thread. Nothing fails here: a row that cannot be read is handed out without its bytes,
-// and what is wrong with it is reported by FileSet::read().
+// Used by one thread. No function reports errors: next() returns a row that could not be read
+// without bytes, and FileSet::read() then reports the error.
 class DirectReads {
  public:
-  // Rows under way, of all threads together: few disks are faster with more.
+  // Rows under way of all threads together: hardly any disk is faster with more.
   static constexpr std::size_t kInFlight = 32;
 
-  // depth: rows of this thread, read or being read.
+  // depth: the maximum number of rows of this thread that are read or being read.
   explicit DirectReads(std::size_t depth);
   DirectReads(const DirectReads&) = delete;
   DirectReads& operator=(const DirectReads&) = delete;
 
-  // The number of rows that begin() took and next() has not returned.
+  // The number of rows that begin() has taken and next() has not returned yet.
   std::size_t held() const { return held_; }
   std::size_t depth() const { return reads_.size(); }
 
-  // Takes a claimed row to read it. Returns false if that is not possible, or if there are depth()
-  // rows already.
+  // Takes a claimed row, to read its range. Returns false if direct reads are not possible, or if
+  // depth() rows are held already.
   bool begin(const Claim& claim, DirectRange range);
 
-  // Begins the reads of rows that were taken. next() does that too.
+  // Starts the reads of the rows that were taken. next() does so, too.
   void submit();
 
-  // Waits for a row, and returns the oldest one that is there. bytes: those of its range, which
-  // stay until begin() or next() is called, followed by Buffer::kPad zeros; none if the row has to
-  // be read with FileSet::read(). Only if there are held() rows.
+  // Waits until a row has been read, and returns the oldest such row. Call it only if held() > 0.
+  // bytes: those of the row's range, followed by Buffer::kPad zeros; valid until the next call of
+  // begin() or next(). Empty if the row must be read with FileSet::read().
   Claim next(std::span<const std::uint8_t>& bytes);
 
  private:
   struct Read {
     Claim claim;
     DirectRange range;
-    std::uint64_t number = 0;  // in the order in which they began
+    std::uint64_t number = 0;  // counts the calls of begin()
     std::int32_t result = 0;
     bool held = false, done = false;
   };
@@ -57,7 +57,7 @@ class DirectReads {
   void give_up();
 
   std::vector<Read> reads_;
-  bool usable_ = false;  // whether the system gave us a ring and memory, and the ring works
+  bool usable_ = false;  // whether there are a ring and memory, and the ring works
   std::size_t held_ = 0;
   std::uint64_t next_number_ = 0;
   std::shared_ptr<std::uint8_t> memory_;

@@ -1,5 +1,5 @@
-// The walk over a tile's blocks, for the kernels of AVX2 and of ARM. With AVX-512, expansion takes
-// 1% longer with it than with a walk of its own (expand_words.h).
+// The loop over the blocks of a tile, for the kernels of AVX2 and of ARM. AVX-512 has its own loop
+// (expand_words.h), because expansion takes 1% longer with this one.
 #pragma once
 
 #include "expand_bits.h"
@@ -11,13 +11,13 @@ namespace {
 // Everything here is in an unnamed namespace or built in: see CMakeLists.txt.
 
 // Calls, for each block,
-//   kernel.skip(cls, mask): returns how many bits the values take of a block that is not wanted;
+//   kernel.skip(cls, mask): returns the number of bits of the values of a block that is not wanted;
 //   kernel.read(cls, mask, position, out): writes a block whose values begin at `position`, and
-//     returns the position behind them;
-// and before the blocks of each component kernel.begin(quant).
+//     returns the position after them;
+// and calls kernel.begin(quant) before the blocks of each component.
 template <typename Kernel>
 [[gnu::always_inline]] inline u64 walk_blocks(const ExpandJob& job, Kernel&& kernel) {
-  // Copies, since stores to `out` might change what a reference refers to.
+  // Copies: otherwise the compiler has to assume that stores to `out` change the job.
   const Codebook& book = *job.book;
   const std::uint8_t *const bits = job.bits, *const classes = job.classes;
   const u64 wanted = job.wanted, end = job.end;

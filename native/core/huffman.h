@@ -39,14 +39,16 @@ class HuffmanTable {
   // in libjpeg: damaged files come out alike.
   Symbol find_long(std::uint64_t bits) const;
 
-  // The AC symbols that the next bits begin with: one or two, and a block's end after them.
+  // What a look-up finds: one or two AC symbols, and the block's end if it follows them.
   //   total | size << 8 | all << 16 | rest << 32 | first << 48 | value << 56
-  // total: their number of bits, values included; all, first: the number of coefficients that all
-  // of them, and the first one, advance; kEnd is added to `all` where the block ends. value: of the
-  // first of two, with a sign. The value of the last one is the last `size` bits, plus `rest`: it
-  // may be longer than what was looked at, if the sign is in there. One symbol is the last, and
-  // what is stored for the first is overwritten. A block's end that comes first advances
-  // kEndAlone. Where the bits do not tell enough, `all` is kNone.
+  // total: the number of bits of all of them, including values.
+  // all, first: by how many coefficients all symbols, and the first symbol, advance. `all` includes
+  //   kEnd if the block ends after them, is kEndAlone if the block ends before any symbol, and is
+  //   kNone if the bits of the look-up are too few to find a symbol and its sign.
+  // value: the signed value of the first of two symbols. If there is only one symbol, what is
+  //   stored for the first is overwritten.
+  // size, rest: the value of the last symbol is `rest` plus its last `size` bits. Only the sign has
+  //   to be among the bits of the look-up. size is 0 if the whole value is among them.
   using Pair = std::uint64_t;
   static constexpr std::uint32_t kNone = 64, kEnd = 128, kEndAlone = 256;
   Pair pair_of(std::uint32_t bits) const;

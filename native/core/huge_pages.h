@@ -1,4 +1,4 @@
-// Memory in huge pages.
+// Allocates memory in huge pages.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace fastio {
 
-// Returns zeroed memory of at least `bytes` bytes, in whole huge pages if the system has them; null
-// if there is no memory.
+// Returns at least `bytes` bytes of zeroed memory, in huge pages if the system has some, or null if
+// there is not enough memory.
 std::shared_ptr<std::uint8_t> huge_memory(std::size_t bytes);
 
 }  // namespace fastio

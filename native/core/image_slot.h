@@ -37,7 +37,7 @@ struct ImageReads {
   std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
   IndexReads index;                   // after check(); empty: there are none
 
-  // `count` of them from number `begin` on, which there are.
+  // The reads [begin, begin + count), which must exist.
   ImageReads part(std::size_t begin, std::size_t count) const;
 };
 
@@ -82,8 +82,8 @@ class ImageSlot : public Slot {
 
   DirectRange direct(std::size_t row, OpenFiles& open) const override;
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
-  // What is read directly is left out. Of a large block record it is the beginning, which tells
-  // what else is needed.
+  // Leaves out what is read directly. For a large block record, returns its beginning only, which
+  // says what else is needed.
   std::vector<WantedRange> wanted() const override;
   bool in_memory() const override;
   void ask_for(const WantedRange& range) const override;
@@ -112,8 +112,8 @@ class ImageSlot : public Slot {
   const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;
-  const bool small_;   // all are small raw images in files, with checksums
-  const bool direct_;  // most are read directly
+  const bool small_;   // all rows are small raw images in files, with checksums
+  const bool direct_;  // rows of up to DirectRange::kMostBytes are read directly
 
   std::vector<Status> status_;
   std::mutex taking_;

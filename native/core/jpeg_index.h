@@ -14,8 +14,8 @@
 
 namespace fastio {
 
-// The points of one scan: one at the beginning of each row of MCUs, and from there one about every
-// kBytes bytes. `points` has the first ones of the scan; it may end before the scan does.
+// The points of one scan: one at the beginning of each row of MCUs, and then about one per kBytes
+// bytes. `points` has the first points of the scan, but not always all of them.
 struct JpegIndex {
   // A point takes 4 to 7 bytes, so that an index takes about 1% of the file.
   static constexpr std::uint64_t kBytes = 800;
@@ -40,7 +40,7 @@ struct JpegIndex {
     std::uint32_t middle = 0;
     bool operator==(const Scan&) const = default;
 
-    // The step of a scan with these bytes, rows and columns.
+    // Returns the step for these bytes, rows and columns, as docs/format.md defines it.
     std::int32_t usual_step() const {
       const auto mcus = static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(columns);
       const std::uint64_t wanted = bytes > 0 ? kBytes * mcus / bytes : 1;

@@ -1,4 +1,4 @@
-// Which of a kernel's versions makes a row, for the kernels of all vectors.
+// Chooses the version of a kernel that makes a row, for the kernels of all instruction sets.
 #pragma once
 
 #include "planar_kernels.h"
@@ -7,8 +7,8 @@ namespace fastio {
 namespace {
 
 // Makes a row with Rows::of<kOutput, kFirst, kOthers>(planes, bits, outputs, dst, plane). kFirst
-// and kOthers: how many taps component 0 and the others have, so that the loops over them unroll;
-// or 0, where they are many, not the same in every row, or not of YCbCr.
+// and kOthers: the numbers of taps of component 0 and of the others, so that loops over taps are
+// unrolled; 0 if there are many taps, if their number varies, or if the output is not from YCbCr.
 template <typename Rows>
 inline void make_row(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
                      std::uint8_t* dst, std::ptrdiff_t plane) {

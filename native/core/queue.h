@@ -41,8 +41,8 @@ class SlotQueue {
     ready_.notify_one();
   }
 
-  // Whether a thread that holds `rows` rows which it has not begun to fill may claim another one:
-  // not if other threads might find none then.
+  // Returns whether a thread may claim another row while it holds `rows` rows that it has not begun
+  // to fill. It may not if too few unclaimed rows would be left for the other threads.
   bool spares(std::size_t rows, const Claim& claim) {
     std::size_t wanted = rows * limit_.load(std::memory_order_relaxed);
     if (wanted == 0 || (claim.slot && claim.slot->unclaimed_rows() >= wanted)) return true;

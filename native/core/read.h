@@ -18,8 +18,8 @@
 
 namespace fastio {
 
-// A file that is open for direct reads (O_DIRECT), whose memory, offsets and lengths are multiples
-// of a block.
+// A file that is open for direct reads (O_DIRECT). The address, offset and length of such a read
+// must be multiples of a block.
 struct DirectFile {
   DirectFile(int descriptor, std::shared_ptr<std::atomic<bool>> of_set)
       : fd(descriptor), allowed(std::move(of_set)) {}
@@ -31,9 +31,9 @@ struct DirectFile {
   const std::shared_ptr<std::atomic<bool>> allowed;  // of its FileSet; see reads_directly()
 };
 
-// Bytes of a file to be read directly; no file: not to be.
+// A range of a file to read directly. Without a file, the range is not to be read directly.
 struct DirectRange {
-  static constexpr std::int64_t kMostBytes = 1 << 20;  // more is not read at once
+  static constexpr std::int64_t kMostBytes = 1 << 20;  // of one direct read
 
   std::shared_ptr<const DirectFile> file;
   std::int64_t offset = 0, length = 0;
@@ -60,7 +60,8 @@ class Buffer {
   std::size_t size_ = 0, capacity_ = 0;
 };
 
-// What tells whether a file was replaced or changed. All -1: there is no such file.
+// Identifies a version of a file: it differs if the file was replaced or changed. All values are -1
+// if there is no such file.
 struct FileStamp {
   std::int64_t inode = -1, size = -1, modified_ns = -1, changed_ns = -1;
 };
@@ -90,7 +91,7 @@ class FileSet {
  public:
   static constexpr std::int64_t kWholeFile = -1;  // as a length
 
-  // direct: whether kept files are to be read past the page cache where that is possible.
+  // direct: whether kept files are read past the page cache if the system supports it.
   explicit FileSet(bool keep_open, std::size_t max_open = 256, bool direct = false);
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
@@ -118,11 +119,11 @@ class FileSet {
   // Asks the processor for bytes that look_up() will copy soon.
   void prefetch(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
 
-  // Whether direct reads are wanted, and nothing has shown yet that the file system has none.
+  // Whether direct reads are wanted, and the file system has not refused one yet.
   bool reads_directly() const { return direct_->load(std::memory_order_relaxed); }
 
-  // Returns a range of a kept file to be read directly. It has no file if that is not possible, or
-  // if the range does not lie in the file: use read() then.
+  // Returns a range of a kept file to read directly. If this is not possible, or if the range does
+  // not lie in the file, the result has no file: use read() then.
   DirectRange direct(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
 
   // Returns whether the byte at `offset` is in the page cache, without waiting. False for a file

@@ -1,4 +1,4 @@
-// Reads that the kernel does while a thread goes on: an io_uring, by its system calls.
+// An io_uring, used through its system calls: the kernel reads while the thread does other work.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@ struct io_uring_cqe;
 
 namespace fastio {
 
-// For the thread that made it. The caller keeps no more than `depth` reads, and their memory, until
-// take() returned each of them.
+// Used only by the thread that made it. The caller has at most `depth` reads under way, and keeps
+// the memory of each one until take() has returned it.
 class Ring {
  public:
-  // Returns whether this process may use io_uring: kernels before 5.6 do not have it, and
-  // containers often forbid it. The kernel is asked once.
+  // Returns whether this process may use io_uring: it needs Linux 5.7, and containers often forbid
+  // it. The kernel is asked once.
   static bool permitted();
 
   Ring() = default;
@@ -22,24 +22,24 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Makes a ring for so many reads. Returns false if the system refuses.
+  // Makes a ring for `depth` reads. Returns false if the system refuses.
   bool open(unsigned depth);
 
-  // Queues a read, which begins with the next call of submit().
+  // Queues a read. The next call of submit() starts it.
   void read(int fd, std::int64_t offset, void* to, unsigned bytes, std::uint64_t tag);
 
-  // Begins the reads that were queued, and waits until take() has at least one, if asked to.
-  // Returns false if the ring does not work any more; the kernel may still write to the memory of
-  // reads.
+  // Starts the queued reads. wait: whether to wait until at least one read is done. Returns false
+  // if the ring has failed; the kernel may then still write to the memory of reads under way.
   bool submit(bool wait);
 
-  // Returns the next read that is done: its tag and the number of bytes, or minus an error number.
+  // Takes the next read that is done: sets its tag and its result, which is the number of bytes or
+  // a negative error number. Returns false if no read is done.
   bool take(std::uint64_t& tag, std::int32_t& result);
 
  private:
   int fd_ = -1;
   unsigned queued_ = 0;
-  void* rings_ = nullptr;  // of submissions and of completions
+  void* rings_ = nullptr;  // the mapping of both rings, of submissions and of completions
   std::size_t rings_bytes_ = 0;
   io_uring_sqe* entries_ = nullptr;
   std::size_t entries_bytes_ = 0;

@@ -29,7 +29,7 @@ struct Worker {
 
   ImageDecoder decoder;
   Buffer bytes;
-  // Of the row to be filled, if they were read already; followed by Buffer::kPad zeros.
+  // The bytes of the row to be filled, if they were read already, followed by Buffer::kPad zeros.
   std::span<const std::uint8_t> fetched;
   OpenFiles open;
   ImageCounters& counters;
@@ -72,8 +72,8 @@ class Slot {
   std::size_t unclaimed_rows() const {
     return rows_ - std::min(next_.load(std::memory_order_relaxed), rows_);
   }
-  // Returns what of a file is to be read directly before a row is filled (see DirectReads). No
-  // file: fill() reads what it needs itself.
+  // Returns the range of a file to read directly before a row is filled (see DirectReads). If it
+  // has no file, fill() reads the bytes itself.
   virtual DirectRange direct(std::size_t, OpenFiles&) const { return {}; }
   // May be called once for claimed rows; what goes wrong is the rows' status.
   virtual void fill(std::size_t begin, std::size_t end, Worker& worker) = 0;

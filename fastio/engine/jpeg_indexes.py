@@ -38,15 +38,16 @@ _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 @dataclass
 class _Engine:
-    """A native engine, and what is known of its indexes.
+    """A native engine, and the state of its indexes.
 
-    A job that still runs for an earlier engine has that one's, and changes nothing of the next.
+    Each engine has its own state, so that a job that still runs for an earlier engine does not
+    change that of the next one.
 
     Attributes:
         native: The engine.
         known: The numbers of the pieces that were loaded or stored.
-        left: What was too little to be stored.
-        grows: Whether there was something new at the last save.
+        left: New indexes that were too few to be stored as a piece.
+        grows: Whether the last save found new indexes.
     """
 
     native: _native.Engine

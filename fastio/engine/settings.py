@@ -63,7 +63,8 @@ class EngineSettings:
             the function that allocates their slots. They are uint8 (H, W, C), whatever
             `channels_last` says.
         cache: cache for recoded images and indexes of JPEGs; None recodes nothing.
-        direct: whether images in shared files are read past the page cache, where the system can.
+        direct: whether images in shards and tars are read past the page cache (O_DIRECT), if the
+            system supports it.
         audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:

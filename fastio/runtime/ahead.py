@@ -113,7 +113,7 @@ class Ahead(Generic[T]):
         if job is None:
             return work()
         nbytes, result = job
-        while not result.done():  # if this is interrupted, the next call can still take the job
+        while not result.done():  # after an interrupt, the next call still returns this job
             wait([result], WAIT_S)
         with self._lock:
             if self._begun.get(key) is job:

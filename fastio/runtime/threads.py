@@ -40,7 +40,7 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float | None) -> bo
 
 
 def wait_for(future: Future[T]) -> T:
-    """Waits for a future and returns its result, or raises its error. A signal ends the wait."""
+    """Waits for a future and returns its result or raises its error. Ctrl-C ends the wait."""
     while not future.done():
         wait([future], WAIT_S)
     return future.result()

@@ -30,10 +30,10 @@ class FoundImages(NamedTuple):
     """Where the images of one or more batches lie.
 
     Attributes:
-        place: the files that the reads refer to or, for images in memory, (the memory, whether its
-            images are planar).
+        place: the files that the reads refer to. For images in memory: a tuple of the array and
+            whether its images are planar.
         reads: the reads, for the native threads.
-        foreign: int64, ascending: the images that Pillow decodes, by their numbers in `reads`.
+        foreign: the numbers in `reads` of the images that Pillow decodes: int64, ascending.
         codebook, pieces: as in `ImageReads`.
     """
 
@@ -85,7 +85,8 @@ class ImageSource:
         field: name of an image field.
         stager: fetches the blocks of a remote dataset; images then lie in local blocks.
         recoded: the recoded images of the field; None if there is no cache.
-        direct: whether files that stay open are read past the page cache, where the system can.
+        direct: whether files that stay open are read past the page cache (O_DIRECT), if the system
+            supports it.
 
     Raises:
         ValueError: the dataset is remote, and there is no stager.
@@ -197,7 +198,8 @@ class OpenFiles:
     for one batch.
 
     Args:
-        direct: whether files that stay open are read past the page cache, where the system can.
+        direct: whether files that stay open are read past the page cache (O_DIRECT), if the system
+            supports it.
     """
 
     def __init__(self, direct: bool = False) -> None:

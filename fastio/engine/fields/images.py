@@ -206,7 +206,7 @@ class ImageReader(Reader):
         keys: npt.NDArray[np.int64],
         outs: Outs,
     ) -> _native.Slot:
-        """Passes a row for each key to the native threads; `first` is the number of its read."""
+        """Passes a row for each key to the native threads. Their reads begin at number `first`."""
         views = [
             (part.chain, part.channels_last, part.affine, outs.get(part.name))
             for part in self.parts

@@ -139,11 +139,13 @@ def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
     return replace(schema, classes=classes, vocabularies=words), changed
 
 
-def _only(these: Any, those: Any) -> Any:
-    """Returns the elements of a list that another one lacks; other values unchanged."""
+def _only(these: Any, those: Any) -> str:
+    """Returns a text with the elements of a list that another one lacks, or with another value."""
     if not isinstance(these, list):
-        return these
-    return [each for each in these if each not in those] or these
+        return str(these)
+    found = [each for each in these if each not in those] or these
+    texts = (" ".join(map(str, each)) if isinstance(each, tuple) else each for each in found)
+    return ", ".join(texts) or "none"
 
 
 def _union(there: Sequence[str], more: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

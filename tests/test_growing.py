@@ -7,7 +7,8 @@ import json
 import os
 import pickle
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from fastio import (
     pack,
 )
 from fastio.cli import main
-from fastio.pack.journal import Journal
+from fastio.pack.journal import Journal, Plan
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from fastio.store import Store, open_store
 from fastio.store.obstore_backend import ObstoreBackend
@@ -43,6 +44,7 @@ from tests.servers import S3, s3_server
 from tests.support import contents
 
 SIZE = 80  # bytes of a shard: ten numbers
+SINGLE = Schema({"label": Scalar("int64")}, "single")
 
 # Appends numbers, and is killed right before a call of a function that changes files.
 KILLER = """
@@ -261,6 +263,49 @@ def test_a_writer_appends_and_takes_only_its_own_back(data: Path) -> None:
     assert rows(data) == list(range(26))
     with pytest.raises(SchemaError, match="float64"):
         fastio.Writer(data, Schema({"label": Scalar("float64")}, "single"), append=True)
+
+
+def test_an_error_after_the_manifest_was_written_undoes_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(journal: Journal) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    for out in (data, tmp_path / "new"):
+        appends = out == data
+        monkeypatch.setattr(Journal, "remove", interrupted)
+        with pytest.raises(KeyboardInterrupt), fastio.Writer(out, SINGLE, append=appends) as writer:
+            writer.write(25)
+        assert rows(out) == [*range(25), 25][-26 if appends else -1 :]
+        assert not (out / JOURNAL_NAME).exists()
+
+
+def test_a_journal_without_options_replaces_no_dataset(data: Path) -> None:
+    append(data, range(25, 40))
+    (data / JOURNAL_NAME).write_bytes(b'{"journal": 1, "opt')
+    before = contents(data)
+    with pytest.raises(PackError, match=r"unknown what to resume.*--append --resume.*unfinished"):
+        pack(range(500, 505), data, shard_size=SIZE, resume=True)
+    assert contents(data) == before
+    append(data, [40], resume=True)
+    assert rows(data) == list(range(41))
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = Journal(tmp_path, {}, resume=False)
+    before = journal.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(PackError, match="No space left"):
+            journal.keep_plan(Plan(unit_rows=1))
+    journal.close()
+    assert journal.path.read_bytes() == before
 
 
 def test_nothing_to_append_changes_nothing(data: Path) -> None:
@@ -664,6 +709,81 @@ def test_a_writer_appends_to_a_store_and_takes_its_own_back(remote: Remote) -> N
     assert remote.contents() == before
     write(15, False)
     assert remote.rows() == list(range(40))
+
+
+def written(remote: Remote, numbers: int, before_finish: Callable[[], object]) -> None:
+    options: dict[str, Any] = {"shard_size": SIZE, "storage_options": remote.options}
+    with fastio.Writer(remote.url, SINGLE, append=True, **options) as writer:
+        for number in range(numbers):
+            writer.write(25 + number)
+        before_finish()
+
+
+def test_an_error_after_the_manifest_was_stored_undoes_nothing(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal's deletion fails once, or the response to a manifest that was written is lost."""
+    delete, replace = Store.delete, Store.replace
+
+    def failing_delete(self: Store, name: str) -> None:
+        monkeypatch.undo()
+        raise fastio.StoreError("503 Slow Down")
+
+    def failing_replace(self: Store, name: str, *rest: Any) -> Any:
+        stamp = replace(self, name, *rest)
+        if name == MANIFEST_NAME:
+            monkeypatch.undo()
+            raise fastio.StoreError("503 Slow Down")
+        return stamp
+
+    monkeypatch.setattr(Store, "delete", failing_delete)
+    with pytest.raises(PackError, match="503"):
+        written(remote, 5, lambda: None)
+    assert remote.rows() == list(range(30))
+    monkeypatch.setattr(Store, "replace", failing_replace)
+    with pytest.raises(PackError, match="503"):
+        written(remote, 6, lambda: None)
+    assert remote.rows() == [*range(30), *range(25, 31)]
+    remote.append([100])
+    assert remote.rows(3) == [*range(30), *range(25, 31)]
+    assert Store.delete is delete
+
+
+def test_a_writer_that_was_given_up_deletes_nothing_of_its_successor(remote: Remote) -> None:
+    uploaded = threading.Event()
+
+    def succeed() -> None:
+        while not any("shard-v2-000002" in name for name in remote.contents()):
+            pass  # the uploads go on in threads
+        remote.gc(unfinished=True)
+        remote.append(range(25, 65))  # shards of the same names
+        uploaded.set()
+
+    with pytest.raises(PackError):
+        written(remote, 40, succeed)
+    assert uploaded.is_set()
+    assert remote.rows() == list(range(65))
+
+
+def test_a_writer_deletes_no_journal_of_another(remote: Remote) -> None:
+    def fail() -> None:
+        while not any("shard-v2-000002" in name for name in remote.contents()):
+            pass  # the uploads go on in threads
+        store = open_store(remote.url, remote.options)
+        store.write(JOURNAL_NAME, bytes(store.read(JOURNAL_NAME)) + b"\n")
+        raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        written(remote, 40, fail)
+    assert JOURNAL_NAME in remote.contents()
+    assert any("shard-v2-000002" in name for name in remote.contents())
+
+
+def test_a_journal_without_options_replaces_no_dataset_of_a_store(remote: Remote) -> None:
+    open_store(remote.url, remote.options).write(JOURNAL_NAME, b'{"journal": 1, "opt')
+    with pytest.raises(PackError, match=r"unknown what to resume.*--append --resume"):
+        pack([1], remote.url, resume=True, storage_options=remote.options)
+    assert remote.rows() == list(range(25))
 
 
 def test_stores_without_conditions_are_refused() -> None:

@@ -151,6 +151,7 @@ class Destination:
         own = self.files()
         if overwrite:
             self.delete(own)
+            own = {}
         elif base is not None:
             _check_may_append(self.name, own, resume, base)
         else:
@@ -191,6 +192,16 @@ class Destination:
         """Raises PackConflict if the dataset was replaced or appended to since it was opened."""
         if Manifest(self.folder).fingerprint != base.fingerprint:
             raise overtaken(self.name)
+
+    def _is_committed(self, names: set[str]) -> bool:
+        """Returns whether the manifest at the destination names any of these shards."""
+        try:
+            return not names.isdisjoint(self._newest().column("name").to_pylist())
+        except (DatasetNotFound, SourceNotFound):
+            return False
+
+    def _newest(self) -> Manifest:
+        return Manifest(self.folder)
 
     def files(self) -> Mapping[str, int]:
         """Returns names and sizes of the files that only a pack can have written."""
@@ -256,9 +267,14 @@ class Destination:
         self._journal.remove()
 
     def discard(self, names: set[str], base: Manifest | None) -> None:
-        """Deletes the shards that are named; all files of the dataset if `base` is None."""
-        kept = set() if base is None else set(own_files(self.folder)) - names
-        remove_strays(self.folder, kept | {JOURNAL_NAME})
+        """Deletes the shards that are named; all files of the dataset if `base` is None.
+
+        Deletes only the journal if the manifest names these shards: an error that was raised after
+        the manifest had been written does not undo it.
+        """
+        if not self._is_committed(names):
+            kept = set() if base is None else set(own_files(self.folder)) - names
+            remove_strays(self.folder, kept | {JOURNAL_NAME})
         self._journal.remove()
 
     def close(self, keep: bool) -> None:

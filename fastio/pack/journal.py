@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +24,7 @@ from typing import IO, Any
 from fastio.errors import FastioError, PackConflict, PackError
 from fastio.pack.images import open_codebook
 from fastio.pack.items import AGAIN
-from fastio.packed import JOURNAL_NAME, ShardEntry
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.runtime.files import flush_folder
 
 APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to
@@ -91,7 +92,7 @@ class Journal:
 
     Raises:
         PackConflict: Another process packs there.
-        PackError: The journal has other options.
+        PackError: The journal has other options, or is unreadable beside a complete dataset.
         OSError: It cannot be written.
     """
 
@@ -100,13 +101,16 @@ class Journal:
         self.finished: list[FinishedUnit] = []
         self.plan: Plan | None = None
         # Opened before it is locked, so without truncating what another pack may be writing.
-        self._file: IO[bytes] = open(self.path, "a+b", opener=_no_link)  # noqa: SIM115
+        # Unbuffered: after a failed write, nothing is left that a later flush would write.
+        self._file = open(self.path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115
         try:
             _lock(self._file, folder)
             good_bytes = self._read(options) if resume else 0
+            if not good_bytes and APPEND_TO not in options and (folder / MANIFEST_NAME).exists():
+                raise unreadable_journal(folder)
             self._file.truncate(good_bytes)
             if not good_bytes:
-                self._append({"journal": 1, "options": dict(options)})
+                self._append({"journal": 1, "id": new_id(), "options": dict(options)})
                 flush_folder(folder)
         except BaseException:
             self.close()
@@ -124,19 +128,27 @@ class Journal:
         self.plan = plan
 
     def remove(self) -> None:
-        """Deletes the journal, after the manifest was written."""
-        self.path.unlink()
-        flush_folder(self.path.parent)
-        self.close()
+        """Deletes the journal, after the manifest was written, and closes it. Idempotent."""
+        if not self._file.closed:
+            _unlink(self._file, self.path)
+            flush_folder(self.path.parent)
+            self.close()
 
     def close(self) -> None:
         """Closes the file, which also unlocks it."""
         self._file.close()
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        before = os.fstat(self._file.fileno()).st_size
+        left = memoryview(json.dumps(line).encode() + b"\n")
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                self._file.truncate(before)  # a part of a line has no meaning
+            raise
 
     def _read(self, options: Mapping[str, Any]) -> int:
         """Reads the journal, and returns the number of bytes of its complete lines."""
@@ -166,6 +178,27 @@ class Journal:
             self.plan = plan
         else:
             self.finished.append(_parse(line))
+
+
+def new_id() -> str:
+    """Returns the random id of a process's journal, so that no two have the same bytes."""
+    return secrets.token_hex(8)
+
+
+def unreadable_journal(place: Path | str) -> PackError:
+    """Returns the error of a pack that is to be resumed beside a manifest, without its options."""
+    return PackError(
+        f"{place} contains a complete dataset and a journal without options, so it is unknown what "
+        "to resume: resume an append with append and resume (--append --resume), or discard it "
+        "with `fastio gc --unfinished`"
+    )
+
+
+def _unlink(file: IO[bytes], path: Path) -> None:
+    """Deletes a journal that is open and locked, unless its path is another file by now."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+            path.unlink()
 
 
 def _no_link(path: str, flags: int) -> int:
@@ -202,7 +235,7 @@ def no_packing(folder: Path, discard: bool) -> Iterator[bool]:
             unfinished = unfinished and not discard
         finally:
             if not unfinished:
-                path.unlink()
+                _unlink(file, path)
 
 
 def appended_to(journal: bytes) -> str | None:

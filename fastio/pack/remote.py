@@ -30,7 +30,13 @@ from fastio.pack.destination import (
     own_files,
     remove_strays,
 )
-from fastio.pack.journal import Journal, check_not_in_use
+from fastio.pack.journal import (
+    APPEND_TO,
+    Journal,
+    check_not_in_use,
+    new_id,
+    unreadable_journal,
+)
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.files import whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
@@ -75,7 +81,7 @@ class RemoteDestination(Destination):
         self._uploads: list[Future[None]] = []
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
-        self._journaled = 0  # bytes of the journal that the store has
+        self._journaled = b""  # the journal in the store, if this process has written it
         # For an append: the versions of the objects that this process has read or written. They are
         # replaced only if they have not changed since, so that one of two appends fails.
         self._base: Manifest | None = None
@@ -110,9 +116,12 @@ class RemoteDestination(Destination):
                 check_not_in_use(folder)
             remove_strays(folder, {JOURNAL_NAME})
             kept = b""
-            if resume and JOURNAL_NAME in own:
+            if JOURNAL_NAME in own:
                 self._journal_stamp = found = self._store.stat(JOURNAL_NAME)
-                kept = _believed(bytes(self._store.read(JOURNAL_NAME, expect=found)), own)
+                if resume:
+                    kept = _believed(bytes(self._store.read(JOURNAL_NAME, expect=found)), own)
+            if MANIFEST_NAME in own and APPEND_TO not in options and b"\n" not in kept:
+                raise unreadable_journal(self.name)
             with whole_file(folder / JOURNAL_NAME) as file:
                 file.write(kept)
             return Journal(folder, options, resume)
@@ -174,7 +183,7 @@ class RemoteDestination(Destination):
                 self._send(MANIFEST_NAME, path.stat().st_size)
             else:
                 self._commit(self._base, path)
-            self._store.delete(JOURNAL_NAME)
+            self._delete_own_journal()
             path.unlink()
             super().finish()
 
@@ -186,12 +195,14 @@ class RemoteDestination(Destination):
         self._store.replace(MANIFEST_NAME, path.read_bytes(), self._manifest_stamp)
 
     def discard(self, names: set[str], base: Manifest | None) -> None:
-        """See `Destination`."""
+        """See `Destination`. Deletes nothing if the journal is another process's by now.
+
+        Without its journal, no process can commit shards that another one has uploaded as well.
+        """
         self._end_uploads()
-        own = set(self.files())
-        written = names | {JOURNAL_NAME} if self._journaled else set()
-        self.delete(own if base is None else own & written)
-        super().discard(names, None)
+        if self._journaled and self._delete_own_journal() and not self._is_committed(names):
+            self.delete(names & self.files().keys())
+        self._journal.remove()
         self._leave_folder()
 
     def close(self, keep: bool) -> None:
@@ -200,6 +211,23 @@ class RemoteDestination(Destination):
         super().close(keep=True)
         self._leave_folder()
         self._store.close()
+
+    def _newest(self) -> Manifest:
+        path = self.folder / MANIFEST_NAME
+        path.write_bytes(self._store.read(MANIFEST_NAME))
+        return Manifest(self.name, str(path))
+
+    def _delete_own_journal(self) -> bool:
+        """Deletes the store's journal unless it is another process's; returns whether it was own."""
+        try:
+            if self._base is not None:  # an empty journal has no meaning, until it is deleted
+                self._store.replace(JOURNAL_NAME, b"", self._journal_stamp)
+            elif self._journaled and self._store.read(JOURNAL_NAME) != self._journaled:
+                return False
+        except (SourceChanged, SourceNotFound):
+            return False
+        self._store.delete(JOURNAL_NAME)
+        return True
 
     # --- Uploads ----------------------------------------------------------------------------------
 
@@ -219,7 +247,7 @@ class RemoteDestination(Destination):
 
     def _send_journal(self, length: int) -> None:
         with self._journal_lock:
-            if self._journaled < length:
+            if len(self._journaled) < length:
                 self._put_journal()
 
     def _put_journal(self) -> None:
@@ -229,7 +257,7 @@ class RemoteDestination(Destination):
             self._store.write(JOURNAL_NAME, lines)
         else:
             self._journal_stamp = self._store.replace(JOURNAL_NAME, lines, self._journal_stamp)
-        self._journaled = len(lines)
+        self._journaled = lines
 
     def _send(self, name: str, nbytes: int) -> None:
         self._store.write(name, self.folder / name)
@@ -290,11 +318,17 @@ class RemoteDestination(Destination):
 
 
 def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
-    """Returns the lines of a journal up to the first unit whose shards are not all in the store."""
+    """Returns the lines of a journal up to the first unit whose shards are not all in the store.
+
+    The journal gets the id of this process: another one that still writes it is noticed.
+    """
     kept = []
     for line in journal.splitlines(keepends=True):
         try:
-            entries = json.loads(line).get("entries", ())
+            about = json.loads(line)
+            entries = about.get("entries", ())
+            if not kept:
+                line = json.dumps({**about, "id": new_id()}).encode() + b"\n"
             if any(sizes.get(entry["name"]) != entry["bytes"] for entry in entries):
                 break
         except (AttributeError, KeyError, TypeError, ValueError):

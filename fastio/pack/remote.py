@@ -218,7 +218,7 @@ class RemoteDestination(Destination):
         return Manifest(self.name, str(path))
 
     def _delete_own_journal(self) -> bool:
-        """Deletes the store's journal unless it is another process's; returns whether it was own."""
+        """Deletes the store's journal if it is this process's; returns whether it was."""
         try:
             if self._base is not None:  # an empty journal has no meaning, until it is deleted
                 self._store.replace(JOURNAL_NAME, b"", self._journal_stamp)
@@ -322,7 +322,7 @@ def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
 
     The journal gets the id of this process: another one that still writes it is noticed.
     """
-    kept = []
+    kept: list[bytes] = []
     for line in journal.splitlines(keepends=True):
         try:
             about = json.loads(line)

@@ -71,7 +71,7 @@ def test_shards_take_a_quarter_of_the_process_s_descriptors_at_most(
     asked = []
 
     class FileSet:
-        def __init__(self, keep_open: bool, max_open: int) -> None:
+        def __init__(self, keep_open: bool, max_open: int, direct: bool) -> None:
             asked.append((keep_open, max_open))
 
     write_folder(tmp_path / "images")

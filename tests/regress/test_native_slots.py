@@ -19,10 +19,8 @@ def submit(engine: _native.Engine, path: Path, rows: int, out: Any) -> _native.S
     chain.center_crop(20, 20)
     numbers = np.zeros(rows, np.int64)
     small, bytes_ = numbers.astype(np.int32), numbers.astype(np.uint8)
-    return engine.submit(
-        files, [(chain, True, None, out)], 0, 0, small, numbers, numbers - 1, bytes_, bytes_, small,
-        small, numbers, None, None, None, 3,
-    )  # fmt: skip
+    reads = _native.ImageReads(small, numbers, numbers - 1, bytes_, bytes_, small, small)
+    return engine.submit(files, [(chain, True, None, out)], 0, 0, reads, 0, numbers, None, 3)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image as Pillow
 from fastio import Dataset as open_dataset
 from fastio import Image, ImageError, Schema, Writer, pack
 from fastio.pack.images import (
+    ImageCodec,
     ImageOptions,
     choose_codebook,
     encode_file,
@@ -23,6 +25,7 @@ from fastio.pack.images import (
     encode_pixels,
     is_image_file,
     open_codebook,
+    taken,
 )
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW
 from tests.pictures import (
@@ -146,7 +149,7 @@ def test_colour_does_not_become_gray_unasked() -> None:
 def test_an_opened_image_is_stored_as_its_file(data: bytes) -> None:
     image = Pillow.open(io.BytesIO(data))
     for options in (BLOCKS, JPEG):
-        assert encode_pillow(image, RGB, options) == encode_file(data, RGB, options)
+        assert encode_pillow(taken(image), RGB, options) == encode_file(data, RGB, options)
     assert np.array_equal(np.asarray(image.convert("RGB")), decoded(data))  # it can still be read
 
 
@@ -194,21 +197,45 @@ def second_frame() -> Pillow.Image:
 
 @pytest.mark.parametrize("made", [drafted, drafted_gray, decoded_and_changed, second_frame])
 def test_an_image_that_is_not_its_file_is_stored_as_pixels(made: Callable[[], Any]) -> None:
-    cell = encode_pillow(made(), RGB, BLOCKS)
+    cell = encode_pillow(taken(made()), RGB, BLOCKS)
     assert cell.codec == CODEC_RAW
     assert cell.data == np.asarray(made().convert("RGB")).tobytes()
 
 
 def test_the_codec_raw_stores_an_opened_image_as_pillow_has_it() -> None:
-    cell = encode_pillow(Pillow.open(io.BytesIO(oriented_jpeg(6))), RGB, RAW)
+    cell = encode_pillow(taken(Pillow.open(io.BytesIO(oriented_jpeg(6)))), RGB, RAW)
     assert cell.codec == CODEC_RAW
     assert cell.data == np.asarray(Pillow.open(io.BytesIO(oriented_jpeg(6)))).tobytes()
 
 
 def test_a_pillow_image_of_a_truncated_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png()[:-100])
-    with Pillow.open(tmp_path / "a.png") as image, pytest.raises(ValueError, match="decoded"):
-        encode_pillow(image, RGB, JPEG)
+    with Pillow.open(tmp_path / "a.png") as image, pytest.raises(ImageError, match="decoded"):
+        pack([image], tmp_path / "packed", codec="jpeg")
+
+
+class OfOneThread(io.BytesIO):
+    """A file that only the thread that made it may read."""
+
+    thread = threading.get_ident()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert threading.get_ident() == self.thread
+        return super().read(size)
+
+
+@pytest.mark.parametrize("codec", ["blocks", "jpeg", "raw"])
+@pytest.mark.parametrize("draft", [None, (16, 12)])
+def test_an_image_of_several_samples_is_read_by_one_thread(
+    tmp_path: Path, codec: ImageCodec, draft: tuple[int, int] | None
+) -> None:
+    image = Pillow.open(OfOneThread(jpeg(64, 48)))
+    if draft is not None:
+        image.draft("RGB", draft)
+    pack([image] * 40, tmp_path / "packed", codec=codec, workers=4)
+    stored = "raw" if draft else codec
+    with open_dataset(tmp_path / "packed") as dataset:
+        assert dataset.manifest.codec_counts()["image"][stored] == 40
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 4), (4, 5, 1), (0, 5, 3), (1, 4, 5, 3), (60,)])

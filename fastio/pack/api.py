@@ -123,7 +123,7 @@ def pack(
 
     | value | field |
     |---|---|
-    | PIL.Image that was opened and not decoded | Image, stored as `codec` says |
+    | PIL.Image of a JPEG, PNG, GIF or TIFF file, opened and not decoded | Image, as `codec` says |
     | other PIL.Image | Image, stored as pixels |
     | uint8 array (H, W, C), C 1 or 3 | Image, stored as pixels |
     | uint8 tensor (C, H, W), C 1 or 3 | Image, stored as pixels |

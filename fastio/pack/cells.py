@@ -22,11 +22,13 @@ from fastio.errors import FastioError, ImageError, SchemaError
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
+    PillowFile,
     encode_file,
     encode_pillow,
     encode_pixels,
     is_image_file,
     recoded_cell,
+    taken,
 )
 from fastio.pack.items import UNREAD, Item
 from fastio.schema import (
@@ -101,6 +103,8 @@ def memory_bytes(item: Item) -> int:
 
 
 def _value_bytes(value: Any) -> int:
+    if isinstance(value, PillowFile):
+        return len(value.data)
     if isinstance(value, PillowImage.Image):
         return value.width * value.height * len(value.getbands())
     if isinstance(value, (bytes, bytearray, str)):
@@ -194,8 +198,10 @@ def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
         return encode_file(value.read(), field, images) if recoded is None else recoded
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)
-    if isinstance(value, PillowImage.Image):
+    if isinstance(value, (PillowImage.Image, PillowFile)):
         return encode_pillow(value, field, images)
+    if isinstance(value, ValueError):
+        raise value  # of an image that cannot be decoded
     pixels = as_array(value)
     if pixels is None:
         raise SchemaError(
@@ -369,7 +375,11 @@ def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
 
 
 def field_values(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
-    """Returns the values of a sample in the order of the fields, or raises SchemaError."""
+    """Returns the values of a sample in the order of the fields, see `taken`; or SchemaError."""
+    return list(map(taken, _in_order(schema, sample, name)))
+
+
+def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
     if schema.structure == "single":
         return [sample]
     if schema.structure == "tuple":

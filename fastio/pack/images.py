@@ -156,8 +156,42 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     return int(orientation)
 
 
-def encode_pillow(image: PillowImage.Image, field: Image, options: ImageOptions) -> ImageCell:
-    """Returns a Pillow image as it is stored, without applying an EXIF orientation.
+@dataclass(frozen=True)
+class PillowFile:
+    """The file of a Pillow image that was opened and not decoded.
+
+    Attributes:
+        data: The bytes of the file.
+        mode: The mode of the image.
+    """
+
+    data: bytes
+    mode: str
+
+
+def taken(value: Any) -> Any:
+    """Returns a value of a sample in a form that does not change, for use by other threads.
+
+    Called in the order of the samples. A Pillow image becomes a `PillowFile`, or is decoded if its
+    pixels may differ from its file; if that fails, it becomes a ValueError. Other values are
+    returned unchanged.
+    """
+    if not isinstance(value, PillowImage.Image):
+        return value
+    data = _file_of(value)
+    if data is not None:
+        return PillowFile(data, value.mode)
+    try:
+        value.load()
+    except Exception as error:  # as for `open_image`
+        return ValueError(f"cannot be decoded: {error or type(error).__name__}")
+    return value
+
+
+def encode_pillow(
+    image: PillowImage.Image | PillowFile, field: Image, options: ImageOptions
+) -> ImageCell:
+    """Returns a Pillow image as it is stored, without applying an EXIF orientation; see `taken`.
 
     An image that was opened but not decoded yet is stored like its file. Other images, and all
     images with the codec "raw", are stored as pixels.
@@ -171,17 +205,15 @@ def encode_pillow(image: PillowImage.Image, field: Image, options: ImageOptions)
             f"an image of mode {image.mode!r} in a gray field; convert it, or give a schema with "
             "Image('RGB')"
         )
-    data = None if options.codec == "raw" else file_of(image, options.max_pixels)
-    if data is not None:
-        return encode_file(data, field, options)._replace(orientation=1)
-    try:
-        image.load()
-    except OSError as error:
-        raise ValueError(f"cannot be decoded: {error}") from error
-    return encode_pixels(to_pixels(image, field.mode), field, options.max_side)
+    if isinstance(image, PillowImage.Image):
+        return encode_pixels(to_pixels(image, field.mode), field, options.max_side)
+    if options.codec != "raw":
+        return encode_file(image.data, field, options)._replace(orientation=1)
+    with open_image(image.data, options.max_pixels) as opened:
+        return encode_pixels(to_pixels(opened, field.mode), field, options.max_side)
 
 
-def file_of(image: PillowImage.Image, max_pixels: int) -> bytes | None:
+def _file_of(image: PillowImage.Image) -> bytes | None:
     """Returns the file that an image was opened from; None if its pixels may differ from the file.
 
     They may differ if the image was decoded or changed, if `draft` has set its size or mode, or if
@@ -194,7 +226,7 @@ def file_of(image: PillowImage.Image, max_pixels: int) -> bytes | None:
         image.fp.seek(0)
         data = image.fp.read()
         image.fp.seek(place)
-        with open_header(data, max_pixels) as header:
+        with open_header(data, image.width * image.height) as header:
             same = (header.format, header.size, header.mode) == (
                 image.format,
                 image.size,
@@ -414,8 +446,8 @@ def _jpegs(item: Item) -> Iterator[bytes]:
                 data = value.read()
             except (OSError, ValueError):
                 continue  # packing will say so
-        elif isinstance(value, PillowImage.Image):
-            data = file_of(value, MAX_PIXELS)
+        elif isinstance(value, PillowFile):
+            data = value.data
         if isinstance(data, (bytes, bytearray, memoryview)):
             data = bytes(data)
             if data.startswith(JPEG_START):

@@ -57,6 +57,18 @@ pack(list(range(100, 125)), sys.argv[1], shard_size=80, append=True)
 """
 
 
+# Appends with a Writer, and is killed before it finishes.
+UNFINISHED_WRITER = """
+import os, signal, sys
+import fastio
+
+schema = fastio.Schema({"label": fastio.Scalar("int64")}, "single")
+writer = fastio.Writer(sys.argv[1], schema, append=True, shard_size=80)
+writer.write(25)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A dataset of 25 numbers in 3 shards."""
@@ -219,9 +231,11 @@ def test_two_appends_at_once(data: Path) -> None:
         journal.remove()
     schema = Dataset(data).schema
     with fastio.Writer(data, schema, append=True, shard_size=SIZE) as writer:
-        writer.write(25)
-        with pytest.raises(PackError, match="unfinished append"):
-            append(data, [1])
+        for number in range(25, 45):
+            writer.write(number)
+        for again in ([1], range(25, 45)):
+            with pytest.raises(PackConflict, match="another process is packing"):
+                append(data, again)
 
     def late() -> Iterator[int]:
         yield 26
@@ -241,7 +255,7 @@ def test_two_appends_at_once(data: Path) -> None:
             PackConflict, match=r"has changed .* since this append began: append again"
         ):
             append(data, late())
-    assert rows(data) == [*range(26), 100]
+    assert rows(data) == [*range(45), 100]
     assert not (data / JOURNAL_NAME).exists()
 
 
@@ -279,6 +293,72 @@ def test_an_error_after_the_manifest_was_written_undoes_nothing(
             writer.write(25)
         assert rows(out) == [*range(25), 25][-26 if appends else -1 :]
         assert not (out / JOURNAL_NAME).exists()
+
+
+def test_an_append_that_was_completed_is_not_repeated_by_accident(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(journal: Journal) -> None:
+        raise KeyboardInterrupt
+
+    def complete() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "remove", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                append(data, range(25, 40))
+
+    complete()
+    for _ in range(2):
+        with pytest.raises(PackError, match=r"is complete.*version 2.*first run `fastio gc`"):
+            append(data, range(25, 40))
+    with pytest.raises(PackError, match="first run `fastio gc`"):
+        fastio.Writer(data, SINGLE, append=True)
+    with pytest.raises(PackError, match=r"nothing to resume .*shard_size was 80, now 800"):
+        append(data, range(25, 40), resume=True, shard_size=800)
+    report = append(data, range(25, 40), resume=True)
+    assert (report.was_complete, report.rows) == (True, 15)
+    assert rows(data) == list(range(40))
+    assert not (data / JOURNAL_NAME).exists()
+    complete()
+    assert gc(data).files == 0
+    append(data, [100])
+    assert rows(data) == [*range(40), *range(25, 40), 100]
+
+
+def test_an_unfinished_writer_can_only_be_discarded(data: Path) -> None:
+    child = run_code(UNFINISHED_WRITER, data)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    with pytest.raises(PackError, match="a Writer cannot be resumed, with `fastio gc") as error:
+        append(data, [1])
+    assert "--resume" not in str(error.value)
+    gc(data, unfinished=True)
+    append(data, [25])
+    assert rows(data) == list(range(26))
+
+
+def test_a_journal_that_was_replaced_meanwhile_is_not_deleted(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, {}, resume=False)
+    journal.path.rename(tmp_path / "moved")
+    journal.path.write_text("another process's")
+    journal.remove()
+    assert journal.path.read_text() == "another process's"
+
+
+def test_a_journal_that_cannot_be_deleted_is_named(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    options = {"append_to": Dataset(data).fingerprint}
+    append(data, [25])
+    Journal(data, options, resume=False).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        with pytest.raises(PackError, match=r"cannot write .*pack.journal: Permission denied"):
+            append(data, [26])
+    append(data, [26])
+    assert rows(data) == list(range(27))
 
 
 def test_a_journal_without_options_replaces_no_dataset(data: Path) -> None:
@@ -578,6 +658,14 @@ class Remote:
     def gc(self, **options: Any) -> fastio.GcReport:
         return gc(self.url, storage_options=self.options, **options)
 
+    def discard(self) -> fastio.GcReport:
+        """Discards an append, which may be writing its journal at the moment."""
+        while True:
+            try:
+                return self.gc(unfinished=True)
+            except PackConflict:
+                pass
+
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
@@ -665,7 +753,7 @@ def test_an_append_that_was_discarded_while_it_ran_fails(remote: Remote) -> None
         for number in range(25, 125):
             if number == 124:
                 assert remote.gc().unfinished
-                assert remote.gc(unfinished=True).files > 0
+                assert remote.discard().files > 0
             yield number
 
     with pytest.raises(PackConflict):
@@ -755,7 +843,7 @@ def test_a_writer_that_was_given_up_deletes_nothing_of_its_successor(remote: Rem
     def succeed() -> None:
         while not any("shard-v2-000002" in name for name in remote.contents()):
             pass  # the uploads go on in threads
-        remote.gc(unfinished=True)
+        remote.discard()
         remote.append(range(25, 65))  # shards of the same names
         uploaded.set()
 
@@ -779,6 +867,72 @@ def test_a_writer_deletes_no_journal_of_another(remote: Remote) -> None:
     assert any("shard-v2-000002" in name for name in remote.contents())
 
 
+def test_gc_sees_an_append_that_begins_while_it_lists(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append uploads a shard that an earlier one has left under the same name."""
+    remote.append([25])
+    stale = next(name for name in remote.contents() if "shard-v2" in name)
+    url, list_objects = f"{remote.url}-other", Store.list
+    pack(range(25), url, shard_size=SIZE, storage_options=remote.options)
+    store, from_first = (open_store(each, remote.options) for each in (url, remote.url))
+    store.write(stale, bytes(from_first.read(stale)))
+
+    def listing(self: Store, *rest: Any) -> Any:
+        found = list_objects(self, *rest)
+        monkeypatch.undo()
+        append(url, [25], storage_options=remote.options)
+        return found
+
+    monkeypatch.setattr(Store, "list", listing)
+    gc(url, storage_options=remote.options)
+    with fastio.open(url, storage_options=remote.options) as dataset:
+        assert list(dataset) == list(range(26))
+
+
+def test_gc_lists_before_it_looks_for_a_journal(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    stat, list_objects = Store.stat, Store.list
+
+    def noted_stat(self: Store, name: str) -> Any:
+        asked.append(name)
+        return stat(self, name)
+
+    def noted_list(self: Store, *rest: Any) -> Any:
+        asked.append("list")
+        return list_objects(self, *rest)
+
+    monkeypatch.setattr(Store, "stat", noted_stat)
+    monkeypatch.setattr(Store, "list", noted_list)
+    remote.gc()
+    assert asked[asked.index("list") + 1] == JOURNAL_NAME
+    assert asked.count("list") == 1
+
+
+def test_a_completed_append_to_a_store_is_not_repeated(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: Store, name: str) -> None:
+        monkeypatch.undo()
+        raise fastio.StoreError("503 Slow Down")
+
+    monkeypatch.setattr(Store, "delete", failing)
+    with pytest.raises(PackError, match=r"503.*--append --resume"):
+        remote.append(range(25, 40))
+    with pytest.raises(PackError, match=r"is complete.*version 2.*first run `fastio gc`"):
+        remote.append(range(25, 40))
+    assert remote.append(range(25, 40), resume=True).was_complete
+    journal = b'{"journal": 1, "options": {"append_to": "%s", "source": "list"}}\n'
+    first = fastio.open(remote.url, storage_options=remote.options, version=1)
+    open_store(remote.url, remote.options).write(JOURNAL_NAME, journal % first.fingerprint.encode())
+    with pytest.raises(PackError, match="no unfinished append to resume"):
+        remote.append([1], resume=True)  # of this journal, no shard is in the newest version
+    assert remote.append([40]).rows == 1
+    assert remote.rows() == list(range(41))
+
+
 def test_a_journal_without_options_replaces_no_dataset_of_a_store(remote: Remote) -> None:
     open_store(remote.url, remote.options).write(JOURNAL_NAME, b'{"journal": 1, "opt')
     with pytest.raises(PackError, match=r"unknown what to resume.*--append --resume"):
@@ -789,7 +943,15 @@ def test_a_journal_without_options_replaces_no_dataset_of_a_store(remote: Remote
 def test_stores_without_conditions_are_refused() -> None:
     url = "memory://growing/data"
     pack(range(25), url, shard_size=SIZE)
+    asked: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(3):
+            asked.append(number)
+            yield number
+
     with pytest.raises(PackError, match=r"conditional writes.*use s3, gs or az with obstore"):
-        pack(range(3), url, append=True)
+        pack(source(), url, append=True)
+    assert len(asked) <= 1  # the first sample tells the schema
     with fastio.open(url) as dataset:
         assert len(dataset) == 25

@@ -262,8 +262,6 @@ def pack(
     destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
     base = open_base(dst, of_destination) if append else None
-    if base is not None and destination.settle(base) and resume:
-        return _complete(base, start)
     options = sample_options(
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
     )
@@ -296,7 +294,10 @@ def pack(
         encoder = TableEncoder(source, options.shard_bytes, options.workers)
     else:
         encoder = SampleEncoder(source, options)
-    if resume and not overwrite and not append:
+    if base is not None:
+        if destination.was_completed(base, encoder.identity() if resume else None):
+            return _complete(base, start)
+    elif resume and not overwrite:
         done = complete_dataset(dst, of_destination, encoder.identity())
         if done is not None:
             return _complete(done, start)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,15 @@ from fastio.errors import (
 )
 from fastio.pack.items import AGAIN
 from fastio.pack.journal import (
+    APPEND_TO,
+    WRITER,
     FinishedUnit,
     Journal,
-    appended_to,
-    check_not_in_use,
+    contents_of,
     differences,
     no_packing,
+    remove_if,
+    writing_to,
 )
 from fastio.packed import (
     JOURNAL_NAME,
@@ -150,9 +153,12 @@ class Destination:
             raise PackError("resume and overwrite cannot be combined: choose one")
         own = self.files()
         if overwrite:
-            self.delete(own)
+            with self.no_packing(discard=True) as (_, own):
+                self.delete(own.keys() - {JOURNAL_NAME})
             own = {}
         elif base is not None:
+            if own.get(JOURNAL_NAME) and not resume:
+                raise self._unfinished()
             _check_may_append(self.name, own, resume, base)
         else:
             _check_may_pack(self.name, own, resume)
@@ -165,28 +171,68 @@ class Destination:
                 raise
         return self._journal
 
-    def settle(self, base: Manifest) -> bool:
-        """Deletes the journal of an append that was killed after it had written its manifest.
+    def settle(self, base: Manifest) -> None:
+        """Deletes the journal of an append to a version before `base`, the newest one.
 
-        Returns:
-            Whether there was such a journal. If so, `base` is the version that the append created.
+        Such an append was killed after it had written its manifest, or cannot write it any more.
         """
-        try:
-            if appended_to(self._read_journal()) not in {each.fingerprint for each in base.history}:
-                return False
-        except FileNotFoundError:
-            return False
-        self.delete([JOURNAL_NAME])
-        return True
+        self._remove_journal_if(lambda journal: _has_ended(journal, base))
+
+    def was_completed(self, base: Manifest, identity: Mapping[str, Any] | None) -> bool:
+        """Returns whether an append is to be resumed that wrote `base`, and settles it.
+
+        Args:
+            base: The newest version.
+            identity: The options of the append that is resumed; None if a new one begins.
+
+        Raises:
+            PackError: An append that was killed after it had written `base` is not to be resumed,
+                or has other options: without this error, its samples might be appended twice.
+        """
+        completed = False
+
+        def has_ended(journal: bytes) -> bool:
+            nonlocal completed
+            options, names = contents_of(journal)
+            ended = _has_ended(journal, base)
+            completed = ended and bool(names) and names.issubset(base.column("name").to_pylist())
+            if completed:
+                _check_repeated(self.name, base, options, identity)
+            return ended
+
+        with writing_to(self.name):
+            self._remove_journal_if(has_ended)
+        return completed
 
     @contextmanager
-    def no_packing(self, discard: bool) -> Iterator[bool]:
-        """Keeps other processes from packing; see `journal.no_packing`."""
+    def no_packing(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
+        """Keeps other processes from packing; see `journal.no_packing`. Also yields `files`."""
         with no_packing(self.folder, discard) as unfinished:
-            yield unfinished
+            yield unfinished, self.files()
 
-    def _read_journal(self) -> bytes:
-        return read_file(self.folder / JOURNAL_NAME)
+    def _remove_journal_if(self, is_unneeded: Callable[[bytes], bool]) -> bool:
+        """See `journal.remove_if`."""
+        return remove_if(self.folder, is_unneeded)
+
+    def _unfinished(self) -> PackError:
+        """Returns the error of an append where another one has not finished.
+
+        Raises:
+            PackConflict: The other one is running.
+        """
+        how = "repeat its command with resume (--resume), or discard it with "
+
+        def ask(journal: bytes) -> bool:
+            nonlocal how
+            if contents_of(journal)[0].get("source") == WRITER:
+                how = "discard it, because a Writer cannot be resumed, with "
+            return False
+
+        self._remove_journal_if(ask)
+        return PackError(
+            f"{self.name} contains an unfinished append or pack: wait until its process ends; if "
+            f"it was interrupted, {how}`fastio gc --unfinished`"
+        )
 
     def _check_newest(self, base: Manifest) -> None:
         """Raises PackConflict if the dataset was replaced or appended to since it was opened."""
@@ -213,8 +259,6 @@ class Destination:
 
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files, the manifest first: without it, the rest is not a dataset."""
-        if JOURNAL_NAME in names:
-            check_not_in_use(self.folder)
         for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
             (self.folder / name).unlink()
             if name == MANIFEST_NAME:
@@ -312,19 +356,36 @@ def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
 
 
 def _check_may_append(name: str, own: Mapping[str, int], resume: bool, base: Manifest) -> None:
-    """Raises PackError unless an append is unfinished exactly if one is to be resumed."""
-    begun = own.get(JOURNAL_NAME, 0) > 0  # a killed gc leaves an empty journal
-    if begun and not resume:
-        raise PackError(
-            f"{name} contains an unfinished append or pack: wait until its process ends; if it was "
-            "interrupted, repeat its command with resume (--resume), or discard it with `fastio gc "
-            "--unfinished`"
-        )
-    if not begun and resume:
+    """Raises PackError if an append is to be resumed, but none is unfinished."""
+    if resume and not own.get(JOURNAL_NAME):  # a killed gc leaves an empty one
         last = base.as_version()
         raise PackError(
             f"{name} contains no unfinished append to resume: its newest version, {last.version}, "
             f"was packed from {last.source}; leave out resume (--resume) to append"
+        )
+
+
+def _has_ended(journal: bytes, base: Manifest) -> bool:
+    """Returns whether a journal is that of an append to a version before `base`."""
+    return contents_of(journal)[0].get(APPEND_TO) in {each.fingerprint for each in base.history}
+
+
+def _check_repeated(
+    name: str, base: Manifest, options: Mapping[str, Any], identity: Mapping[str, Any] | None
+) -> None:
+    """Raises PackError unless an append with these options, which wrote `base`, is resumed."""
+    last = base.as_version()
+    done = (
+        f"the last append to {name} is complete, although its process was interrupted: version "
+        f"{last.version} was packed from {last.source}"
+    )
+    if identity is None:
+        raise PackError(f"{done}. To append more samples, first run `fastio gc`")
+    different = differences(options, identity, {*options, *identity} - {APPEND_TO})
+    if different:
+        raise PackError(
+            f"{done}. There is nothing to resume with another source or other options: {different}."
+            " To append with them, first run `fastio gc`, and leave out resume (--resume)"
         )
 
 

@@ -69,9 +69,8 @@ def gc(
     destination = open_destination(path, storage_options, None)
     with writing_to(destination.name):
         destination.settle(newest)
-        with destination.no_packing(unfinished) as found:
+        with destination.no_packing(unfinished) as (found, files):
             left = found and not unfinished
-            files = destination.files()
             newest = manifest()  # opened after the listing, which has all its shards
             kept, dropped = [newest], []
             for older in newest.history:

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.runtime.files import flush_folder
 
 APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to
-RESUME = ", then continue with resume (--resume)"
+WRITER = "Writer"  # the source of a pack that cannot be resumed
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class Journal:
 
     def __init__(self, folder: Path, options: Mapping[str, Any], resume: bool) -> None:
         self.path = folder / JOURNAL_NAME
+        self._when_full = when_full(options)
         self.finished: list[FinishedUnit] = []
         self.plan: Plan | None = None
         # Opened before it is locked, so without truncating what another pack may be writing.
@@ -123,7 +124,7 @@ class Journal:
     def keep_plan(self, plan: Plan) -> None:
         """Records the plan before any unit, because a resumed pack must use the same plan."""
         book = None if plan.codebook is None else base64.b64encode(plan.codebook).decode()
-        with writing_to(self.path, RESUME):
+        with writing_to(self.path, self._when_full):
             self._append({"plan": {**asdict(plan), "codebook": book}})
         self.plan = plan
 
@@ -207,9 +208,30 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def check_not_in_use(folder: Path) -> None:
-    """Raises PackConflict if another process packs to a folder that has a journal."""
-    with open(folder / JOURNAL_NAME, "rb", opener=_no_link) as file:
+    """Raises PackConflict if another process packs to a folder that had a journal."""
+    remove_if(folder, lambda journal: False)
+
+
+def remove_if(folder: Path, is_unneeded: Callable[[bytes], bool]) -> bool:
+    """Deletes the journal of a folder if a function returns true for its contents.
+
+    Returns:
+        Whether it was deleted. False if there is none.
+
+    Raises:
+        PackConflict: Another process is packing there.
+    """
+    path = folder / JOURNAL_NAME
+    try:
+        file = open(path, "rb", opener=_no_link)  # noqa: SIM115
+    except FileNotFoundError:
+        return False
+    with file:
         _lock(file, folder)
+        if not is_unneeded(file.read()):
+            return False
+        _unlink(file, path)
+    return True
 
 
 @contextmanager
@@ -238,13 +260,21 @@ def no_packing(folder: Path, discard: bool) -> Iterator[bool]:
                 _unlink(file, path)
 
 
-def appended_to(journal: bytes) -> str | None:
-    """Returns the fingerprint of the dataset to which an unfinished pack appends, or None."""
+def contents_of(journal: bytes) -> tuple[dict[str, Any], set[str]]:
+    """Returns the options of a journal and the names of its shards; nothing if it is damaged."""
     try:
-        found = json.loads(journal.partition(b"\n")[0])["options"].get(APPEND_TO)
+        first, *lines = (json.loads(line) for line in journal.split(b"\n")[:-1])
+        names = {entry["name"] for line in lines for entry in line.get("entries", ())}
+        return dict(first["options"]), names
     except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-    return found if isinstance(found, str) else None
+        return {}, set()
+
+
+def in_use(place: Path | str) -> PackConflict:
+    """Returns the error of a destination whose journal belongs to another process."""
+    return PackConflict(
+        f"another process is packing to {place}: wait until it ends, then try again"
+    )
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:
@@ -253,9 +283,7 @@ def _lock(file: IO[bytes], folder: Path) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise PackConflict(
-                f"another process is packing to {folder}: wait until it ends, then try again"
-            ) from error
+            raise in_use(folder) from error
     if not os.fstat(file.fileno()).st_nlink:
         raise PackConflict(f"another process has just finished packing to {folder}: try again")
 
@@ -293,6 +321,15 @@ def _parse(value: Any) -> FinishedUnit:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+def when_full(options: Mapping[str, Any]) -> str:
+    """Returns what to do after there is room on a full disk, for a pack with these options."""
+    if options.get("source") == WRITER:
+        return ", then write the samples again"
+    if APPEND_TO in options:
+        return ", then continue with append and resume (--append --resume)"
+    return ", then continue with resume (--resume)"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from fastio.pack.destination import Destination, shard_name, with_hash
-from fastio.pack.journal import APPEND_TO, RESUME, FinishedUnit, Plan, UnitEnd, writing_to
+from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, UnitEnd, when_full, writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
 from fastio.packed import Manifest, ShardEntry, write_manifest
@@ -164,7 +164,8 @@ class Packer(Generic[P, E]):
         identity = dict(encoder.identity())
         if base is not None:
             identity[APPEND_TO] = base.fingerprint
-        with writing_to(destination.name, RESUME):
+        self._when_full = when_full(identity)
+        with writing_to(destination.name, self._when_full):
             self._journal = destination.open(identity, resume, overwrite, base)
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
             encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
@@ -228,7 +229,7 @@ class Packer(Generic[P, E]):
         if base is not None and base.codebook is not None:
             codebook = base.codebook
             packing = {**packing, "codebook": base.packing.get("codebook")}
-        with writing_to(destination.name, RESUME):
+        with writing_to(destination.name, self._when_full):
             destination.prepare({entry.name for entry in self.entries}, base)
             write_manifest(
                 destination.folder,
@@ -244,7 +245,7 @@ class Packer(Generic[P, E]):
     def write(self, filled: Filled) -> None:
         """Writes a shard, and records its unit in the journal if the unit ends with it."""
         entry = self._write_shard(filled) if filled.arrays else None
-        with writing_to(self._destination.name, RESUME):
+        with writing_to(self._destination.name, self._when_full):
             if filled.end is not None:
                 self._destination.record(FinishedUnit(self._unit, filled.end))
                 self._units, self._unit = self._units + 1, []
@@ -257,7 +258,7 @@ class Packer(Generic[P, E]):
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
         version = 1 if self._base is None else self._base.version + 1
         path = self._destination.folder / shard_name(self._units, len(self._unit), version)
-        with writing_to(path, RESUME):
+        with writing_to(path, self._when_full):
             entry = write_shard(path, batch, self._schema.image_fields)
             if version > 1:
                 entry = replace(entry, name=with_hash(entry.name, entry.xxh3))
@@ -273,7 +274,7 @@ class Packer(Generic[P, E]):
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""
         self._pipeline.close()
-        with writing_to(self._destination.name, RESUME):
+        with writing_to(self._destination.name, self._when_full):
             self._destination.discard({entry.name for entry in self.entries}, self._base)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +34,8 @@ from fastio.pack.journal import (
     APPEND_TO,
     Journal,
     check_not_in_use,
+    contents_of,
+    in_use,
     new_id,
     unreadable_journal,
 )
@@ -130,18 +132,44 @@ class RemoteDestination(Destination):
             raise
 
     @contextmanager
-    def no_packing(self, discard: bool) -> Iterator[bool]:
+    def no_packing(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
         """See `Destination`. A store has no locks: a running append fails without its journal."""
-        unfinished = JOURNAL_NAME in self.files()
-        if unfinished and discard:
-            self._store.delete(JOURNAL_NAME)
-        yield unfinished
+        files = self.files()  # before the journal: shards that are listed later are not deleted
+        unfinished = False
 
-    def _read_journal(self) -> bytes:
-        return bytes(self._store.read(JOURNAL_NAME))
+        def ask(journal: bytes) -> bool:
+            nonlocal unfinished
+            unfinished = True
+            return discard
+
+        self._remove_journal_if(ask)
+        yield unfinished, files
+
+    def _remove_journal_if(self, is_unneeded: Callable[[bytes], bool]) -> bool:
+        """See `Destination`. An append that runs is noticed only if it writes its journal now."""
+        try:
+            stamp = self._store.stat(JOURNAL_NAME)
+            if not stamp.size:  # has no meaning
+                return False
+            journal = bytes(self._store.read(JOURNAL_NAME, expect=stamp))
+            if not is_unneeded(journal):
+                return False
+            if APPEND_TO in contents_of(journal)[0]:
+                self._store.replace(JOURNAL_NAME, _renewed(journal), stamp)
+        except SourceNotFound:
+            return False
+        except SourceChanged as error:
+            raise in_use(self.name) from error
+        self._store.delete(JOURNAL_NAME)
+        return True
 
     def _check_newest(self, base: Manifest) -> None:
         """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""
+        if self._store.backend != "obstore":
+            raise PackError(
+                f"cannot append to {self.name}: its file system does not support conditional "
+                "writes, which an append needs: use s3, gs or az with obstore"
+            )
         self._base = base
         self._manifest_stamp = found = self._store.stat(MANIFEST_NAME)
         older = self.folder / version_name(base.version)
@@ -220,8 +248,9 @@ class RemoteDestination(Destination):
     def _delete_own_journal(self) -> bool:
         """Deletes the store's journal if it is this process's; returns whether it was."""
         try:
-            if self._base is not None:  # an empty journal has no meaning, until it is deleted
-                self._store.replace(JOURNAL_NAME, b"", self._journal_stamp)
+            if self._base is not None:
+                taken = _renewed(self._journaled)
+                self._journal_stamp = self._store.replace(JOURNAL_NAME, taken, self._journal_stamp)
             elif self._journaled and self._store.read(JOURNAL_NAME) != self._journaled:
                 return False
         except (SourceChanged, SourceNotFound):
@@ -287,9 +316,10 @@ class RemoteDestination(Destination):
         except SourceChanged as error:
             raise overtaken(self.name) from error
         except (StoreError, SourceNotFound) as error:
-            raise PackError(
-                f"{error}; the uploaded files are kept: continue with resume (--resume)"
-            ) from error
+            how = "resume (--resume)"
+            if self._base is not None:
+                how = "append and resume (--append --resume)"
+            raise PackError(f"{error}; the uploaded files are kept: continue with {how}") from error
 
     # --- The local folder -------------------------------------------------------------------------
 
@@ -325,13 +355,20 @@ def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
     kept: list[bytes] = []
     for line in journal.splitlines(keepends=True):
         try:
-            about = json.loads(line)
-            entries = about.get("entries", ())
-            if not kept:
-                line = json.dumps({**about, "id": new_id()}).encode() + b"\n"
+            entries = json.loads(line).get("entries", ())
             if any(sizes.get(entry["name"]) != entry["bytes"] for entry in entries):
                 break
         except (AttributeError, KeyError, TypeError, ValueError):
             return journal  # reading it raises an error that says what is damaged
         kept.append(line)
-    return b"".join(kept)
+    return _renewed(b"".join(kept)) if kept else b""
+
+
+def _renewed(journal: bytes) -> bytes:
+    """Returns a journal with a new id.
+
+    A process that replaces its journal, or another's, with this can delete it: no other process
+    that has read or written the journal before can replace it any more.
+    """
+    first, _, rest = journal.partition(b"\n")
+    return json.dumps({**json.loads(first), "id": new_id()}).encode() + b"\n" + rest

@@ -18,6 +18,7 @@ from fastio.pack.api import (
 from fastio.pack.growth import open_base, same_numbers
 from fastio.pack.images import TRAIN, ImageCodec
 from fastio.pack.items import Item, Source
+from fastio.pack.journal import WRITER
 from fastio.pack.packer import Packer
 from fastio.pack.remote import open_destination
 from fastio.pack.samples import SampleEncoder
@@ -85,12 +86,10 @@ class Writer:
             codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
         )
         if base is not None:
-            destination.settle(base)
+            destination.was_completed(base, None)
             schema = same_numbers(base, schema)
         # The samples are passed to the packer one by one.
-        source = Source(
-            "Writer", schema, None, False, lambda start: iter(()), lambda rows: iter(())
-        )
+        source = Source(WRITER, schema, None, False, lambda start: iter(()), lambda rows: iter(()))
         encoder = SampleEncoder(source, options)
         self._packer: Packer[Item, Any] | None
         self._packer = Packer(destination, encoder, overwrite=overwrite, base=base)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -221,8 +222,8 @@ class Schema:
         vocabularies: for integer Scalar fields, the strings that the numbers 0, 1, ... stand for.
 
     Raises:
-        SchemaError: there are no fields, a name is impossible, "single" is given with several
-            fields, or a vocabulary is given for a field that is not an integer Scalar.
+        SchemaError: there are no fields, a name is impossible, two classes have the same name,
+            "single" is given with several fields, or a vocabulary for a field of another type.
     """
 
     fields: Mapping[str, Field]
@@ -237,10 +238,11 @@ class Schema:
         object.__setattr__(self, "vocabularies", words)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
+            twice = [name for name, n in Counter(self.classes).items() if n > 1]
+            if twice:
+                raise SchemaError(f"several classes have the name {twice[0]!r}: rename them")
         if self.structure not in ("tuple", "dict", "single"):
-            raise SchemaError(
-                f"structure must be 'tuple', 'dict' or 'single', got {self.structure!r}"
-            )
+            raise SchemaError(f"structure must be tuple, dict or single, got {self.structure!r}")
         if not self.fields:
             raise SchemaError("a schema needs at least one field")
         if self.structure == "single" and len(self.fields) != 1:
@@ -292,11 +294,8 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Returns this schema as JSON values, as manifests store it."""
         fields = [{"name": name, **_field_json(kind)} for name, kind in self.fields.items()]
-        value: dict[str, Any] = {
-            "structure": self.structure,
-            "fields": fields,
-            "classes": self.classes,
-        }
+        value: dict[str, Any] = {"structure": self.structure, "fields": fields}
+        value["classes"] = self.classes
         if self.records:
             value["records"] = True
         if self.vocabularies:

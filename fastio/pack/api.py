@@ -369,9 +369,10 @@ def sample_options(
     """
     if base is not None:
         kept = base.packing
-        if codec is None and max_side is None and quality is None:
-            max_side, quality = kept.get("max_side"), kept.get("quality")
         codec = kept.get("codec") if codec is None else codec
+        max_side = kept.get("max_side") if max_side is None else max_side
+        if quality is None and codec != "raw":
+            quality = kept.get("quality")
     codec = DEFAULT_CODEC if codec is None else codec
     if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")

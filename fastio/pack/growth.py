@@ -8,6 +8,7 @@ dataset.
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -66,10 +67,12 @@ def fitted(base: Manifest, source: Source | RowSource) -> Source | RowSource:
     Raises:
         SchemaError: Its samples have other fields, or it has named classes and the dataset's
             classes have no names.
-        PackError: It uses another tokenizer, or has other columns.
+        PackError: It uses another tokenizer, has other columns, or is not a table, but the dataset
+            is one.
     """
     schema, numbers = _grown(base, source.schema, source.name)
     if isinstance(source, Source):
+        _check_no_statistics(base, source.name)
         return _fitted_samples(source, schema, numbers)
     made, makes = (each.get("tokens") or {} for each in (base.packing, source.identity))
     if made.get("tokenizer") != makes.get("tokenizer"):
@@ -94,9 +97,11 @@ def same_numbers(base: Manifest, schema: Schema) -> Schema:
 
     Raises:
         SchemaError: The schema has other fields, or its names have other numbers.
+        PackError: The dataset is a table.
     """
     grown, numbers = _grown(base, schema, "a sample of this schema")
-    if numbers:
+    _check_no_statistics(base, "a sample")
+    if _changed(numbers):
         raise SchemaError(
             f"classes or vocabularies of the schema have other numbers than in {base.folder}: list "
             "the names of the dataset first and new names after them, or leave the classes out"
@@ -104,8 +109,17 @@ def same_numbers(base: Manifest, schema: Schema) -> Schema:
     return grown
 
 
+def _check_no_statistics(base: Manifest, name: str) -> None:
+    """Raises PackError if the manifest has statistics, which samples would make wrong."""
+    if base.statistics:
+        raise PackError(
+            f"{name} cannot be appended to {base.folder}: it was packed from a table, and its "
+            "manifest has statistics over all rows; append a table with the same columns"
+        )
+
+
 def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
-    """Returns the schema of the dataset with the new names, and the numbers that change."""
+    """Returns the schema of the dataset with the new names, and the numbers of all names."""
     own = base.schema
     compared: tuple[tuple[str, Any, Any], ...] = (
         ("fields", list(own.fields.items()), list(schema.fields.items())),
@@ -121,22 +135,25 @@ def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
             )
     numbers: dict[str, NDArray[np.int64]] = {}
     classes = own.classes
-    if schema.classes is not None:
-        if classes is None:
-            raise SchemaError(
-                f"{name} cannot be appended to {base.folder}: its classes have names "
-                f"({', '.join(schema.classes[:3])}, ...), but those of the dataset are numbers "
-                "without names; append samples with numbers of classes"
-            )
-        label = next((field for field in ("label", "class") if field in own.fields), "")
-        classes, numbers[label] = _union(classes, schema.classes)
+    if schema.classes is not None and classes is None:
+        raise SchemaError(
+            f"{name} cannot be appended to {base.folder}: its classes have names "
+            f"({', '.join(schema.classes[:3])}, ...), but those of the dataset are numbers "
+            "without names; append samples with numbers of classes"
+        )
+    if classes is not None:
+        classes, of_classes = _union(classes, schema.classes or classes)
+        label = "label" if "label" in own.fields else "class"
+        numbers |= {label: of_classes} if label in own.fields else {}
     words = {}
     for field, known in own.vocabularies.items():
         words[field], numbers[field] = _union(known, schema.vocabularies[field])
-    changed = {
-        field: each for field, each in numbers.items() if (each != np.arange(len(each))).any()
-    }
-    return replace(schema, classes=classes, vocabularies=words), changed
+    return replace(schema, classes=classes, vocabularies=words), numbers
+
+
+def _changed(numbers: Numbers) -> Numbers:
+    """Returns the numbers of the fields in which any number changes."""
+    return {field: each for field, each in numbers.items() if (each != np.arange(len(each))).any()}
 
 
 def _only(these: Any, those: Any) -> str:
@@ -150,9 +167,10 @@ def _only(these: Any, those: Any) -> str:
 
 def _union(there: Sequence[str], more: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Returns all names, those of `there` first, and the number of each of `more`, int64 (n,)."""
-    every = dict.fromkeys((*there, *more))
-    number_of = {name: number for number, name in enumerate(every)}
-    return tuple(every), np.array([number_of[name] for name in more], np.int64)
+    known = set(there)
+    every = *there, *(name for name in dict.fromkeys(more) if name not in known)
+    number_of = {name: number for number, name in reversed(list(enumerate(every)))}
+    return every, np.array([number_of[name] for name in more], np.int64)
 
 
 def _fitted_samples(source: Source, schema: Schema, numbers: Numbers) -> Source:
@@ -162,13 +180,13 @@ def _fitted_samples(source: Source, schema: Schema, numbers: Numbers) -> Source:
     def renumbered(items: Iterable[Item]) -> Iterator[Item]:
         for item in items:
             values = list(item.values)
-            for place, known in places.items():
-                if place < len(values) and 0 <= values[place] < len(known):
-                    values[place] = int(known[values[place]])
+            try:
+                for place, known in places.items() if values else ():
+                    values[place] = _renumbered(values[place], known)
+            except SchemaError as error:
+                item = replace(item, error=SchemaError(f"{item.name}: {error}"))
             yield replace(item, values=values)
 
-    if not numbers:
-        return replace(source, schema=schema)
     return replace(
         source,
         schema=schema,
@@ -177,21 +195,37 @@ def _fitted_samples(source: Source, schema: Schema, numbers: Numbers) -> Source:
     )
 
 
+def _renumbered(value: Any, known: NDArray[np.int64]) -> Any:
+    """Returns the dataset's number of a class or word; values that are none are unchanged."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value  # of another type, which encoding reports
+    if number >= len(known):
+        raise SchemaError(f"no class or word has the number {number}: there are {len(known)}")
+    return value if number < 0 else int(known[number])
+
+
 def _fitted_rows(source: RowSource, schema: Schema, numbers: Numbers) -> RowSource:
+    changed = _changed(numbers)
+
     def convert(
         batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
         converted = source.convert(batch, place, out)
         columns = list(converted.columns)
-        for field, known in numbers.items():
+        for field, known in changed.items():
             values: Any = converted.fields[field]
-            values[...] = known[values]
+            values[...] = np.where(values < 0, values, known[values])
             for at, column in enumerate(columns):
                 if column.field == field and isinstance(column.values, np.ndarray):
-                    columns[at] = replace(column, values=known[column.values])
+                    columns[at] = replace(
+                        column,
+                        values=np.where(column.values < 0, column.values, known[column.values]),
+                    )
         return Converted(converted.fields, columns)
 
-    return replace(source, schema=schema, convert=convert if numbers else source.convert)
+    return replace(source, schema=schema, convert=convert if changed else source.convert)
 
 
 def _moments(about: Mapping[str, Any]) -> Moments:

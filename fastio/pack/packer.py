@@ -226,6 +226,8 @@ class Packer(Generic[P, E]):
         about = self._encoder.about(self.entries)
         destination, base = self._destination, self._base
         packing, codebook = about.packing, about.codebook
+        if base is not None and "tokens" in base.packing:
+            packing = {"tokens": base.packing["tokens"], **packing}
         if base is not None and base.codebook is not None:
             codebook = base.codebook
             packing = {**packing, "codebook": base.packing.get("codebook")}

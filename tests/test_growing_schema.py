@@ -1,0 +1,125 @@
+"""What samples that are appended must have in common with a dataset, and what they inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fastio
+from fastio import Dataset, PackError, Scalar, Schema, SchemaError, Tokens, Writer, pack
+from tests.pictures import jpeg
+from tests.support import contents
+
+FIELDS = {"x": Scalar("int64"), "label": Scalar("int64")}
+
+
+def schema_of(*classes: str) -> Schema:
+    return Schema(FIELDS, classes=classes)
+
+
+def labels(path: Path) -> list[int]:
+    with fastio.open(path) as dataset:
+        return [sample["label"] for sample in dataset]
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"x": 0, "label": number} for number in numbers]
+
+
+# --- Classes and words ----------------------------------------------------------------------------
+
+
+def test_two_classes_cannot_have_one_name() -> None:
+    with pytest.raises(SchemaError, match="several classes have the name 'a'"):
+        schema_of("a", "a", "b")
+
+
+def test_words_that_occur_twice_keep_their_numbers(tmp_path: Path) -> None:
+    def table(words: list[str]) -> pa.Table:
+        indexes = pa.array(range(len(words)), pa.int32())
+        return pa.table({"w": pa.DictionaryArray.from_arrays(indexes, pa.array(words))})
+
+    pack(table(["a", "a", "b"]), tmp_path / "out")
+    pack(table(["b", "c", "a"]), tmp_path / "out", append=True)
+    with fastio.open(tmp_path / "out") as dataset:
+        words = dataset.schema.vocabularies["w"]
+        assert [words[sample["w"]] for sample in dataset] == ["a", "a", "b", "b", "c", "a"]
+
+
+def test_an_appended_number_without_a_class_is_refused(tmp_path: Path) -> None:
+    pack(rows(0, -1), tmp_path / "out", schema=schema_of("a", "b"))
+    with pytest.raises(SchemaError, match=r"sample 1: no class or word has the number 7"):
+        pack(rows(1, 7), tmp_path / "out", append=True)
+    assert labels(tmp_path / "out") == [0, -1]
+
+
+def test_a_number_without_a_class_of_its_source_is_refused(tmp_path: Path) -> None:
+    pack(rows(0, 1, 2), tmp_path / "out", schema=schema_of("a", "b", "c"))
+    with pytest.raises(SchemaError, match=r"sample 1: no class or word has the number 2"):
+        pack(rows(0, 2), tmp_path / "out", append=True, schema=schema_of("a", "b"))
+
+
+def test_numbers_of_no_class_are_kept(tmp_path: Path) -> None:
+    pack(rows(0, -1), tmp_path / "out", schema=schema_of("a", "b"))
+    pack(rows(0, 1, -1), tmp_path / "out", append=True, schema=schema_of("b", "c"))
+    assert labels(tmp_path / "out") == [0, -1, 1, 2, -1]
+
+
+# --- Manifests ------------------------------------------------------------------------------------
+
+
+def write(path: Path, sample: dict[str, Any]) -> None:
+    with Writer(path, fastio.open(path).schema, append=True) as writer:
+        writer.write(sample)
+
+
+def append_samples(path: Path, sample: dict[str, Any]) -> None:
+    pack([sample], path, append=True, schema=fastio.open(path).schema)
+
+
+@pytest.mark.parametrize("append", [write, append_samples])
+def test_samples_cannot_be_appended_to_a_table(
+    tmp_path: Path, append: Callable[[Path, dict[str, Any]], None]
+) -> None:
+    table = pa.table({"x": [1.0, 2.0]})
+    pack(table, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    with pytest.raises(PackError, match="packed from a table"):
+        append(tmp_path / "out", {"x": 100.0})
+    assert contents(tmp_path / "out") == before
+    pack(table, tmp_path / "out", append=True)
+
+
+def test_a_tokenizer_is_kept_when_tokens_are_written(tmp_path: Path) -> None:
+    pack(["hello", "world"], tmp_path / "out", tokenizer="bytes")
+    made = Dataset(tmp_path / "out").manifest.packing["tokens"]
+    field = Dataset(tmp_path / "out").schema.fields["tokens"]
+    assert isinstance(field, Tokens)
+    write(tmp_path / "out", {"tokens": np.array([1, 2, 256], field.dtype)})
+    assert Dataset(tmp_path / "out").manifest.packing["tokens"] == made
+    pack(["more"], tmp_path / "out", append=True, tokenizer="bytes")
+    assert len(fastio.open(tmp_path / "out")) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("jpeg", 40, 50)),
+        ({"quality": 60}, ("jpeg", 40, 60)),
+        ({"max_side": 20}, ("jpeg", 20, 50)),
+        ({"codec": "blocks"}, ("blocks", 40, 50)),
+        ({"codec": "raw"}, ("raw", 40, None)),
+    ],
+)
+def test_each_option_of_images_is_inherited_on_its_own(
+    tmp_path: Path, given: dict[str, Any], expected: tuple[str, int, int | None]
+) -> None:
+    pack([jpeg(64, 48)], tmp_path / "out", codec="jpeg", max_side=40, quality=50)
+    pack([jpeg(64, 48)], tmp_path / "out", append=True, **given)
+    packing = Dataset(tmp_path / "out").manifest.packing
+    assert tuple(packing[key] for key in ("codec", "max_side", "quality")) == expected

@@ -122,9 +122,7 @@ def test_info_lists_versions_and_verify_checks_each(data: Path) -> None:
     about = [(each["version"], each["rows"], each["kept"]) for each in found["versions"]]
     assert about == [(1, 25, True), (2, 40, True)]
     assert found["versions"][0]["fingerprint"] == Dataset(data, version=1).fingerprint
-    assert (
-        "1            25 samples, 3 shards, last packed from range" in run("info", str(data)).stdout
-    )
+    assert "1            25 samples, 3 shards, added: range" in run("info", str(data)).stdout
     assert json.loads(run("info", str(data), "--version", "1", "--json").stdout)["rows"] == 25
     for version in ("1", "2"):
         assert run("verify", str(data), "--version", version, "-q").exit_code == 0

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import fastio
-from fastio import Dataset, PackError, Scalar, Schema, SchemaError, Tokens, Writer, pack
-from tests.pictures import jpeg
+from fastio import (
+    Dataset,
+    DatasetNotFound,
+    ManifestInvalid,
+    OptionError,
+    PackError,
+    Scalar,
+    Schema,
+    SchemaError,
+    SourceChanged,
+    Tokens,
+    Writer,
+    gc,
+    pack,
+)
+from fastio.cli import main
+from fastio.packed import version_name
+from tests.pictures import jpeg, write_folder
 from tests.support import contents
 
 FIELDS = {"x": Scalar("int64"), "label": Scalar("int64")}
@@ -123,3 +142,82 @@ def test_each_option_of_images_is_inherited_on_its_own(
     pack([jpeg(64, 48)], tmp_path / "out", append=True, **given)
     packing = Dataset(tmp_path / "out").manifest.packing
     assert tuple(packing[key] for key in ("codec", "max_side", "quality")) == expected
+
+
+# --- Versions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1", 1.0, True])
+def test_a_version_is_an_integer(tmp_path: Path, version: Any) -> None:
+    pack(range(5), tmp_path / "out")
+    with pytest.raises(OptionError, match="version must be an integer"):
+        fastio.open(tmp_path / "out", version=version)
+
+
+def test_the_newest_version_can_become_an_older_one_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, is_file = tmp_path / "out", os.path.isfile
+    pack(range(5), path)
+
+    def looked(name: Any) -> bool:
+        found = is_file(name)
+        if str(name).endswith(version_name(1)):
+            monkeypatch.undo()
+            pack(range(5), path, append=True)
+        return found
+
+    monkeypatch.setattr(os.path, "isfile", looked)
+    assert len(fastio.open(path, version=1)) == 5
+    assert len(fastio.open(path)) == 10
+
+
+def test_a_damaged_version_is_named_and_can_be_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    for append in (False, True, True):
+        pack(range(5), path, append=append)
+    older = path / version_name(1)
+    data = bytearray(older.read_bytes())
+    data[1000] ^= 1
+    older.unlink()  # a version's manifest may be a link to the same file
+    older.write_bytes(data)
+    with pytest.raises(ManifestInvalid, match=r"version 1 cannot be opened: .*gc .* --keep N"):
+        fastio.open(path, version=1)
+    gc(path, keep=2)
+    pack(range(5), path, append=True)
+    assert len(fastio.open(path)) == 20
+
+
+def test_an_older_version_in_a_store_must_be_of_the_same_dataset(tmp_path: Path) -> None:
+    for name in ("out", "other"):
+        for append in (False, True):
+            pack(range(len(name)), tmp_path / name, append=append)
+    url = f"memory://{tmp_path.name}"
+    files = {each.name: each.read_bytes() for each in (tmp_path / "out").iterdir()}
+    files[version_name(1)] = (tmp_path / "other" / version_name(1)).read_bytes()
+    memory = fsspec.filesystem("memory")
+    for name, data in files.items():
+        memory.pipe_file(f"/{tmp_path.name}/{name}", data)
+    assert len(fastio.open(url)) == 6
+    with pytest.raises(SourceChanged, match="is not version 1"):
+        fastio.open(url, version=1)
+    with pytest.raises(DatasetNotFound, match=r"no version 3: .* can be opened are 1, 2"):
+        fastio.open(url, version=3)
+
+
+def test_commands_name_the_version(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_folder(tmp_path / name, 2, 3)
+    dst = str(tmp_path / "out")
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(main, list(words))
+        assert done.exit_code == 0, done.output
+        return " ".join(done.stdout.split())
+
+    run("pack", str(tmp_path / "first"), dst, "-q")
+    said = run("pack", str(tmp_path / "second"), dst, "--append")
+    assert "6 samples in" in said
+    assert said.endswith("version 2 has 12 samples")
+    assert "version 1 (the newest one is 2)" in run("info", dst, "--version", "1")
+    assert "added: second" in run("info", dst)

@@ -24,6 +24,9 @@ def info(given: Given) -> Output:
     """Describe a dataset: samples, fields, sizes and statistics."""
     found = describe(**given)
     text: list[str | Table] = [*_lines(found)]
+    if given["version"] is not None:
+        newest = describe(**{**given, "version": None})["version"]
+        text.insert(1, line("version", f"{found['version']} (the newest one is {newest})"))
     if found.get("statistics"):
         text.append(_statistics_table(found["statistics"]))
     if found.get("columns"):
@@ -85,7 +88,7 @@ def _packing_lines(packing: dict[str, Any], codebook: dict[str, Any] | None) -> 
 def _version_line(version: dict[str, Any]) -> str:
     size = f"{counted(version['rows'], 'sample')}, {counted(version['shards'], 'shard')}"
     kept = "" if version["kept"] else " (deleted by fastio gc)"
-    return f"  {version['version']:<12} {size}, last packed from {version['source']}{kept}"
+    return f"  {version['version']:<12} {size}, added: {version['source']}{kept}"
 
 
 def _tokenizer(made: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from fastio.cli.parsing import (
 from fastio.pack.api import PackReport, parse_size
 from fastio.pack.api import pack as pack_samples
 from fastio.runtime.sizes import size_text
-from fastio.sources import find
+from fastio.sources import describe, find
 
 
 def _separator(text: str) -> int | str:
@@ -74,7 +74,11 @@ def pack(given: Given, quiet: bool = False) -> Output:
     if report.tokens is None:
         del values["tokens"]
     problems = [f"skipped {name}: {reason}" for name, reason in report.skipped]
-    return Output(values, [f"{given['dst']}: {_summary(report)}"], problems)
+    version = ""
+    if given["append"]:
+        found = describe(given["dst"], storage_options=given["storage_options"])
+        version = f"; version {found['version']} has {counted(found['rows'], 'sample')}"
+    return Output(values, [f"{given['dst']}: {_summary(report)}{version}"], problems)
 
 
 def _summary(report: PackReport) -> str:

@@ -107,7 +107,8 @@ class Manifest:
 
     Args:
         folder: The dataset's folder, or its URL.
-        file: A local copy of a remote dataset's manifest. If None, the manifest in the folder.
+        file: A local copy of a remote dataset's manifest, which is that of an older version if
+            `version` is given. If None, the manifest in the folder.
         version: The version to open; None for the newest.
 
     Attributes:
@@ -138,7 +139,7 @@ class Manifest:
         if file is None and not os.path.isfile(self.path):
             raise DatasetNotFound(_why_no_dataset(self.folder))
         older = os.path.join(self.folder, version_name(version or 0))
-        if file is None and version is not None and os.path.isfile(older):
+        if version is not None and (file is not None or os.path.isfile(older)):
             self.path = older
         mapped = MappedFile(file or self.path, ManifestInvalid, self.path)
         self._file = mapped
@@ -170,12 +171,16 @@ class Manifest:
             )
         if self.checked:
             self._check_rows()
+        was_newest = file is None and self.path == self._newest
+        if version not in (None, self.version) and was_newest and os.path.isfile(older):
+            Manifest.__init__(self, folder, version=version)  # which an append has renamed
+            return
         if version not in (None, self.version):
             raise DatasetNotFound(
                 f"{self.folder} has no version {version}: the newest one is {self.version}; "
                 "`fastio info` lists the versions that can be opened"
             )
-        if self.path != self._newest:
+        if file is None and self.path != self._newest:
             self._stamp = None
             self.check_unchanged()
 

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import ImageError, ManifestInvalid, SchemaError, ShardCorrupt, SourceChanged
+from fastio.errors import (
+    ImageError,
+    ManifestInvalid,
+    OptionError,
+    SchemaError,
+    ShardCorrupt,
+    SourceChanged,
+)
 from fastio.packed.layout import (
     FixedWidth,
     ImageReads,
@@ -105,6 +112,7 @@ class Dataset(Rows):
     Raises:
         DatasetNotFound: If the folder does not exist, or has no manifest or no such version.
         ManifestInvalid: If the manifest is damaged.
+        OptionError: If `version` is not an integer.
         FormatVersionUnsupported: If a newer fastio wrote it.
         StoreError: If the store does not answer.
     """
@@ -116,13 +124,23 @@ class Dataset(Rows):
         cache: Cache | None = None,
         version: int | None = None,
     ) -> None:
+        if isinstance(version, bool) or not isinstance(version, (int, type(None))):
+            raise OptionError(f"version must be an integer, from 1, or None, got {version!r}")
         self._given = os.fspath(path), storage_options, cache
         self.cache = cache
-        self.shards = (
-            StoredShards(open_store(os.fspath(path), storage_options), cache, version)
-            if is_remote(path)
-            else Shards(os.fspath(path), version)
-        )
+        try:
+            self.shards = (
+                StoredShards(open_store(os.fspath(path), storage_options), cache, version)
+                if is_remote(path)
+                else Shards(os.fspath(path), version)
+            )
+        except ManifestInvalid as error:
+            if version is None:
+                raise
+            raise type(error)(
+                f"version {version} cannot be opened: {error}. If it is not the newest version, "
+                f"`fastio gc {os.fspath(path)} --keep N` can delete it"
+            ) from error
         self.path = self.shards.path
         self.whole = self.shards.whole
         self.manifest = self.shards.manifest

@@ -59,7 +59,8 @@ class StoredShards(Shards):
         version: The version of the dataset; None for the newest.
 
     Raises:
-        DatasetNotFound: If there is no manifest.
+        DatasetNotFound: If there is no manifest, or no such version.
+        SourceChanged: If the manifest of an older version belongs to another dataset.
         ManifestInvalid, FormatVersionUnsupported: If it is damaged, or a newer fastio wrote it.
         StoreError: If the store does not answer.
     """
@@ -67,7 +68,7 @@ class StoredShards(Shards):
     store: Store
 
     def __init__(self, store: Store, cache: Cache | None, version: int | None = None) -> None:
-        super().__init__(store.url, manifest=_fetch_manifest(store, version))
+        super().__init__(store.url, manifest=_open_version(store, version))
         self.store = store
         self.cache = cache
         self.whole = not self.manifest.schema.image_fields
@@ -140,9 +141,7 @@ class StoredShards(Shards):
 
     def kept_versions(self) -> list[int]:
         """See `Shards`."""
-        found = [each.version for each in self.manifest.history]
-        kept = [each for each in found if _exists(self.store, version_name(each))]
-        return [*kept, self.manifest.version]
+        return _kept_versions(self.store, self.manifest)
 
     def close(self) -> None:
         """Drops all readers and closes the store."""
@@ -271,12 +270,35 @@ def _exists(store: Store, name: str) -> bool:
         return False
 
 
-def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
+def _kept_versions(store: Store, manifest: Manifest) -> list[int]:
+    """Returns the numbers of a manifest's version and of those before it that the store has."""
+    found = [each.version for each in manifest.history]
+    return [*(n for n in found if _exists(store, version_name(n))), manifest.version]
+
+
+def _open_version(store: Store, version: int | None) -> Manifest:
     """Fetches the manifest of a version, by default the newest; see `StoredShards`."""
-    if version is not None and _exists(store, version_name(version)):
-        name, version = version_name(version), None
-    else:
-        name = MANIFEST_NAME
+    newest = _fetch_manifest(store)
+    if version in (None, newest.version):
+        return newest
+    kept = _kept_versions(store, newest)
+    if version not in kept:
+        raise DatasetNotFound(
+            f"{store.url} has no version {version}: the versions that can be opened are "
+            f"{', '.join(map(str, kept))}"
+        )
+    older = _fetch_manifest(store, version)
+    if not older.is_part_of(newest):
+        raise SourceChanged(
+            f"{older.path} is not version {version} of {store.url}: its fingerprint is "
+            f"{older.fingerprint}, which the newest manifest does not name"
+        )
+    return older
+
+
+def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
+    """Fetches the newest manifest, or that of an older version."""
+    name = MANIFEST_NAME if version is None else version_name(version)
     data = before = None
     for last in store.transfers.fetches():
         try:

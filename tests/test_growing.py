@@ -917,7 +917,7 @@ def test_a_completed_append_to_a_store_is_not_repeated(
         raise fastio.StoreError("503 Slow Down")
 
     monkeypatch.setattr(Store, "delete", failing)
-    with pytest.raises(PackError, match=r"503.*--append --resume"):
+    with pytest.raises(PackError, match=r"is complete, but .*503.*fastio gc"):
         remote.append(range(25, 40))
     with pytest.raises(PackError, match=r"is complete.*version 2.*first run `fastio gc`"):
         remote.append(range(25, 40))

@@ -211,7 +211,15 @@ class RemoteDestination(Destination):
                 self._send(MANIFEST_NAME, path.stat().st_size)
             else:
                 self._commit(self._base, path)
-            self._delete_own_journal()
+            try:
+                self._delete_own_journal()
+            except StoreError as error:
+                if self._base is None:
+                    raise
+                raise PackError(
+                    f"the append to {self.name} is complete, but its journal cannot be deleted: "
+                    f"{error}; delete it with `fastio gc`"
+                ) from error
             path.unlink()
             super().finish()
 

@@ -31,7 +31,7 @@ SCHEMAS = st.builds(
     Schema,
     st.dictionaries(NAMES, FIELDS, min_size=1, max_size=6),
     st.sampled_from(["tuple", "dict"]),
-    st.none() | st.lists(st.text()).map(tuple),
+    st.none() | st.lists(st.text(), unique=True).map(tuple),
     st.booleans(),
 )
 

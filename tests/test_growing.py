@@ -654,15 +654,15 @@ class Remote:
         return {name: bytes(store.read(name)) for name, _ in store.list()}
 
     def gc(self, **options: Any) -> fastio.GcReport:
-        return gc(self.url, storage_options=self.options, **options)
-
-    def discard(self) -> fastio.GcReport:
-        """Discards an append, which may be writing its journal at the moment."""
+        """Calls gc, again if an append is writing its journal at the moment."""
         while True:
             try:
-                return self.gc(unfinished=True)
+                return gc(self.url, storage_options=self.options, **options)
             except PackConflict:
                 pass
+
+    def discard(self) -> fastio.GcReport:
+        return self.gc(unfinished=True)
 
 
 @pytest.fixture(scope="module")

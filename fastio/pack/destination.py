@@ -116,10 +116,7 @@ def _has_journal(dataset: Dataset) -> bool:
     if dataset.remote_part is None:
         path = Path(dataset.path) / JOURNAL_NAME
         return path.exists() and path.stat().st_size > 0  # a killed gc leaves an empty one
-    try:
-        return dataset.store.stat(JOURNAL_NAME) is not None
-    except SourceNotFound:
-        return False
+    return dataset.store.exists(JOURNAL_NAME)
 
 
 class Destination:

@@ -98,11 +98,6 @@ class Remote(Protocol):
     def packed(self) -> Dataset | None: ...
 
     @property
-    def earlier_versions(self) -> Mapping[str, int]:
-        """The number of each earlier version of the dataset, by its fingerprint."""
-        return {}
-
-    @property
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that identify the contents."""
 

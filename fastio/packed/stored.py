@@ -263,17 +263,10 @@ class StoredShards(Shards):
         return reader
 
 
-def _exists(store: Store, name: str) -> bool:
-    try:
-        return store.stat(name) is not None
-    except SourceNotFound:
-        return False
-
-
 def _kept_versions(store: Store, manifest: Manifest) -> list[int]:
     """Returns the numbers of a manifest's version and of those before it that the store has."""
     found = [each.version for each in manifest.history]
-    return [*(n for n in found if _exists(store, version_name(n))), manifest.version]
+    return [*(n for n in found if store.exists(version_name(n))), manifest.version]
 
 
 def _open_version(store: Store, version: int | None) -> Manifest:

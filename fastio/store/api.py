@@ -144,6 +144,14 @@ class Store:
         """
         return self._call(name, lambda backend, left_s: backend.stat(name, left_s)).stamp()
 
+    def exists(self, name: str) -> bool:
+        """Returns whether there is an object of this name, in one request."""
+        try:
+            self.stat(name)
+        except SourceNotFound:
+            return False
+        return True
+
     def size(self, name: str) -> int:
         """Returns the size of an object in bytes, in one request."""
         return self.stat(name).size

@@ -33,6 +33,9 @@ CODEC_ENCODED = _native.CODEC_ENCODED  # any other image file, byte for byte; Pi
 CODEC_BLOCKS = _native.CODEC_BLOCKS  # a JPEG's coefficients as a block record
 CODEC_NAMES = ("jpeg", "raw", "encoded", "blocks")
 
+# Names of the integer field whose numbers stand for a schema's classes. The first one counts.
+CLASS_FIELDS = ("label", "class")
+
 # The column of the fields that lie side by side.
 RECORD_COLUMN = ".record"
 INDEX_COLUMN = ".index"  # after the name of an image field; shards need not have it
@@ -271,6 +274,12 @@ class Schema:
         return tuple(name for name, kind in self.fields.items() if isinstance(kind, Tokens))
 
     @cached_property
+    def class_field(self) -> str | None:
+        """The integer field whose numbers stand for the classes; None if there is no such field."""
+        named = (name for name in CLASS_FIELDS if self.classes and name in self.fields)
+        return next((name for name in named if is_integer(self.fields[name])), None)
+
+    @cached_property
     def record_layout(self) -> RecordLayout | None:
         """The layout of the column ".record"; None without records or fixed-width fields."""
         fixed = {name: kind for name, kind in self.fields.items() if is_fixed_width(kind)}
@@ -331,6 +340,11 @@ class Schema:
             raise SchemaError(f"not a schema: {text} ({type(error).__name__}: {error})") from error
 
 
+def is_integer(kind: Field | None) -> TypeGuard[Scalar]:
+    """Returns whether a field is a Scalar of an integer type."""
+    return isinstance(kind, Scalar) and np.dtype(kind.dtype).kind in "iu"
+
+
 def is_fixed_width(kind: Field) -> TypeGuard[Scalar | Array]:
     """Returns whether all rows of a field have the same size: Scalar, and Array with a shape."""
     return fixed_shape(kind) is not None
@@ -349,21 +363,6 @@ def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
     assert is_fixed_width(kind)
     assert shape is not None
     return shape, kind.dtype
-
-
-def tokens_hint(fields: Mapping[str, Field]) -> str:
-    """Returns advice for when tokens are wanted and a field is an array of integers.
-
-    Returns:
-        A sentence with a leading space, or "" if there is no such field.
-    """
-    for name, kind in fields.items():
-        if isinstance(kind, Array) and "int" in kind.dtype and len(kind.shape or (None,)) == 1:
-            return (
-                f" {name!r} is an array of integers: to store it as tokens, pack it with "
-                f"schema=fastio.Schema({{{name!r}: fastio.Tokens('uint32'), ...}})"
-            )
-    return ""
 
 
 def is_open_array(kind: Field) -> TypeGuard[Array]:
@@ -468,7 +467,7 @@ def _check_field(name: object, field: object) -> None:
 
 
 def _check_vocabulary(name: str, kind: Field | None) -> None:
-    if not isinstance(kind, Scalar) or np.dtype(kind.dtype).kind not in "iu":
+    if not is_integer(kind):
         raise SchemaError(
             f"the vocabulary {name!r} does not belong to an integer Scalar field: "
             f"{('there is no such field' if kind is None else f'{name!r} is {kind}')}"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastio.cli.command import Given, Written, command
-from fastio.cli.common import check_there, counted, json_text
+from fastio.cli.common import check_there, json_text
 from fastio.diagnose.options import Options
 from fastio.errors import BenchError
 from fastio.runtime.files import is_stream, write_output
+from fastio.runtime.sizes import counted
 from fastio.shown import shown
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _facts(options: Options) -> dict[str, str]:
     from fastio.diagnose.report import machine_line
 
     here = machine_facts()
-    trained = f"{options.model}, {counted(max(1, options.epochs), 'epoch')} of each rung"
+    trained = f"{options.model}, {counted(max(1, options.epochs), 'epochs')} of each rung"
     batch_size = options.batch_size or BATCH_SIZE
     return {
         "data": str(options.data),

@@ -10,9 +10,9 @@ import typer
 
 from fastio.cache import Cache, CacheStatus, Removed, check_is_cache
 from fastio.cli.command import EXIT_FAILED, Given, Output, Written, command
-from fastio.cli.common import counted, line
+from fastio.cli.common import line
 from fastio.pack.progress import progress_bar
-from fastio.runtime.sizes import size_text
+from fastio.runtime.sizes import counted, size_text
 from fastio.sources import open as open_data
 from fastio.stage import WarmReport
 from fastio.stage import warm as warm_dataset
@@ -101,7 +101,7 @@ def verify(folder: Given, quiet: bool = False) -> Output:
         found = opened.verify(advance)
     problems = [f"{each.path} of {each.url}: {each.problem}: deleted" for each in found.damaged]
     problems += [f"{path} is not in the index: deleted" for path in found.strays]
-    bad = f"; {counted(len(found.damaged), 'piece')} damaged" if found.damaged else ""
+    bad = f"; {counted(len(found.damaged), 'pieces')} damaged" if found.damaged else ""
     text = f"{folder['path']}: {_pieces(found.pieces, found.bytes)} checked{bad}"
     code = EXIT_FAILED if found.damaged else 0
     return Output(dataclasses.asdict(found), [text], problems, code)
@@ -121,7 +121,7 @@ def _deleted(folder: Given, removed: Removed, left: str = "") -> Output:
 
 
 def _status_lines(found: CacheStatus) -> Iterator[str]:
-    claims = f", {counted(found.claims, 'piece')} being fetched" if found.claims else ""
+    claims = f", {counted(found.claims, 'pieces')} being fetched" if found.claims else ""
     rate = "nothing requested yet" if found.hit_rate is None else f"{found.hit_rate:.1%}"
     yield line("cache", found.path)
     yield line("holds", f"{_pieces(found.pieces, found.bytes)}{claims}")
@@ -129,25 +129,25 @@ def _status_lines(found: CacheStatus) -> Iterator[str]:
     yield line("open in", f"{found.processes} other process{'' if found.processes == 1 else 'es'}")
     yield line("hit rate", f"{rate} ({found.hits:,} hits, {found.misses:,} misses)")
     yield line("fetched", size_text(found.fetched_bytes))
-    yield line("evicted", counted(found.evicted, "piece"))
-    yield line("damaged", counted(found.damaged, "piece"))
+    yield line("evicted", counted(found.evicted, "pieces"))
+    yield line("damaged", counted(found.damaged, "pieces"))
     if found.indexes:
         yield line("indexes", _pieces(found.indexes, found.index_bytes))
     for dataset in found.datasets:
         yield line("recoded" if dataset.recoded else "dataset", dataset.url)
         size = _pieces(dataset.pieces, dataset.bytes)
-        yield f"  {dataset.share:.1%} of {counted(dataset.rows, 'sample')}, {size}"
+        yield f"  {dataset.share:.1%} of {counted(dataset.rows, 'samples')}, {size}"
 
 
 def _pieces(count: int, nbytes: int) -> str:
-    return f"{counted(count, 'piece')}, {size_text(nbytes)}"
+    return f"{counted(count, 'pieces')}, {size_text(nbytes)}"
 
 
 def _warm_summary(report: WarmReport) -> str:
     rate = size_text(round(report.bytes_fetched / max(report.seconds, 1e-3)))
     part = "all" if report.complete else f"{report.rows_staged:,} of"
     return (
-        f"{part} {counted(report.rows, 'sample')} of {report.url}, "
+        f"{part} {counted(report.rows, 'samples')} of {report.url}, "
         f"{size_text(report.bytes)}; {size_text(report.bytes_fetched)} fetched in "
         f"{report.seconds:.1f} s ({rate}/s)"
     )

@@ -61,11 +61,6 @@ def _finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def counted(count: int, noun: str) -> str:
-    """Returns a count with its noun in the singular or with an s: "1 shard", "1,200 shards"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def line(key: str, value: str) -> str:
     """Returns a line with the name and the value of a property."""
     return f"{key:<12} {value}".rstrip()

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastio.cli.command import Given, Output, Written, command
-from fastio.cli.common import counted
 from fastio.cli.parsing import parse_rows
 from fastio.pack.export import export as export_images
-from fastio.runtime.sizes import size_text
+from fastio.runtime.sizes import counted, size_text
 from fastio.sources import open as open_data
 
 _ROWS = Written(metavar="A:B", syntax="Rows A to B - 1; A or B may be omitted.", parse=parse_rows)
@@ -23,8 +22,8 @@ def export(
     """Write the images of a packed dataset to files, or the whole dataset to WebDataset tars."""
     with open_data(given.pop("dataset"), storage_options=storage_options) as dataset:
         report = export_images(dataset, **given, progress=not quiet)
-    images, size = counted(report.images, "image"), size_text(report.bytes)
+    images, size = counted(report.images, "images"), size_text(report.bytes)
     index = "" if report.index is None else f", and {report.index}"
-    tars = f" in {counted(report.tars, 'tar')}" if report.tars else ""
+    tars = f" in {counted(report.tars, 'tars')}" if report.tars else ""
     summary = f"{given['dst']}: {images}, {size}{tars}{index}, in {report.seconds:.1f} s"
     return Output(dataclasses.asdict(report), [summary])

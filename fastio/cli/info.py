@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastio.cli.command import Given, Output, command
-from fastio.cli.common import cell, counted, line, new_table
-from fastio.runtime.sizes import size_text
+from fastio.cli.common import cell, line, new_table
+from fastio.runtime.sizes import counted, size_text
 from fastio.sources import describe
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def _packing_lines(packing: dict[str, Any], codebook: dict[str, Any] | None) -> 
     if made:
         yield line("made with", ", ".join(made))
     bad = packing.get("skipped")
-    skipped = f", {counted(bad, 'bad sample')} skipped" if bad else ""
+    skipped = f", {counted(bad, 'bad samples')} skipped" if bad else ""
     yield line("packed from", f"{packing.get('source')}{skipped}")
 
 
 def _version_line(version: dict[str, Any]) -> str:
-    size = f"{counted(version['rows'], 'sample')}, {counted(version['shards'], 'shard')}"
+    size = f"{counted(version['rows'], 'samples')}, {counted(version['shards'], 'shards')}"
     kept = "" if version["kept"] else " (deleted by fastio gc)"
     return f"  {version['version']:<12} {size}, added: {version['source']}{kept}"
 
@@ -96,7 +96,7 @@ def _tokenizer(made: dict[str, Any]) -> str:
     found, empty = made["tokenizer"], made["empty"]
     parts = [found["name"], *([f"xxh3 {found['xxh3']}"] if "xxh3" in found else [])]
     parts += ["with special tokens"] if made["special_tokens"] else []
-    parts += [f"{counted(empty, 'empty document')} left out"] if empty else []
+    parts += [f"{counted(empty, 'empty documents')} left out"] if empty else []
     return ", ".join(parts)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typer import BadParameter
 
 from fastio.cli.command import STANDARD, Given, Output, Written, command
-from fastio.cli.common import counted
 from fastio.cli.parsing import (
     parse_conditions,
     parse_names,
@@ -17,7 +16,7 @@ from fastio.cli.parsing import (
 )
 from fastio.pack.api import PackReport, parse_size
 from fastio.pack.api import pack as pack_samples
-from fastio.runtime.sizes import size_text
+from fastio.runtime.sizes import counted, size_text
 from fastio.sources import describe, find
 
 
@@ -77,20 +76,20 @@ def pack(given: Given, quiet: bool = False) -> Output:
     version = ""
     if given["append"]:
         found = describe(given["dst"], storage_options=given["storage_options"])
-        version = f"; version {found['version']} has {counted(found['rows'], 'sample')}"
+        version = f"; version {found['version']} has {counted(found['rows'], 'samples')}"
     return Output(values, [f"{given['dst']}: {_summary(report)}{version}"], problems)
 
 
 def _summary(report: PackReport) -> str:
-    shards = counted(report.shards, "shard")
+    shards = counted(report.shards, "shards")
     if report.was_complete:
-        size = f"{counted(report.rows, 'sample')} in {shards}, {size_text(report.bytes)}"
+        size = f"{counted(report.rows, 'samples')} in {shards}, {size_text(report.bytes)}"
         return f"complete already, nothing to resume: {size}"
     made = f"{shards}, {size_text(report.bytes)}, packed in {report.seconds:.1f} s"
     if report.tokens is None:
-        skipped = f"; {counted(len(report.skipped), 'bad one')} skipped" if report.skipped else ""
-        return f"{counted(report.rows, 'sample')} in {made}{skipped}"
+        skipped = f"; {counted(len(report.skipped), 'bad ones')} skipped" if report.skipped else ""
+        return f"{counted(report.rows, 'samples')} in {made}{skipped}"
     counts = report.tokens
-    empty = f"; {counted(counts.empty, 'empty one')} left out" if counts.empty else ""
-    documents = f"{counted(counts.tokens, 'token')} of {counted(counts.documents, 'document')}"
+    empty = f"; {counted(counts.empty, 'empty ones')} left out" if counts.empty else ""
+    documents = f"{counted(counts.tokens, 'tokens')} of {counted(counts.documents, 'documents')}"
     return f"{documents} in {made}, {counts.tokens_per_second:,.0f} tokens/s{empty}"

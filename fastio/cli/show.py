@@ -12,10 +12,10 @@ import numpy as np
 from typer import BadParameter
 
 from fastio.cli.command import Output, Written, command
-from fastio.cli.common import counted
 from fastio.cli.parsing import Call, parse_calls
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import whole_file
+from fastio.runtime.sizes import counted
 from fastio.schema import Scalar, Text
 from fastio.sources import open as open_data
 
@@ -64,7 +64,7 @@ def show(
             return _tokens(dataset, rows, tokenizer)
         field = _image_field(dataset)
         _draw(out, dataset, rows, _images(dataset, field, rows, transforms or (), seed, epoch))
-        text = f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}"
+        text = f"{out}: {len(rows)} of {counted(len(dataset), 'samples')}"
         return Output({"out": str(out), "rows": rows, "samples": len(dataset)}, [text])
 
 
@@ -176,7 +176,7 @@ def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Outp
         first = tokens[:_SHOWN_TOKENS]
         more = " ..." if len(first) < len(tokens) else ""
         words = " ".join(map(str, first))
-        lines.append(f"{caption} ({counted(len(tokens), 'token')}) {words}{more}")
+        lines.append(f"{caption} ({counted(len(tokens), 'tokens')}) {words}{more}")
         values.append({"row": row, "length": len(tokens), "tokens": first.tolist()})
         if encoder is not None:
             values[-1]["text"] = encoder.decode(first)
@@ -192,7 +192,7 @@ def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:
         if not isinstance(kind, (Scalar, Text)):
             continue
         words = [str(value) for value in dataset.gather(name, np.array(rows))]
-        if dataset.classes and name in ("label", "class"):
+        if dataset.classes and name == dataset.schema.class_field:
             classes = dict(enumerate(dataset.classes))
             words = [classes.get(int(word), word) for word in words]
         pairs = zip(captions, words, strict=True)

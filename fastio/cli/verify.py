@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from fastio.cli.command import EXIT_FAILED, Given, Output, command
-from fastio.cli.common import counted
 from fastio.pack.progress import progress_bar
-from fastio.runtime.sizes import size_text
+from fastio.runtime.sizes import counted, size_text
 from fastio.sources import Findings, check
 
 
@@ -51,7 +50,7 @@ def _problems(found: Findings) -> Iterator[str]:
     for item in found.damaged:
         yield f"{item.name}: {item.problem}"
     for lack in found.lacked or ():
-        samples = f"{lack.samples:,} of {counted(found.rows, 'sample')}"
+        samples = f"{lack.samples:,} of {counted(found.rows, 'samples')}"
         yield f"{lack.tar} sample {lack.key!r}: {lack.problem}, like {samples}"
     for image in [] if found.images is None else found.images.damaged:
         # Row numbers of tars leave damaged samples out: only shards have a dataset row to show.
@@ -61,26 +60,26 @@ def _problems(found: Findings) -> Iterator[str]:
     if found.damaged:
         count, them = len(found.damaged), "it" if len(found.damaged) == 1 else "them"
         again = {"shard": "pack", "tar": "make", "file": "write"}[found.kind]
-        files = counted(found.files, found.kind)
+        files = counted(found.files, found.kind + "s")
         yield f"{found.path}: {count:,} of {files} damaged; copy or {again} {them} again"
     if found.images is not None:
         left = found.images.not_decoded
         if found.images.damaged:
-            yield f"{found.path}: {counted(len(found.images.damaged), 'damaged image')}"
+            yield f"{found.path}: {counted(len(found.images.damaged), 'damaged images')}"
         if left is None:
             yield f"{found.path}: the images of damaged tars were not decoded"
         elif left:
-            images = counted(left, "image")
+            images = counted(left, "images")
             yield f"{found.path}: {images} not decoded, in shards that cannot be opened"
 
 
 def _all_well(found: Findings) -> str:
-    samples = counted(found.rows, "sample")
+    samples = counted(found.rows, "samples")
     decoded = "" if found.images is None else f", and all images of {samples} can be decoded"
     holds = "all checksums hold"
     if found.lacked is not None:
         holds = f"all headers are sound, and {samples} have the same fields"
     if found.kind == "file":
-        holds = f"all {counted(found.rows, 'row')} can be read"
-    size = f"{counted(found.files, found.kind)}, {size_text(found.nbytes)}"
+        holds = f"all {counted(found.rows, 'rows')} can be read"
+    size = f"{counted(found.files, found.kind + 's')}, {size_text(found.nbytes)}"
     return f"{found.path}: {size}: {holds}{decoded}"

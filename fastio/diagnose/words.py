@@ -44,11 +44,6 @@ def date(text: str) -> str:
     return f"{match[1]} {match[2]} UTC" if match else clean(text)
 
 
-def counted(count: int, plural: str) -> str:
-    """Returns a count with a noun: "1 image", "1,200 images"."""
-    return f"{count:,} {plural[:-1] if count == 1 else plural}"
-
-
 def seconds(value: float | None) -> str:
     """Returns a time with its unit: "8.30 ms", "41.2 s", "612 s", "25 min 05 s", "1 h 12 min"."""
     if value is None or not math.isfinite(value):

@@ -27,6 +27,7 @@ from fastio.packed import Dataset, StoredImage, decode_image
 from fastio.packed.pixels import pillow_image
 from fastio.runtime.files import WholeFile, flush_folder, new_file
 from fastio.schema import (
+    CLASS_FIELDS,
     CODEC_BLOCKS,
     CODEC_JPEG,
     CODEC_RAW,
@@ -38,14 +39,13 @@ from fastio.schema import (
     Schema,
     Text,
     Tokens,
+    is_integer,
 )
 from fastio.sources.tar.headers import KEY_FIELD, split_name
 from fastio.sources.tar.values import category
 
 LIST_NAME = "samples.jsonl"
 _PATH_KEY = "path"
-# The fields that hold a sample's class, the first of which counts.
-CLASS_FIELDS = ("label", "class")
 _LEAST_DIGITS = 6
 _DEPTH_PER_WORKER = 16
 _BUDGET_BYTES = 256 << 20
@@ -264,11 +264,7 @@ class FolderExporter:
 
 def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
     """Returns the field of class numbers and the folder of each class, if there are classes."""
-    for name in CLASS_FIELDS:
-        kind = schema.fields.get(name)
-        if schema.classes and isinstance(kind, Scalar) and "int" in kind.dtype:
-            return name, _folders(schema.classes)
-    return None, {}
+    return schema.class_field, _folders(schema.classes or ()) if schema.class_field else {}
 
 
 def _folders(classes: Sequence[str]) -> dict[int, str]:
@@ -428,7 +424,7 @@ def extensions(fields: dict[str, Field]) -> dict[str, tuple[str, str]]:
 
 def _own_extension(name: str, kind: Field) -> tuple[str, str] | None:
     """Returns a field's name as an extension ("seg.png" for "seg_png") if it fits the field."""
-    if name in CLASS_FIELDS and isinstance(kind, Scalar) and "int" in kind.dtype:
+    if name in CLASS_FIELDS and is_integer(kind):
         return "", "cls"
     prefix, _, last = name.lower().partition(";")[0].rpartition("_")
     holds = category(last)

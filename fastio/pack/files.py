@@ -17,7 +17,17 @@ from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.pack.items import ImageFile, Item, Source, source_of_rows
 from fastio.runtime.files import only_files
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
-from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Image, Scalar, Schema, Text
+from fastio.schema import (
+    ARRAY_DTYPES,
+    CLASS_FIELDS,
+    DTYPES,
+    Array,
+    Field,
+    Image,
+    Scalar,
+    Schema,
+    Text,
+)
 from fastio.sources import AUDIO_EXTENSIONS, IMG_EXTENSIONS, FolderDataset
 from fastio.sources.folder import flat_files, folder_extension
 from fastio.sources.named_files import NamedFiles
@@ -26,8 +36,6 @@ from fastio.sources.npy import read_header
 LIST_SUFFIXES = (".csv", ".jsonl")
 # Columns that may hold the images' paths: the first of these that is there.
 PATH_COLUMNS = ("path", "image", "file", "filename")
-# Columns whose words become class numbers.
-CLASS_COLUMNS = ("label", "class")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf)", re.I)
@@ -122,7 +130,7 @@ def _surveyed(path: str) -> tuple[dict[str, _Column], int]:
                 raise SchemaError(f"{where}: {name!r} is null, and fastio does not store nulls")
             column = columns.setdefault(name, _Column())
             column.kinds.setdefault(kind_of(value), where)
-            if name in CLASS_COLUMNS:
+            if name in CLASS_FIELDS:
                 column.words.add(_text(value))
         count += 1
     if not count:
@@ -159,7 +167,7 @@ def _inferred(path: str, columns: dict[str, _Column]) -> Schema:
                 "field 'image', and a column 'image': rename one"
             )
         fields[name] = _field(name, column)
-        if isinstance(fields[name], Text) and name in CLASS_COLUMNS and classes is None:
+        if isinstance(fields[name], Text) and name in CLASS_FIELDS and classes is None:
             if "empty" in column.kinds:
                 raise SchemaError(f"{column.kinds['empty']}: the {name} is empty")
             fields[name] = Scalar("int64")
@@ -181,7 +189,7 @@ def _converter(
         return lambda record: _text(record[name])
     if not isinstance(kind, Scalar):
         raise SchemaError(f"field {name!r}: a list supports only Image, Scalar and Text")
-    if schema.classes and name in CLASS_COLUMNS and "text" in columns[name].kinds:
+    if schema.classes and name in CLASS_FIELDS and "text" in columns[name].kinds:
         numbers = {word: number for number, word in enumerate(schema.classes)}
         return lambda record: _class_number(numbers, record[name])
     dtype = kind.dtype

@@ -143,8 +143,7 @@ def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
         )
     if classes is not None:
         classes, of_classes = _union(classes, schema.classes or classes)
-        label = "label" if "label" in own.fields else "class"
-        numbers |= {label: of_classes} if label in own.fields else {}
+        numbers |= {own.class_field: of_classes} if own.class_field else {}
     words = {}
     for field, known in own.vocabularies.items():
         words[field], numbers[field] = _union(known, schema.vocabularies[field])

@@ -199,10 +199,10 @@ class Rows(ABC):
         """The class number of every row, as in torchvision; AttributeError without classes."""
         kept: list[int] | None = self.__dict__.get("_targets")
         if kept is None:
-            names = [name for name in ("label", "class") if name in self.schema.fields]
-            if self.classes is None or not names:
+            name = self.schema.class_field
+            if name is None:
                 raise AttributeError(f"{self.path} has no classes")
-            kept = np.asarray(self.gather(names[0], np.arange(len(self)))).tolist()
+            kept = np.asarray(self.gather(name, np.arange(len(self)))).tolist()
             self.__dict__["_targets"] = kept
         return kept
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them."""
+"""Sizes and counts as people write them."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ def three_digits(value: float) -> str:
 def decimals(value: float) -> int:
     """Returns the number of decimals that make three digits; 0 for zero."""
     return 0 if value >= 99.95 or value == 0 else 1 if value >= 9.995 else 2
+
+
+def counted(count: int, plural: str) -> str:
+    """Returns a count with a noun: "1 image", "1,200 images"."""
+    return f"{count:,} {plural[:-1] if count == 1 else plural}"

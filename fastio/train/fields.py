@@ -133,7 +133,7 @@ def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
             "Choose the field to predict, or pack it with the others"
         )
     names: tuple[str, ...] | None = schema.vocabularies.get(field)
-    return schema.classes if names is None and field in ("label", "class") else names
+    return schema.classes if names is None and field == schema.class_field else names
 
 
 def _values(data: str, field: str) -> tuple[Any, ...]:

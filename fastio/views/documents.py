@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from fastio.errors import SchemaError, TransformError
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows
-from fastio.schema import Tokens, tokens_hint
+from fastio.schema import Array, Field, Tokens
 from fastio.shown import without_addresses
 from fastio.sources import open as open_data
 from fastio.sources.registry import is_named
@@ -108,9 +109,24 @@ class Documents:
             raise SchemaError(
                 f"{view} without field= needs a dataset with exactly one field of tokens; the "
                 f"token fields of {self.path} are: {named}."
-                + ("" if fields else tokens_hint(kinds))
+                + ("" if fields else _tokens_hint(kinds))
             )
         raise SchemaError(
             f"{view} is only for fields of tokens, and {name!r} is {kind!r}; the token fields of "
-            f"{self.path} are: {named}." + tokens_hint({} if kind is None else {name: kind})
+            f"{self.path} are: {named}." + _tokens_hint({} if kind is None else {name: kind})
         )
+
+
+def _tokens_hint(fields: Mapping[str, Field]) -> str:
+    """Returns advice for when tokens are wanted and a field is an array of integers.
+
+    Returns:
+        A sentence with a leading space, or "" if there is no such field.
+    """
+    for name, kind in fields.items():
+        if isinstance(kind, Array) and "int" in kind.dtype and len(kind.shape or (None,)) == 1:
+            return (
+                f" {name!r} is an array of integers: to store it as tokens, pack it with "
+                f"schema=fastio.Schema({{{name!r}: fastio.Tokens('uint32'), ...}})"
+            )
+    return ""

@@ -24,6 +24,7 @@ from fastio.diagnose.report.canvas import (
     width_of,
 )
 from fastio.diagnose.report.tables import speed_ups
+from fastio.runtime.sizes import counted
 
 _LABEL_GAP = 10
 _BAR_STEP, _BAR_THICK, _SPLIT_STEP, _SPLIT_THICK = 46, 13, 78, 30  # pixels
@@ -413,7 +414,7 @@ def _epoch_times(measured: Measured, shown: Sequence[Epoch]) -> Figure:
 
 def _timeline(measured: Measured, run: Literal["warm", "cold"]) -> Figure:
     spans = [span for span in measured.timeline if span.run == run]
-    batch = words.counted(measured.settings.batch_size, measured.dataset.noun)
+    batch = counted(measured.settings.batch_size, measured.dataset.noun)
     caption = (
         f"Consecutive steps of {batch}: what the loop waits for, and when the model computes. A "
         "band ends with the computation of its step."
@@ -427,7 +428,7 @@ def _thread_curve(measured: Measured) -> Figure:
     references = [] if not ceiling else [Reference("the model", ceiling, "good")]
     if baseline is not None:
         references.append(Reference("DataLoader", baseline.samples_per_s, "soft"))
-    used = words.counted(measured.settings.threads, "threads")
+    used = counted(measured.settings.threads, "threads")
     caption = (
         f"The loader alone, warm; training used {used}. Above the "
         "model's line, training no longer waits for the loader."

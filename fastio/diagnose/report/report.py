@@ -15,7 +15,7 @@ from fastio.diagnose.options import Use
 from fastio.diagnose.report.plots import Figure, figures, ladder_figure
 from fastio.diagnose.report.tables import RUN_NAMES, Table, all_tables, ladder_table
 from fastio.diagnose.rules.rule import Texts
-from fastio.runtime.sizes import size_text
+from fastio.runtime.sizes import counted, size_text
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
         found.append(Headline("accelerator utilisation", words.percent(together.au), note))
     loader = measured.phase("loader_warm") or measured.phase("loader_cold")
     if loader is not None:
-        note = f"{measured.dataset.noun}/s by {words.counted(measured.settings.threads, 'threads')}"
+        note = f"{measured.dataset.noun}/s by {counted(measured.settings.threads, 'threads')}"
         found.append(Headline("loader alone", words.rate(loader.samples_per_s), note))
     if measured.accelerators_fed is not None:
         fed = f"{measured.accelerators_fed:.2f}"
@@ -264,7 +264,7 @@ def dataset_line(dataset: DataFacts) -> str:
     if dataset.kind == "packed" and dataset.codec:
         kind = f"packed as {words.clean(dataset.codec)}"
     place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
-    amount = f"{words.counted(dataset.rows, dataset.noun)}, {size_text(dataset.nbytes)}"
+    amount = f"{counted(dataset.rows, dataset.noun)}, {size_text(dataset.nbytes)}"
     return f"{kind}, {amount}, {place[dataset.storage]}"
 
 
@@ -284,7 +284,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
 
 def machine_line(machine: MachineFacts) -> str:
     """Returns the machine in one line: processor, cores, memory, torch, device."""
-    cores = words.counted(machine.cores, "cores")
+    cores = counted(machine.cores, "cores")
     memory = f"{size_text(machine.memory_bytes)} memory"
     parts = (machine.cpu, cores, machine.simd, memory, f"torch {machine.torch}", machine.device)
     return ", ".join(words.clean(part) for part in parts if part)
@@ -292,7 +292,7 @@ def machine_line(machine: MachineFacts) -> str:
 
 def settings_line(settings: Settings) -> str:
     """Returns the settings in one line: batch size, threads, model, seed."""
-    parts = [f"batches of {settings.batch_size:,}", words.counted(settings.threads, "threads")]
+    parts = [f"batches of {settings.batch_size:,}", counted(settings.threads, "threads")]
     emulated = ", emulated" if settings.accelerator_rate is not None else ""
     parts.append(words.clean(settings.model) or f"{accelerator(settings)}{emulated}")
     parts.append(words.clean(settings.amp))
@@ -410,7 +410,7 @@ def _values(case: Case) -> dict[str, Any]:
         values["gpus"] = f"{gpu.count} x {gpu.name}" if gpu.count > 1 else gpu.name
     if data is not None:
         least = "" if data.complete else "more than "
-        rows = f": {least}{words.counted(data.rows, 'samples')}" if data.rows else ""
+        rows = f": {least}{counted(data.rows, 'samples')}" if data.rows else ""
         values["kind"] = data.what + rows
         stored = data.codecs if data.packed else {}
         codecs = [f"{count:,} {codec}" for codec, count in stored.items() if count]

@@ -15,7 +15,7 @@ from typing import Any
 from fastio.diagnose import words
 from fastio.diagnose.costs import Costs, Unknown, known
 from fastio.diagnose.findings import Culprit, Finding
-from fastio.runtime.sizes import size_text
+from fastio.runtime.sizes import counted, size_text
 
 _COUNTED = ("cores", "files", "threads", "workers")
 
@@ -93,5 +93,5 @@ class Texts(string.Formatter):
         if format_spec in ("size", "seconds"):
             return {"size": size_text, "seconds": words.seconds}[format_spec](value)
         if format_spec in _COUNTED:
-            return words.counted(value, format_spec)
+            return counted(value, format_spec)
         return super().format_field(value, format_spec)

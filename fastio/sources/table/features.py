@@ -11,14 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
-from fastio.schema import Scalar, Schema
+from fastio.schema import CLASS_FIELDS, Schema, is_integer
 
 METADATA_KEY = b"huggingface"
-# Fields whose numbers a schema's classes name.
-CLASS_FIELDS = ("label", "class")
 
 # Stored as struct<bytes, path>, and nothing that fastio decodes.
 _FILES = frozenset(
@@ -148,7 +145,7 @@ def with_classes(schema: Schema, names: Mapping[tuple[str, ...], tuple[str, ...]
     for path, classes in names.items():
         name = "_".join(path).replace(".", "_")
         kind = schema.fields.get(name)
-        if classes and isinstance(kind, Scalar) and np.dtype(kind.dtype).kind in "iu":
+        if classes and is_integer(kind):
             words[name] = classes
     classes = next((words[name] for name in CLASS_FIELDS if (name,) in names and name in words), ())
     return replace(schema, classes=classes or None, vocabularies=words) if words else schema

@@ -9,7 +9,6 @@ from typing import Any
 
 from fastio.errors import SchemaError
 from fastio.schema import DTYPES, Schema
-from fastio.sources.table.features import CLASS_FIELDS
 
 MASK = "mask"
 VALID_SUFFIX = "_valid"
@@ -109,7 +108,7 @@ def selected(schema: Schema, fields: Sequence[str] | None) -> Schema:
     fields = [n for name in fields for n in (name, name + KEPT_SUFFIX) if n in schema.fields]
     kept = {name: schema.fields[name] for name in fields}
     words = {name: schema.vocabularies[name] for name in fields if name in schema.vocabularies}
-    classes = schema.classes if any(name in CLASS_FIELDS for name in kept) else None
+    classes = schema.classes if schema.class_field in kept else None
     return Schema(kept, "dict", classes, True, words)
 
 

@@ -120,7 +120,7 @@ def _port_of(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError(f"{process.args} did not start")
+        raise RuntimeError(f"{process.args!r} did not start")
     return int(line)
 
 
@@ -176,7 +176,7 @@ def s3_server() -> Iterator[S3]:
 
 
 # Faults that who speaks HTTP notices, and those that only who knows the bytes does.
-OPEN_FAULTS = ("status", "stall", "garbage", "reset", "truncate", "stall_body")
+OPEN_FAULTS: tuple[str, ...] = ("status", "stall", "garbage", "reset", "truncate", "stall_body")
 OPEN_FAULTS += ("range", "whole", "length", "empty")
 HIDDEN_FAULTS = ("flip", "garble", "swap", "stale")
 STORM = OPEN_FAULTS + HIDDEN_FAULTS

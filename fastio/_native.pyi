@@ -248,6 +248,25 @@ class Mapping:
     @property
     def damaged(self) -> bool: ...
 
+class NodeMemory:
+    """Copies and marks of shards that processes share; see node_memory.h."""
+
+    def __init__(self, fd: int, shards: int) -> None: ...
+
+    @staticmethod
+    def bytes_for(shards: int, data: int) -> int:
+        """The size of a file for so many shards and bytes of copies."""
+
+    def published(self, shard: int) -> int:
+        """What was published of a shard; 0: nothing."""
+
+    def claim(self, shard: int) -> bool:
+        """Locks the entry of a shard; False: another process has it."""
+
+    def release(self, shard: int) -> None: ...
+
+    def publish(self, shard: int, what: int) -> None: ...
+
 class Table:
     """Fixed-width columns of shards; see table.h."""
 
@@ -256,9 +275,9 @@ class Table:
         first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: (column, offset, width, kind, bytes of a number there, in the batch, fill) of each.
         """
 
-    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int]], segments: tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> None:
+    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int]], segments: tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None, what: int = 0) -> None:
         """
-        columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: (begin of each row's and the end, start, length).
+        columns: (offset in the file, bytes) of each. segments: (begin of each row's and the end, start, length). what: identifies these columns of this file in a NodeMemory; 0: they are not shared.
         """
 
     def set_memory(self, shard: int, arrays: Sequence[Annotated[NDArray, dict(device='cpu', writable=False)]]) -> None:
@@ -274,7 +293,8 @@ class Table:
     @property
     def complete(self) -> bool: ...
 
-    def make_resident(self) -> None: ...
+    def make_resident(self, node: NodeMemory | None = None) -> None:
+        """node: where the copies go; None: memory of its own."""
 
     @property
     def resident(self) -> int: ...
@@ -389,8 +409,10 @@ class Engine:
 
     def close(self) -> None: ...
 
-    def load_indexes(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-        """Keeps indexes of JPEGs that unsaved_indexes() gave (uint8 array)."""
+    def load_indexes(self, file: Mapping) -> None:
+        """
+        Uses indexes of JPEGs that unsaved_indexes() gave from a file, without a copy.
+        """
 
     def unsaved_indexes(self, all: bool = False) -> bytes:
         """

@@ -21,7 +21,7 @@ from fastio import Loader, Schema, Tokens
 from fastio.engine.fields.cold import ColdRows, ColdWindow, ReadAheadPlan, windows_of
 from fastio.order.order import Order
 from fastio.order.plan import Plan
-from fastio.packed import shards
+from fastio.packed import comparisons
 from fastio.stage import shuffling
 from tests.support import give_memory, open_loader
 from tests.token_support import Padding, Windows
@@ -89,7 +89,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards as large ones are: opening them does not read them."""
-    monkeypatch.setattr(shards, "_CHECKED_BYTES", 0)
+    monkeypatch.setattr(comparisons, "_CHECKED_BYTES", 0)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_damaged_columns_are_named(packed: Path, column: str) -> None:
 def test_large_columns_are_compared_in_the_background_of_the_first_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.packed.shards._CHECKED_BYTES", 0)
+    monkeypatch.setattr("fastio.packed.comparisons._CHECKED_BYTES", 0)
     fastio.pack(({"x": row} for row in range(ROWS)), tmp_path / "packed")
     shard = tmp_path / "packed" / "shard-000000.arrow"
     with fastio.open(tmp_path / "packed") as dataset:

@@ -15,7 +15,7 @@ from PIL import Image
 
 import fastio
 from fastio import StoreError
-from fastio.packed.shards import Comparisons
+from fastio.packed.comparisons import Comparisons
 from fastio.store import open_store
 from fastio.store.retry import attempt
 from tests.children import run_code
@@ -137,7 +137,7 @@ def leave(how: str, what: str, data: Path) -> None:
 
 def test_who_closes_does_not_wait_for_columns_that_are_compared() -> None:
     comparing, for_ever = threading.Event(), threading.Event()
-    comparisons = Comparisons(0)
+    comparisons = Comparisons(0, "none", 1)
 
     def compare() -> None:
         comparing.set()

@@ -56,6 +56,7 @@ ASK_CLASSES = {"packed", "sources", "views"}
 OWNERS = {
     "fastio._native": {
         "runtime.build",
+        "runtime.node",
         "runtime.threads",
         "schema",
         "packed",

@@ -8,6 +8,10 @@ All indexes of a dataset are pieces of one source of the cache. They therefore c
 budget, are checked against their hashes, and are listed by `fastio cache status` and deleted by
 `fastio cache clear`. Each save adds a piece with what is new. When there are many pieces, a save
 replaces all of them by one.
+
+Engines use the indexes from the mapped files of the pieces, so that all ranks of a machine have
+them in memory once. Indexes that are not stored yet are in the memory of the process that made
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import xxhash
 
 from fastio import _native
@@ -136,7 +139,7 @@ class KeptIndexes:
         for number in new:
             if folder.has(source, number):
                 with suppress(FileNotFoundError):  # deleted meanwhile
-                    engine.native.load_indexes(np.fromfile(folder.file(source, number), np.uint8))
+                    engine.native.load_indexes(_native.Mapping(str(folder.file(source, number))))
             engine.known.add(number)
         if new:
             folder.note_use(source, new, 0)
@@ -164,6 +167,8 @@ class KeptIndexes:
                 return
             if outcome == "mine" and self._write(folder, source, number, data):
                 engine.known.add(number)
+                with suppress(FileNotFoundError):  # from the file: processes share its memory
+                    engine.native.load_indexes(_native.Mapping(str(folder.file(source, number))))
                 folder.drop(source, replaced)
                 return
 

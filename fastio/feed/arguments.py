@@ -14,9 +14,9 @@ import torch
 from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, SchemaError
 from fastio.feed.seeds import process_ranks
-from fastio.feed.tuning import first_threads
 from fastio.order.sampling import Ranks
 from fastio.packed.rows import Rows
+from fastio.runtime.cores import available_cores
 from fastio.sources import Options, find_data, open_found
 from fastio.sources import open as open_data
 from fastio.sources.arrays import is_columns
@@ -178,7 +178,7 @@ def check_arguments(
         TypeError, ValueError: a value has a wrong type or is out of range, as in DataLoader.
     """
     if num_workers == "auto":
-        num_workers = first_threads()
+        num_workers = available_cores()
     if isinstance(num_workers, str):
         raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")
     if not isinstance(generator, (torch.Generator, type(None))):

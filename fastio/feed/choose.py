@@ -25,7 +25,7 @@ from fastio.feed.per_sample import ProcessSettings
 from fastio.feed.request import Request
 from fastio.feed.row_groups import TableFeed, table_memory
 from fastio.feed.seeds import drawn_by
-from fastio.feed.tuning import first_threads, most_threads
+from fastio.feed.tuning import most_threads
 from fastio.feed.workers import TorchFeed
 from fastio.order.sampling import Sampling
 from fastio.packed.rows import Rows
@@ -444,7 +444,7 @@ def _native_settings(request: Request) -> FeedSettings:
     workers = request.workers
     threads = most = workers.num_workers or available_cores()
     if request.auto_threads:
-        threads, most = first_threads(), most_threads()
+        threads, most = available_cores(), most_threads()
     # At least two rows per thread, even if batches are small.
     busy = -(-2 * most // (request.sampling.batch_size or 1))
     on_gpu = request.device is not None and request.device.type == "cuda"

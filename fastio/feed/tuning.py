@@ -14,7 +14,6 @@ from statistics import median
 
 from fastio.feed.base import Feed
 from fastio.runtime.cores import available_cores
-from fastio.runtime.memory import local_ranks
 from fastio.stats import Stats
 
 _GAIN = math.log(1.02)  # a difference that is worth a change
@@ -42,14 +41,9 @@ class Measurement:
     elapsed_s: float
 
 
-def first_threads() -> int:
-    """Returns the number of threads to start with: the cores divided among the local ranks."""
-    return max(1, available_cores() // local_ranks())
-
-
 def most_threads() -> int:
     """Returns the highest number of threads to try, more than cores: some wait for a disk."""
-    return max(4, 2 * first_threads())
+    return max(4, 2 * available_cores())
 
 
 class ThreadTuner:
@@ -154,7 +148,7 @@ class ThreadTuner:
 
 def make_tuner(feed: Feed) -> ThreadTuner | None:
     """Returns a tuner of the number of threads of a feed, or None if that number cannot change."""
-    threads = feed.set_threads(first_threads())
+    threads = feed.set_threads(available_cores())
     return ThreadTuner(threads, most_threads(), feed.ahead) if threads else None
 
 

@@ -1,7 +1,4 @@
-"""The open shards of a dataset, those in a local folder, and verification of their columns.
-
-Small columns are verified when a shard is opened. Verifying those of large tables first would delay
-the first batch, so a background thread verifies them during the first epoch, once in a process.
+"""The open shards of a dataset, and those in a local folder.
 
 `fastio.packed.stored` has the shards in a store.
 """
@@ -12,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,15 +21,13 @@ from numpy.typing import NDArray
 
 from fastio.cache import CacheFolder, Source
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.packed.comparisons import Comparisons
 from fastio.packed.manifest import Manifest, version_name
 from fastio.packed.shard import ShardReader, file_pieces
 from fastio.runtime.lifecycle import Owner
-from fastio.runtime.memory import available_memory, local_ranks
 from fastio.runtime.threads import wait_for
 from fastio.store import Store
 
-# Columns up to this size are verified when their shard is opened, larger ones in the background.
-_CHECKED_BYTES = 16 << 20
 # How often files are checked for changes during an epoch, and how many shards each time. A network
 # file system answers this many calls without a noticeable delay.
 _LOOK_S = 0.25
@@ -190,7 +185,9 @@ class Shards:
         self.path = path
         self.manifest = manifest or Manifest(path, version=version)
         self.readers = OpenShards(path, self._open)
-        self._comparisons = Comparisons(self.manifest.nbytes)
+        self._comparisons = Comparisons(
+            self.manifest.nbytes, self.manifest.fingerprint, len(self.manifest.shard_rows)
+        )
         self._look_s, self._looks = 0.0, 0
         self._manifest_asked = self.manifest.checked
 
@@ -207,10 +204,7 @@ class Shards:
             self._manifest_asked = True
             self._comparisons.add(self.manifest.check)
         reader = open_shard(self.manifest, self._file(shard), shard)
-        if reader.column_bytes <= _CHECKED_BYTES:
-            compare(reader)
-        else:
-            self._comparisons.add_shard(reader)
+        self._comparisons.add_shard(reader, shard)
         return reader
 
     def _file(self, shard: int) -> str:
@@ -350,103 +344,3 @@ def open_shard(
             "again, or pack again"
         )
     return reader
-
-
-_POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
-
-
-# --- Verification in the background ---------------------------------------------------------------
-# Hashes of the identities of files whose columns were verified in this process.
-_verified: set[int] = set()
-
-
-def compare(reader: ShardReader) -> None:
-    """Verifies the columns of a shard against their hash, once in a process."""
-    if hash(reader.identity) not in _verified:
-        reader.check_columns()
-        reader.check_offsets()
-        _verified.add(hash(reader.identity))
-
-
-class Comparisons:
-    """Verifies data in a background thread. Thread-safe; a forked child starts anew.
-
-    Args:
-        nbytes: The size of the dataset in bytes. If it exceeds the available memory, data is read
-            without the page cache, so that the rows needed next are not displaced.
-
-    Attributes:
-        problem: The first error that was found, or None. The next read of rows raises it.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self.problem: FastioError | OSError | None = None
-        self._closed = False
-        self._owner = Owner()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._busy = False
-
-    def add_shard(self, reader: ShardReader) -> None:
-        """Queues the verification of a shard's columns, unless this process has done it before."""
-        if hash(reader.identity) not in _verified:
-            self.add(lambda: self._compare(reader))
-
-    def add(self, work: Callable[[], None]) -> None:
-        """Queues a function that raises an error if something is wrong."""
-        self._owner.take_over(self._begin)
-        with self._changed:
-            self._waiting.append(work)
-            if self._busy:
-                return
-            self._busy = True
-        # A daemon thread, so that the process can end before a whole table was read.
-        threading.Thread(target=self._work, name="fastio-compare", daemon=True).start()
-
-    def finish(self) -> None:
-        """Waits until everything in the queue was verified, and raises the error that was found."""
-        if self._owner.is_here:
-            with self._changed:
-                while self._busy and self.problem is None and not self._closed:
-                    self._changed.wait(_POLL_S)
-        self.raise_problem()
-
-    def raise_problem(self) -> None:
-        """Raises the error that was found, if there is one."""
-        if self.problem is not None:
-            raise self.problem
-
-    def close(self) -> None:
-        """Skips what was not verified yet."""
-        self._closed = True
-
-    def _compare(self, reader: ShardReader) -> None:
-        reader.check_columns(
-            in_file=True,
-            past_cache=self._nbytes > available_memory() // local_ranks(),
-            stopped=lambda: self._closed,
-        )
-        reader.check_offsets()
-        if not self._closed:
-            _verified.add(hash(reader.identity))
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting or self._closed or self.problem is not None:
-                    self._waiting.clear()
-                    self._busy = False
-                    self._changed.notify_all()
-                    return
-                work = self._waiting.popleft()
-            try:
-                work()
-            except (FastioError, OSError) as error:
-                if not self._closed:
-                    self.problem = error
-            except ValueError:  # the reader was closed meanwhile
-                self._closed = True

@@ -29,14 +29,10 @@ from fastio.errors import (
     SourceChanged,
     SourceNotFound,
 )
+from fastio.packed.comparisons import compare
 from fastio.packed.manifest import MANIFEST_NAME, Manifest, version_name
 from fastio.packed.shard import ShardReader
-from fastio.packed.shards import (
-    OpenShards,
-    Shards,
-    compare,
-    open_shard,
-)
+from fastio.packed.shards import OpenShards, Shards, open_shard
 from fastio.store import Store, join
 
 HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads

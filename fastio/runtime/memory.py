@@ -121,13 +121,6 @@ class Room:
         self._taken = 0
 
 
-def local_ranks() -> int:
-    """Returns the number of processes of this job on this machine, as torchrun sets it."""
-    with suppress(ValueError):
-        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return 1
-
-
 def _available_on_machine() -> int:
     with suppress(OSError):
         for line in _MEMINFO.read_text().splitlines():

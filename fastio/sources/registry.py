@@ -173,9 +173,10 @@ def open(
             the filter's columns of the row groups that statistics do not rule out.
         memory: of the same: bytes, or a string such as "512MiB", that a Loader may use to shuffle
             and decode. None: an eighth of the memory that is available, at most 1 GiB.
-        resident: of a packed table (no images): copy it to memory of this process, whose huge pages
-            can make shuffled reads faster. None: copy it after the first epoch if it is shuffled,
-            takes at most half of the memory that is available, and is mapped by small pages.
+        resident: of a packed table (no images): copy it to memory, whose huge pages can make
+            shuffled reads faster. The ranks of a job on one machine share a copy. None: copy it
+            after the first epoch if it is shuffled, takes at most half of the memory that is
+            available, and is mapped by small pages.
         roots: of data of the datasets package: folders, besides its own, in which the images and
             other files that it names may lie. Without them a path that leads elsewhere is an
             error: data of others could name any of your files.

@@ -36,7 +36,7 @@ from fastio.order.sampling import Permutation, Sampling
 from fastio.order.shuffling import Reason, Shuffling, ShufflingKind, Unit
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows
-from fastio.runtime.memory import available_memory, local_ranks, total_memory
+from fastio.runtime.memory import available_memory, total_memory
 from fastio.sources import Remote
 
 # Blocks of remote datasets
@@ -225,9 +225,9 @@ def place_table(
         dataset: A packed dataset on this machine, without images.
         sampling: The requested sampling.
         resident: Whether a copy was requested. If None, it is decided by the memory that is
-            available now, of which each rank on the machine gets an equal part.
+            available now. Ranks on a machine share a copy as well as the page cache.
     """
-    room = available_memory() // (_SHARE * local_ranks())
+    room = available_memory() // _SHARE
     nbytes, rows = dataset.manifest.nbytes, len(dataset)
     if resident is None:
         scattered = not sampling.ours or sampling.mode == "shuffle"
@@ -243,7 +243,7 @@ def place_table(
 
 def is_beyond_memory(dataset: Dataset) -> bool:
     """Returns whether a local packed dataset is larger than the memory that is available now."""
-    return dataset.manifest.nbytes > available_memory() // local_ranks()
+    return dataset.manifest.nbytes > available_memory()
 
 
 def reads_directly(dataset: Rows, sampling: Sampling) -> bool:

@@ -15,6 +15,7 @@
 #include "core/chain.h"
 #include "core/codebook.h"
 #include "core/mapping.h"
+#include "core/node_memory.h"
 #include "core/read.h"
 #include "core/status.h"
 #include "core/store.h"
@@ -68,6 +69,9 @@ struct SharedFiles {
   }
 
   std::shared_ptr<FileSet> value;
+};
+struct SharedNodeMemory {
+  std::shared_ptr<NodeMemory> value;
 };
 struct SharedMapping {
   std::shared_ptr<const Mapping> value;

@@ -447,12 +447,11 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t vie
   return Image(pixels, {height, width, channels}, owner);
 }
 
-void load_indexes(HeldEngine& held, const Bytes& data) {
-  const std::uint8_t* const bytes = data.data();
-  const std::size_t size = data.size();
+void load_indexes(HeldEngine& held, const SharedMapping& file) {
+  const std::shared_ptr<const Mapping> mapping = file.value;
   if (held.engine.forked()) return;
   const Unlocked unlocked(held.away);
-  held.engine.indexes().load(bytes, size);
+  held.engine.indexes().load({mapping, mapping->data(), mapping->size()});
 }
 
 nb::bytes unsaved_indexes(HeldEngine& held, bool all) {
@@ -564,8 +563,8 @@ void bind_engine(nb::module_& m) {
            "Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to "
            "target[i] of out, zeros behind them up to room[i]. Failures are of pieces.")
       .def("close", &HeldEngine::close)
-      .def("load_indexes", &load_indexes, nb::arg("data"),
-           "Keeps indexes of JPEGs that unsaved_indexes() gave (uint8 array).")
+      .def("load_indexes", &load_indexes, nb::arg("file"),
+           "Uses indexes of JPEGs that unsaved_indexes() gave from a file, without a copy.")
       .def("unsaved_indexes", &unsaved_indexes, nb::arg("all") = false,
            "The indexes of JPEGs that are new or have grown since they were loaded or given; or "
            "all. Files that changed have other ones: an index is found by the CRC-32C of a file.")

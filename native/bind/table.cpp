@@ -9,6 +9,7 @@
 #include <iterator>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
 #include <tuple>
 
 #include "bind.h"
@@ -55,7 +56,8 @@ void make_table(SharedTable* self, const Vector<std::int64_t>& first_row,
 void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mapping,
                const std::vector<ColumnTuple>& columns,
                const std::optional<std::tuple<Vector<std::int64_t>, Vector<std::int64_t>,
-                                              Vector<std::int32_t>>>& segments) {
+                                              Vector<std::int32_t>>>& segments,
+               std::uint64_t what) {
   std::vector<ColumnPlace> places;
   for (const auto& [offset, bytes] : columns) places.push_back({offset, bytes});
   std::shared_ptr<Segments> kept;
@@ -63,7 +65,7 @@ void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mappin
     const auto& [begin, start, length] = *segments;
     kept = std::make_shared<Segments>(Segments{copied(begin), copied(start), copied(length)});
   }
-  raise_for(self.value->set(shard, mapping.value, places, std::move(kept)));
+  raise_for(self.value->set(shard, mapping.value, places, std::move(kept), what));
 }
 
 // The rows of an array lie stride(0) items apart; the items of a row are contiguous.
@@ -80,6 +82,22 @@ void set_memory(SharedTable& self, std::size_t shard, std::vector<Source> arrays
   raise_for(self.value->set_memory(shard, columns));
   self.memory.insert(self.memory.end(), std::make_move_iterator(arrays.begin()),
                      std::make_move_iterator(arrays.end()));
+}
+
+void make_node_memory(SharedNodeMemory* self, int fd, std::size_t shards) {
+  try {
+    new (self) SharedNodeMemory{std::make_shared<NodeMemory>(fd, shards)};
+  } catch (const std::invalid_argument& error) {
+    throw nb::value_error(error.what());
+  } catch (const std::system_error& error) {
+    raise_for(Status::error(Code::io, error.what()));
+  }
+}
+
+// The entry of a shard, which has to be there.
+NodeMemory& memory_of(const SharedNodeMemory& self, std::size_t shard) {
+  if (shard >= self.value->shards()) throw nb::index_error("no such shard");
+  return *self.value;
 }
 
 Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
@@ -156,14 +174,43 @@ void bind_table(nb::module_& m) {
           "Says that pages are used in no order, and what is wanted is asked for.")
       .def_prop_ro("damaged", [](const SharedMapping& self) { return self.value->damaged(); });
 
+  nb::class_<SharedNodeMemory>(
+      m, "NodeMemory", "Copies and marks of shards that processes share; see node_memory.h.")
+      .def("__init__", &make_node_memory, nb::arg("fd"), nb::arg("shards"))
+      .def_static("bytes_for", &NodeMemory::bytes_for, nb::arg("shards"), nb::arg("data"),
+                  "The size of a file for so many shards and bytes of copies.")
+      .def(
+          "published",
+          [](const SharedNodeMemory& self, std::size_t shard) {
+            return memory_of(self, shard).published(shard);
+          },
+          nb::arg("shard"), "What was published of a shard; 0: nothing.")
+      .def(
+          "claim",
+          [](SharedNodeMemory& self, std::size_t shard) {
+            return memory_of(self, shard).claim(shard);
+          },
+          nb::arg("shard"), "Locks the entry of a shard; False: another process has it.")
+      .def(
+          "release",
+          [](SharedNodeMemory& self, std::size_t shard) { memory_of(self, shard).release(shard); },
+          nb::arg("shard"))
+      .def(
+          "publish",
+          [](SharedNodeMemory& self, std::size_t shard, std::uint64_t what) {
+            memory_of(self, shard).publish(shard, what);
+          },
+          nb::arg("shard"), nb::arg("what"));
+
   nb::class_<SharedTable>(m, "Table", "Fixed-width columns of shards; see table.h.")
       .def("__init__", &make_table, nb::arg("first_row"), nb::arg("strides"), nb::arg("fields"),
            "first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: "
            "(column, offset, width, kind, bytes of a number there, in the batch, fill) of each.")
       .def("set", &set_shard, nb::arg("shard"), nb::arg("mapping"), nb::arg("columns"),
-           nb::arg("segments").none() = nb::none(),
-           "columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: "
-           "(begin of each row's and the end, start, length).")
+           nb::arg("segments").none() = nb::none(), nb::arg("what") = 0,
+           "columns: (offset in the file, bytes) of each. segments: (begin of each row's and the "
+           "end, start, length). what: identifies these columns of this file in a NodeMemory; 0: "
+           "they are not shared.")
       .def("set_memory", &set_memory, nb::arg("shard"), nb::arg("arrays"),
            "arrays: the rows of each column, of any type. The table keeps the arrays alive and "
            "reads from them without a copy.")
@@ -172,7 +219,17 @@ void bind_table(nb::module_& m) {
           nb::arg("shard"))
       .def("missing", &missing, nb::arg("rows"), "The shards of rows that are not set.")
       .def_prop_ro("complete", [](const SharedTable& self) { return self.value->complete(); })
-      .def("make_resident", [](SharedTable& self) { self.value->make_resident(); })
+      .def(
+          "make_resident",
+          [](SharedTable& self, const SharedNodeMemory* node) {
+            try {
+              self.value->make_resident(node ? node->value : nullptr);
+            } catch (const std::invalid_argument& error) {
+              throw nb::value_error(error.what());
+            }
+          },
+          nb::arg("node").none() = nb::none(),
+          "node: where the copies go; None: memory of its own.")
       .def_prop_ro("resident", [](const SharedTable& self) { return self.value->resident(); })
       .def("close", &close);
 

@@ -277,7 +277,7 @@ Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& requ
   bool known = read_index(row, worker);
   if (!known) {
     const JpegIndexes::Bytes kept = worker.indexes.find(request.size, crc);
-    known = kept && worker.index.read(kept->data(), kept->size());
+    known = kept && worker.index.read(kept.data, kept.size);
   }
   if (known) request.index = &worker.index;
   worker.found.points.clear();  // JpegScan may not be used, and then finds none

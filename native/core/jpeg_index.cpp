@@ -133,14 +133,14 @@ bool JpegIndex::read(const std::uint8_t* data, std::size_t size) {
   return numbers.left() == 0;
 }
 
-std::size_t JpegIndexes::bytes_of(const Entry& entry) { return kEntryBytes + entry.bytes->size(); }
+std::size_t JpegIndexes::bytes_of(const Entry& entry) { return kEntryBytes + entry.bytes.size; }
 
 JpegIndexes::Bytes JpegIndexes::find(std::size_t size, std::uint32_t crc32c) {
   Part& part = parts_[crc32c % kParts];
   const std::unique_lock lock(part.mutex, std::try_to_lock);
-  if (!lock) return nullptr;
+  if (!lock) return {};
   const auto at = part.found.find(key(size, crc32c));
-  return at == part.found.end() ? nullptr : at->second.bytes;
+  return at == part.found.end() ? Bytes{} : at->second.bytes;
 }
 
 void JpegIndexes::add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index,
@@ -151,8 +151,11 @@ void JpegIndexes::add(std::size_t size, std::uint32_t crc32c, const JpegIndex* i
   whole.points.reserve(known + more.points.size());
   if (index) whole.points = index->points;
   whole.points.insert(whole.points.end(), more.points.begin(), more.points.end());
-  Entry entry{std::make_shared<std::vector<std::uint8_t>>(whole.bytes()),
-              static_cast<std::uint32_t>(whole.points.size()), 0};
+  const auto made = std::make_shared<const std::vector<std::uint8_t>>(whole.bytes());
+  Entry entry{{made, made->data(), made->size()},
+              static_cast<std::uint32_t>(whole.points.size()),
+              0,
+              false};
   Part& part = parts_[crc32c % kParts];
   const std::unique_lock lock(part.mutex, std::try_to_lock);
   if (lock) keep(part, key(size, crc32c), std::move(entry));
@@ -163,7 +166,8 @@ void JpegIndexes::keep(Part& part, Key key, Entry entry) {
   const auto at = part.found.find(key);
   const Entry* const before = at == part.found.end() ? nullptr : &at->second;
   if (before) entry.saved = std::max(entry.saved, before->saved);
-  if (before && before->points >= entry.points) {
+  const bool moves = entry.loaded && before && before->points == entry.points;
+  if (before && before->points >= entry.points && !moves) {
     at->second.saved = entry.saved;
     return;
   }
@@ -173,7 +177,9 @@ void JpegIndexes::keep(Part& part, Key key, Entry entry) {
   part.found[key] = std::move(entry);
 }
 
-void JpegIndexes::load(const std::uint8_t* data, std::size_t size) {
+void JpegIndexes::load(const Bytes& all) {
+  const std::uint8_t* data = all.data;
+  std::size_t size = all.size;
   JpegIndex index;
   while (size >= kRecordHead) {
     Key key;
@@ -185,7 +191,7 @@ void JpegIndexes::load(const std::uint8_t* data, std::size_t size) {
     if (length > size) return;
     if (index.read(data, length)) {
       const auto points = static_cast<std::uint32_t>(index.points.size());
-      Entry entry{std::make_shared<std::vector<std::uint8_t>>(data, data + length), points, points};
+      Entry entry{{all.owner, data, length}, points, points, true};
       Part& part = part_of(key);
       const std::lock_guard lock(part.mutex);
       keep(part, key, std::move(entry));
@@ -202,12 +208,12 @@ std::vector<std::uint8_t> JpegIndexes::unsaved(bool all) {
     for (auto& [key, entry] : part.found) {
       // Crops of later epochs add a little at the end of many: not worth another copy each.
       if (!all && std::uint64_t{entry.points} * 4 < std::uint64_t{entry.saved} * 5) continue;
-      const auto length = static_cast<std::uint32_t>(entry.bytes->size());
+      const auto length = static_cast<std::uint32_t>(entry.bytes.size);
       const std::size_t at = out.size();
       out.resize(at + kRecordHead + length);
       std::memcpy(out.data() + at, &key, sizeof key);
       std::memcpy(out.data() + at + sizeof key, &length, sizeof length);
-      std::memcpy(out.data() + at + kRecordHead, entry.bytes->data(), length);
+      std::memcpy(out.data() + at + kRecordHead, entry.bytes.data, length);
       entry.saved = entry.points;
     }
   }

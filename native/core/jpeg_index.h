@@ -71,19 +71,27 @@ struct JpegIndex {
 class JpegIndexes {
  public:
   static constexpr std::size_t kMostBytes = 256u << 20;
-  using Bytes = std::shared_ptr<const std::vector<std::uint8_t>>;
+  // The bytes of an index, and what keeps them: the memory of this process, or a mapped file, which
+  // the processes of a machine share.
+  struct Bytes {
+    std::shared_ptr<const void> owner;
+    const std::uint8_t* data = nullptr;
+    std::size_t size = 0;
+    explicit operator bool() const { return data != nullptr; }
+  };
 
   explicit JpegIndexes(std::size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
-  // Returns the index of a file with this size and CRC-32C, for JpegIndex::read(), or null.
+  // Returns the index of a file with this size and CRC-32C, for JpegIndex::read(), or no bytes.
   Bytes find(std::size_t size, std::uint32_t crc32c);
 
   // Keeps the points of `index`, which may be null, followed by those of `more`, if there is room.
   void add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index, const JpegIndex& more);
 
-  // Keeps what unsaved() returned, perhaps in another process. Other bytes do no harm: they are
-  // ignored, or kept as indexes that no file has.
-  void load(const std::uint8_t* data, std::size_t size);
+  // Keeps what unsaved() returned, perhaps in another process, where it lies: it is not copied, and
+  // takes the place of copies that are here. Other bytes do no harm: they are ignored, or kept as
+  // indexes that no file has, even if they change later.
+  void load(const Bytes& all);
 
   // Returns the indexes that are new, or have grown by a quarter, since they were loaded or last
   // returned; or all.
@@ -98,6 +106,7 @@ class JpegIndexes {
   struct Entry {
     Bytes bytes;
     std::uint32_t points = 0, saved = 0;  // in `bytes`; in what was loaded or returned
+    bool loaded = false;                  // `bytes` was given to load()
   };
   struct Part {
     std::mutex mutex;

@@ -15,6 +15,9 @@ namespace {
 
 // Bytes that the system is asked for ahead of the copying thread, and that it copies at a time.
 constexpr std::size_t kPiece = 8u << 20;
+constexpr std::size_t kAligned = 64;  // columns in shared memory begin at multiples of it
+// How often to look whether a shard is ready that another process copies.
+constexpr std::chrono::milliseconds kLook{20};
 
 // Tells the system what is read next of a mapping, or not at all any more.
 void advise(const std::uint8_t* data, std::size_t bytes, int advice) {
@@ -77,8 +80,8 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
 }
 
 Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
-                  const std::vector<ColumnPlace>& places,
-                  std::shared_ptr<const Segments> segments) {
+                  const std::vector<ColumnPlace>& places, std::shared_ptr<const Segments> segments,
+                  std::uint64_t what) {
   if (shard >= shards() || places.size() != strides_.size())
     return Status::error(Code::corrupt, "no such shard, or another number of columns");
   const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
@@ -105,7 +108,7 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
     const std::lock_guard lock(mutex_);
     if (!copying_ || closed_) return Status::okay();
     try {
-      to_copy_.push_back({shard, made, places});
+      to_copy_.push_back({shard, made, places, what});
     } catch (const std::bad_alloc&) {
       return Status::okay();  // it stays mapped
     }
@@ -215,9 +218,12 @@ std::size_t Table::resident() const {
   return resident_;
 }
 
-void Table::make_resident() {
+void Table::make_resident(std::shared_ptr<NodeMemory> node) {
+  if (node && node->shards() != shards())
+    throw std::invalid_argument("shared memory for another number of shards");
   const std::lock_guard lock(mutex_);
   if (copying_ || closed_) return;
+  node_ = std::move(node);
   try {
     crew_.start([self = shared_from_this()] { self->copy_all(); });
     copying_ = true;
@@ -242,17 +248,30 @@ void Table::close(std::chrono::nanoseconds patience) {
 }
 
 void Table::copy_all() {
+  std::size_t waiting = 0;  // shards in turn that other processes are copying
   for (;;) {
     Copy copy;
     {
       std::unique_lock lock(mutex_);
+      if (waiting > 0 && waiting >= to_copy_.size()) {
+        wanted_.wait_for(lock, kLook, [this] { return closed_.load(); });
+        waiting = 0;
+      }
       wanted_.wait(lock, [this] { return closed_ || !to_copy_.empty(); });
       if (closed_) return;
       copy = std::move(to_copy_.front());
       to_copy_.pop_front();
     }
     try {
-      std::shared_ptr<const ShardColumns> columns = copied(copy);
+      bool later = false;
+      std::shared_ptr<const ShardColumns> columns = node_ ? shared(copy, later) : copied(copy);
+      if (later) {
+        ++waiting;
+        const std::lock_guard lock(mutex_);
+        if (state_->known.shards[copy.shard] == copy.from) to_copy_.push_back(std::move(copy));
+        continue;
+      }
+      waiting = 0;
       if (!columns) continue;
       replace(copy.shard, copy.from.get(), std::move(columns));
     } catch (const std::exception&) {
@@ -278,6 +297,42 @@ std::shared_ptr<const ShardColumns> Table::copied(const Copy& copy) const {
     columns->memory.push_back(std::move(memory));
   }
   return columns;
+}
+
+// The columns in shared memory, copied by another process or here. later: another process copies
+// them now. Null otherwise: there is no room, it is the copy of another file, or as for copied().
+std::shared_ptr<const ShardColumns> Table::shared(const Copy& copy, bool& later) const {
+  std::size_t bytes = 0;
+  std::vector<std::size_t> begin;
+  for (const ColumnPlace& place : copy.places) {
+    begin.push_back(bytes);
+    bytes += (place.bytes + kAligned - 1) / kAligned * kAligned;
+  }
+  const auto found = [&]() -> std::shared_ptr<const ShardColumns> {
+    const std::uint8_t* const data = node_->find(copy.shard, copy.what, bytes);
+    if (!data) return nullptr;
+    auto columns = std::make_shared<ShardColumns>();
+    columns->segments = copy.from->segments;
+    for (const std::size_t at : begin) columns->begin.push_back(data + at);
+    columns->memory.emplace_back(node_, data);  // keeps all of it mapped
+    return columns;
+  };
+  if (copy.what == 0 || bytes == 0) return nullptr;
+  if (node_->published(copy.shard)) return found();
+  if (!node_->claim(copy.shard)) {
+    later = true;
+    return nullptr;
+  }
+  const std::shared_ptr<void> claimed(nullptr, [&](void*) { node_->release(copy.shard); });
+  if (node_->published(copy.shard)) return found();  // meanwhile
+  const std::shared_ptr<std::uint8_t> room = node_->room(copy.shard, bytes);
+  if (!room) return nullptr;
+  for (std::size_t i = 0; i < begin.size(); ++i)
+    if (!copy_mapped(room.get() + begin[i], copy.from->begin[i], copy.places[i].bytes, closed_))
+      return nullptr;
+  if (!copy.from->sound()) return nullptr;
+  node_->publish(copy.shard, copy.what);
+  return found();
 }
 
 }  // namespace fastio

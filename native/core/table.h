@@ -3,7 +3,8 @@
 // A row lies in one shard, and in each column of that shard as so many consecutive bytes; a field
 // is a part of them. Columns are mapped; where the table is to be resident, a thread copies them
 // into memory of their own by huge pages, after which a row costs one miss of the address
-// translation less and no other process can take it away.
+// translation less and no other process can take it away. The memory is this process's, or shared
+// with other ranks of the machine (node_memory.h), of which each copies some shards.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +21,7 @@
 
 #include "crew.h"
 #include "mapping.h"
+#include "node_memory.h"
 #include "status.h"
 
 namespace fastio {
@@ -114,11 +116,12 @@ class Table : public std::enable_shared_from_this<Table> {
     return shard;
   }
 
-  // Makes a shard known, one ColumnPlace a column. Code::corrupt: a column leaves the file, or a
-  // row or segment leaves its column.
+  // Makes a shard known, one ColumnPlace a column. what: identifies these columns of this file in
+  // NodeMemory; 0: the shard is not shared. Code::corrupt: a column leaves the file, or a row or
+  // segment leaves its column.
   Status set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
              const std::vector<ColumnPlace>& places,
-             std::shared_ptr<const Segments> segments = nullptr);
+             std::shared_ptr<const Segments> segments = nullptr, std::uint64_t what = 0);
   // Likewise for columns in the caller's memory, which are never copied. The caller keeps the
   // memory until all gathers that were begun while the shard was known are done.
   Status set_memory(std::size_t shard, const std::vector<MemoryColumn>& columns);
@@ -135,10 +138,11 @@ class Table : public std::enable_shared_from_this<Table> {
 
   // Has a thread copy the shards that become known from now on, one after the other. A shard that
   // there is no memory for stays mapped. Nothing happens the second time. Whoever calls this calls
-  // close() in the end.
-  void make_resident();
+  // close() in the end. node: where the copies go, with an entry for each shard; null: into memory
+  // of this process. Throws std::invalid_argument if it has another number of entries.
+  void make_resident(std::shared_ptr<NodeMemory> node = nullptr);
 
-  // How many shards were copied.
+  // How many shards are read from copies.
   std::size_t resident() const;
 
   // Whether this is a child of the process that the table was made in, where what its thread was
@@ -154,6 +158,7 @@ class Table : public std::enable_shared_from_this<Table> {
     std::size_t shard;
     std::shared_ptr<const ShardColumns> from;
     std::vector<ColumnPlace> places;
+    std::uint64_t what;
   };
   // Changed in its place while nobody has a snapshot of it, and else copied: setting all shards of
   // a table takes time in proportion to their number.
@@ -168,6 +173,7 @@ class Table : public std::enable_shared_from_this<Table> {
                std::shared_ptr<const ShardColumns> columns);
   void copy_all();
   std::shared_ptr<const ShardColumns> copied(const Copy& copy) const;
+  std::shared_ptr<const ShardColumns> shared(const Copy& copy, bool& later) const;
 
   const std::vector<std::int64_t> first_row_;
   const std::vector<std::uint64_t> strides_;
@@ -180,6 +186,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::shared_ptr<State> state_;          // guarded by mutex_, as is all below
   std::size_t known_ = 0, resident_ = 0;  // how many
   std::deque<Copy> to_copy_;
+  std::shared_ptr<NodeMemory> node_;  // not changed while a thread copies
   std::condition_variable wanted_;
   bool copying_ = false;
   std::atomic<bool> closed_{false};

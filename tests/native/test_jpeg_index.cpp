@@ -214,12 +214,13 @@ std::size_t found(JpegIndexes& indexes, std::size_t size, std::uint32_t crc) {
   const JpegIndexes::Bytes bytes = indexes.find(size, crc);
   JpegIndex index;
   if (!bytes) return 0;
-  REQUIRE(index.read(bytes->data(), bytes->size()));
+  REQUIRE(index.read(bytes.data, bytes.size));
   return index.points.size();
 }
 
 void load(JpegIndexes& indexes, const std::vector<std::uint8_t>& bytes) {
-  indexes.load(bytes.data(), bytes.size());
+  const auto kept = std::make_shared<const std::vector<std::uint8_t>>(bytes);
+  indexes.load({kept, kept->data(), kept->size()});
 }
 
 }  // namespace
@@ -239,7 +240,8 @@ TEST_CASE("indexes are found by size and checksum, grow, and stay within their b
   JpegIndexes small(16 * 1000);
   for (std::uint32_t crc = 0; crc < 1000; ++crc) small.add(10, crc * 16, nullptr, points(0, 10));
   int kept = 0;
-  for (std::uint32_t crc = 0; crc < 1000; ++crc) kept += small.find(10, crc * 16) != nullptr;
+  for (std::uint32_t crc = 0; crc < 1000; ++crc)
+    kept += static_cast<bool>(small.find(10, crc * 16));
   CHECK(kept > 0);
   CHECK(kept < 10);
 }
@@ -270,6 +272,24 @@ TEST_CASE("indexes are given once, again when they have grown, and loaded elsewh
   CHECK(one.unsaved(false).empty());
 }
 
+TEST_CASE("what is loaded takes the place of what is in memory, and is kept while it is used") {
+  JpegIndexes indexes;
+  indexes.add(10, 1, nullptr, points(0, 8));
+  const auto first = std::make_shared<const std::vector<std::uint8_t>>(indexes.unsaved(true));
+  const auto second = std::make_shared<const std::vector<std::uint8_t>>(*first);
+  indexes.load({first, first->data(), first->size()});
+  CHECK(indexes.find(10, 1).owner == first);
+  indexes.load({second, second->data(), second->size()});
+  CHECK(indexes.find(10, 1).owner == second);
+  CHECK(first.use_count() == 1);
+  CHECK(found(indexes, 10, 1) == 8);
+  const JpegIndex eight = points(0, 8);
+  indexes.add(10, 1, &eight, points(8, 12));
+  CHECK(second.use_count() == 1);
+  indexes.load({second, second->data(), second->size()});  // which knows less
+  CHECK(found(indexes, 10, 1) == 12);
+}
+
 TEST_CASE("what is loaded may be any bytes") {
   std::mt19937 rng(6);
   JpegIndexes whole;
@@ -277,7 +297,7 @@ TEST_CASE("what is loaded may be any bytes") {
     whole.add(1000 + crc, crc, nullptr, points(0, static_cast<int>(1 + rng() % 60)));
   const std::vector<std::uint8_t> bytes = whole.unsaved(false);
   JpegIndexes none;
-  none.load(nullptr, 0);
+  none.load({});
   for (int round = 0; round < 2000; ++round) {
     JpegIndexes indexes;
     std::vector<std::uint8_t> changed(bytes.begin(),

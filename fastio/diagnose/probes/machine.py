@@ -29,8 +29,8 @@ import torch
 
 from fastio import _native
 from fastio.diagnose.facts import GpuFacts, MachineFacts, SettingsFacts
-from fastio.runtime.cores import allowed_cores, available_cores, cpu_quota
-from fastio.runtime.memory import available_memory, local_ranks, total_memory
+from fastio.runtime.cores import allowed_cores, cpu_quota, local_ranks, machine_cores
+from fastio.runtime.memory import available_memory, total_memory
 
 _SHM = Path("/dev/shm")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -49,7 +49,7 @@ def machine_facts(device: torch.device | None = None) -> MachineFacts:
     gpu = device is not None and device.type == "cuda"
     return MachineFacts(
         cpu=cpu_name(),
-        cores=available_cores(),
+        cores=machine_cores(),
         simd=_native.simd_active(),
         memory_bytes=total_memory(),
         torch=str(torch.__version__),

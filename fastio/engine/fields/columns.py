@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from fastio import _native
 from fastio.engine.fields.reader import Reader, Work, shard_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
-from fastio.packed.layout import Layout, TableField
+from fastio.packed.comparisons import file_number
+from fastio.packed.layout import Layout, ShardPlace, TableField
 from fastio.packed.rows import Rows
+from fastio.packed.shard import ShardReader
+from fastio.runtime.cores import local_ranks
 from fastio.runtime.memory import huge_page_share
+from fastio.runtime.node import NodeMemory, has_shared_huge_pages
 from fastio.runtime.threads import WAIT_S
 
 if TYPE_CHECKING:
@@ -35,6 +40,8 @@ class Columns:
         layout: places of the rows.
         resident: whether to copy the shards to memory with huge pages; see native/core/table.h. If
             None, they are copied after one epoch if the system maps most of them by small pages.
+            The ranks on a machine share one copy. If they cannot, each has its own, but with None
+            the shards stay mapped: the page cache has them once for all ranks.
 
     Attributes:
         layout: as given.
@@ -49,6 +56,8 @@ class Columns:
         self.table = _native.Table(layout.first_row, list(layout.strides), described)
         self._resident = resident
         self._gathered = 0  # rows, until it is known whether to copy
+        self._copies = False  # whether the native table has a thread that copies
+        self._node: NodeMemory | None = None  # with the copies
         # Else a shard may be let go of between two looks at the table.
         few = len(layout.first_row) <= _MOST_MAPPED
         self._always_kept = few and self._dataset.remote_part is None
@@ -74,7 +83,8 @@ class Columns:
         if self._always_kept and self.table.complete:
             return engine.gather(self.table, rows, list(out))
         if self._resident:  # not before: a forked child has no use for its parent's thread
-            self.table.make_resident()
+            with self._lock:
+                self._begin_copies()
         while True:
             missing = self.table.missing(rows).tolist()
             with self._mapped(missing):
@@ -93,8 +103,9 @@ class Columns:
         places = {n: self.layout.place(n, reader) for n, reader in readers.items()}
         with self._lock:
             for number, place in places.items():
-                mapping = readers[number].mapping
-                self.table.set(number, mapping, list(place.columns), place.segments)
+                reader = readers[number]
+                what = 0 if self._node is None else _number(reader, place)
+                self.table.set(number, reader.mapping, list(place.columns), place.segments, what)
                 self._set[number] = None
             yield
 
@@ -106,12 +117,46 @@ class Columns:
                 return
             self._resident = False
             mapped = list(self._set)
+        if local_ranks() > 1 and not has_shared_huge_pages():
+            return
         paths = [self._dataset.shard(self.layout.shard(number)).path for number in mapped]
         if huge_page_share(paths) < _ENOUGH_HUGE:
-            self._resident = True
-            self.table.make_resident()
-            with self._mapped(mapped):  # which copies them
-                pass
+            with self._lock:
+                self._resident = self._begin_copies(alone=local_ranks() == 1)
+            if self._resident:
+                with self._mapped(mapped):  # which copies them
+                    pass
+
+    def _begin_copies(self, *, alone: bool = True) -> bool:
+        """Has a thread copy the shards that are mapped from now on, unless there is one.
+
+        Args:
+            alone: Whether to copy them to memory of this process if it cannot be shared.
+
+        Returns:
+            Whether they are copied.
+        """
+        if self._copies:
+            return True
+        if local_ranks() > 1:
+            with suppress(OSError):
+                self._node = NodeMemory(
+                    f"table-{self._layout_hash()}",
+                    len(self.layout.first_row) - 1,
+                    self._dataset.manifest.nbytes,
+                )
+        if self._node is None and not alone:
+            return False
+        self._copies = True
+        self.table.make_resident(None if self._node is None else self._node.native)
+        return True
+
+    def _layout_hash(self) -> str:
+        """Returns a hash of the dataset and of what is copied of it."""
+        described = [field.native() for field in self.fields], list(self.layout.strides)
+        digest = xxhash.xxh3_128(repr((self._dataset.fingerprint, described)).encode())
+        digest.update(self.layout.first_row.tobytes())
+        return digest.hexdigest()
 
     def _let_go(self) -> None:
         """Unmaps shards that a remote dataset no longer keeps, and the oldest beyond the limit."""
@@ -135,6 +180,14 @@ class Columns:
     def close(self) -> None:
         """Stops the copying of resident shards."""
         self.table.close()
+        if self._node is not None:
+            self._node.close()
+
+
+def _number(reader: ShardReader, place: ShardPlace) -> int:
+    """Returns a number that identifies columns of a shard's file on this machine; not 0."""
+    what = repr((file_number(reader), list(place.columns)))
+    return xxhash.xxh3_64_intdigest(what.encode()) or 1
 
 
 class ArrayColumns:

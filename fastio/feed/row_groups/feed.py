@@ -24,8 +24,9 @@ from fastio.feed.row_groups.run import RunSettings, TableRun
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
+from fastio.runtime.cores import local_ranks
 from fastio.runtime.lifecycle import at_exit
-from fastio.runtime.memory import available_memory, local_ranks
+from fastio.runtime.memory import available_memory
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import KEPT_SUFFIX

@@ -1,0 +1,206 @@
+"""Memory that the processes of one user on one machine share.
+
+`NodeMemory` is a file in memory without a name (memfd_create). Ranks use it for copies of tables,
+and to note what was verified. native/core/node_memory.h describes what is in it.
+
+- Nobody owns the memory. The system frees it when the last process that has it open has ended, even
+  if all of them are killed at the same time.
+- Processes find each other by a small file per key, a line for each user of the memory: its
+  process and descriptor. A new process opens the memory through /proc/PID/fd/FD of any user that
+  is alive; the first one creates the memory. The file is locked while it is read and changed, which
+  takes less than a millisecond. Lines of dead processes, and files without living users, are
+  deleted by the next process that creates memory: what a killed process leaves is one such line.
+- The files are in a folder that only this user can enter, and the memory must belong to this user
+  and be sealed against resizing. So no other user can provide it, and no process can cut it off.
+- Processes in containers that do not share their process numbers do not find each other, because
+  the names of the files contain the namespace. Each container has its own memory then.
+- If any of this is not possible here (not Linux, no /proc), the constructor raises OSError, and
+  the caller does without.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fastio import _native
+
+_SHM = "/dev/shm"  # on this machine in any case, unlike a folder for temporary files
+_SHMEM_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+_LOCK_S = 5.0  # a process that was stopped while it had the lock is not waited for longer
+_POLL_S = 0.001
+
+
+class NodeMemory:
+    """Memory with an entry for each shard, shared by all processes that use the same key.
+
+    Args:
+        key: What it is for: letters, digits and "-". Processes that use the same key must use the
+            same sizes.
+        shards: The number of entries.
+        nbytes: The room for copies. It takes no memory until something is written to it.
+
+    Attributes:
+        native: The memory.
+
+    Raises:
+        OSError: If memory cannot be shared here.
+    """
+
+    def __init__(self, key: str, shards: int, nbytes: int = 0) -> None:
+        size = _native.NodeMemory.bytes_for(shards, nbytes)
+        try:
+            folder = _folder()
+            self._file = folder / f"{key}-{os.stat('/proc/self/ns/pid').st_ino}"
+            with _locked(self._file) as users:
+                lines = _read(users)
+                opened = (_open(line, size) for line in lines)
+                found = next((fd for fd in opened if fd is not None), None)
+                self._fd = _create(key, size) if found is None else found
+                self._line = _line(self._fd)
+                _write(users, [*(line for line in lines if _lives(line)), self._line])
+            if found is None:
+                _sweep(folder)
+            self.native = _native.NodeMemory(self._fd, shards)
+        except (AttributeError, ValueError) as error:  # no memfd_create
+            raise OSError(f"memory cannot be shared on this system: {error}") from error
+
+    def __del__(self) -> None:
+        if hasattr(self, "_line"):
+            self.close()
+
+    def close(self) -> None:
+        """Lets go of the memory. What native code uses of it stays until it is done. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        if int(self._line.split()[0]) == os.getpid():  # not in a forked child
+            with suppress(OSError), _locked(self._file) as users:
+                left = [line for line in _read(users) if line != self._line and _lives(line)]
+                _write(users, left)
+                if not left:
+                    self._file.unlink()
+        os.close(fd)
+
+
+def has_shared_huge_pages() -> bool:
+    """Returns whether the system gives huge pages to memory that processes share."""
+    try:
+        setting = _SHMEM_PAGES.read_text().split("[")[1].split("]")[0]
+    except (OSError, IndexError):
+        return False
+    if setting != "never":
+        return setting != "deny"
+    release = re.match(r"(\d+)\.(\d+)", platform.release())  # 6.1 has MADV_COLLAPSE
+    return release is not None and (int(release[1]), int(release[2])) >= (6, 1)
+
+
+def _folder() -> Path:
+    """Returns the folder of the files with users, which only this user can enter."""
+    there = os.path.isdir(_SHM) and os.access(_SHM, os.W_OK | os.X_OK)
+    path = Path(_SHM if there else tempfile.gettempdir(), f"fastio-{os.geteuid()}")
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not private or status.st_uid != os.geteuid():
+        raise PermissionError(f"{path} is not a folder that only you can enter: delete it")
+    return path
+
+
+@contextmanager
+def _locked(path: Path, wait_s: float = _LOCK_S) -> Iterator[int]:
+    """Opens a file with users, which is made if it is missing, and locks it."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline_s:
+                        raise
+                    time.sleep(_POLL_S)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path)):  # else it was deleted meanwhile
+                    yield fd
+                    return
+        finally:
+            # A child that was forked meanwhile has the descriptor too: closing it is not enough.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+
+def _read(users: int) -> list[str]:
+    lines = os.pread(users, 1 << 20, 0).decode("ascii", "replace").splitlines()
+    return [line for line in lines if re.fullmatch(r"\d+ \d+ \d+ \d+", line)]
+
+
+def _write(users: int, lines: list[str]) -> None:
+    os.ftruncate(users, 0)
+    os.pwrite(users, "".join(f"{line}\n" for line in lines).encode(), 0)
+
+
+def _line(fd: int) -> str:
+    """Returns the line of this process, a user of the memory."""
+    found = os.fstat(fd)
+    return f"{os.getpid()} {fd} {found.st_dev} {found.st_ino}"
+
+
+def _lives(line: str) -> bool:
+    """Returns whether a user has the memory open still."""
+    pid, fd, device, inode = map(int, line.split())
+    with suppress(OSError):
+        found = os.stat(f"/proc/{pid}/fd/{fd}")
+        return (found.st_dev, found.st_ino) == (device, inode)
+    return False
+
+
+def _open(line: str, size: int) -> int | None:
+    """Opens the memory of a user; None if it is gone, or not what it should be."""
+    if not _lives(line):
+        return None
+    pid, number, device, inode = map(int, line.split())
+    with suppress(OSError):
+        fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        if (
+            (found.st_dev, found.st_ino, found.st_size) == (device, inode, size)
+            and found.st_uid == os.geteuid()
+            and fcntl.fcntl(fd, fcntl.F_GET_SEALS) & sealed == sealed
+        ):
+            return fd
+        os.close(fd)
+    return None
+
+
+def _create(key: str, size: int) -> int:
+    fd = os.memfd_create(f"fastio-{key}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, size)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _sweep(folder: Path) -> None:
+    """Deletes files without living users. Those that are locked are in use."""
+    for path in folder.iterdir():
+        with suppress(OSError), _locked(path, wait_s=0) as users:
+            if not any(map(_lives, _read(users))):
+                path.unlink()

@@ -1,0 +1,460 @@
+"""Memory that processes of one machine share: copies of tables, and notes of what was verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastio
+from fastio import _native
+from fastio.engine.fields.columns import Columns
+from fastio.packed import comparisons
+from fastio.runtime import node
+from fastio.runtime.node import NodeMemory
+from tests.children import run_ranks
+from tests.staging_support import pack_table
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs memfd_create and /proc")
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> fastio.Dataset:
+    return fastio.open(pack_table(tmp_path_factory.mktemp("table") / "ds"))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the files with users, of this test alone."""
+    monkeypatch.setattr(node, "_SHM", str(tmp_path))
+    return tmp_path / f"fastio-{os.geteuid()}"
+
+
+@contextmanager
+def child(work: Callable[[], object]) -> Iterator[int]:
+    """A forked process that has called `work` and sleeps; it is killed at the end."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if not pid:
+        kept = work()
+        os.write(told, b"x" if kept else b"-")
+        signal.pause()
+        os._exit(1)
+    try:
+        assert os.read(ready, 1) == b"x"
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(told)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+# --- Who finds whose memory -----------------------------------------------------------------------
+
+
+def test_processes_with_the_same_key_share_memory(folder: Path) -> None:
+    mine = NodeMemory("key", 4)
+
+    def work() -> NodeMemory:
+        theirs = NodeMemory("key", 4)
+        theirs.native.publish(3, 99)
+        return theirs
+
+    with child(work):
+        assert mine.native.published(3) == 99
+    other = NodeMemory("other", 4)
+    assert other.native.published(3) == 0
+    mine.close()
+    other.close()
+
+
+def test_memory_stays_when_the_process_that_made_it_is_killed(folder: Path) -> None:
+    def work() -> NodeMemory:
+        made = NodeMemory("key", 1)
+        made.native.publish(0, 7)
+        return made
+
+    with child(work) as pid:
+        mine = NodeMemory("key", 1)
+        kill(pid)
+        later = NodeMemory("key", 1)  # finds this process's
+        assert (mine.native.published(0), later.native.published(0)) == (7, 7)
+    mine.close()
+    later.close()
+
+
+def test_memory_is_gone_when_all_its_processes_were_killed(folder: Path) -> None:
+    def work() -> NodeMemory:
+        made = NodeMemory("key", 1, 1 << 20)
+        made.native.publish(0, 7)
+        return made
+
+    with child(work) as one, child(work) as two:
+        kill(one)
+        kill(two)
+    left = list(folder.iterdir())
+    assert [path.stat().st_size < 100 for path in left] == [True]  # a line each, and no memory
+    mine = NodeMemory("key", 1, 1 << 20)
+    assert mine.native.published(0) == 0
+    assert len(left[0].read_text().splitlines()) == 1
+    mine.close()
+
+
+def test_who_closes_last_leaves_no_file(folder: Path) -> None:
+    one, two = NodeMemory("key", 1), NodeMemory("key", 1)
+    one.close()
+    one.close()
+    assert len(list(folder.iterdir())) == 1
+    two.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_files_of_killed_processes_are_deleted_when_memory_is_made(folder: Path) -> None:
+    with child(lambda: NodeMemory("old", 1)) as pid:
+        kill(pid)
+    assert len(list(folder.iterdir())) == 1
+    mine = NodeMemory("new", 1)
+    assert [path.name.split("-")[0] for path in folder.iterdir()] == ["new"]
+    mine.close()
+
+
+def test_lines_that_name_something_else_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    mine = NodeMemory("key", 1)
+    mine.native.publish(0, 7)
+    path = next(folder.iterdir())
+    pid, fd, device, inode = path.read_text().split()
+    mine.close()
+    with open(tmp_path / "file", "wb") as file:
+        file.truncate(_native.NodeMemory.bytes_for(1, 0))
+        same = os.fstat(file.fileno())
+        wrong = (
+            f"{pid} {file.fileno()} {same.st_dev} {same.st_ino}",  # not sealed
+            f"{pid} {file.fileno()} {device} {inode}",
+            f"1 {fd} {device} {inode}",
+            f"999999999 0 {device} {inode}",
+            "nonsense",
+            "\0" * 50,
+        )
+        path.write_text("\n".join(wrong))
+        found = NodeMemory("key", 1)
+        assert found.native.published(0) == 0
+        found.native.publish(0, 1)
+        found.close()
+        assert not any((tmp_path / "file").read_bytes())
+
+
+def test_a_folder_that_others_can_enter_is_not_used(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError, match="only you can enter"):
+        NodeMemory("key", 1)
+    folder.rmdir()
+    folder.symlink_to("/")
+    with pytest.raises(PermissionError, match="only you can enter"):
+        NodeMemory("key", 1)
+
+
+def test_a_process_that_was_stopped_with_the_lock_is_not_waited_for(folder: Path) -> None:
+    first = NodeMemory("key", 1)
+    path = next(folder.iterdir())
+    held = node._locked(path)
+    with held, pytest.raises(BlockingIOError), node._locked(path, wait_s=0.01):
+        pass
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "release", "has"),
+    [
+        ("always [never] deny", "6.1.0-13-amd64", True),
+        ("always [never] deny", "5.15.0", False),
+        ("always [advise] never deny", "5.15.0", True),
+        ("always never [deny]", "6.8.0", False),
+        ("", "6.8.0", False),
+    ],
+)
+def test_whether_shared_memory_has_huge_pages(
+    setting: str, release: str, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_SHMEM_PAGES", tmp_path / "setting")
+    (tmp_path / "setting").write_text(setting)
+    monkeypatch.setattr("platform.release", lambda: release)
+    assert node.has_shared_huge_pages() is has
+
+
+# --- Claims ---------------------------------------------------------------------------------------
+
+
+def test_a_claim_ends_with_its_process(folder: Path) -> None:
+    def work() -> NodeMemory | None:
+        theirs = NodeMemory("key", 2)
+        return theirs if theirs.native.claim(1) else None
+
+    mine = NodeMemory("key", 2)
+    with child(work) as pid:
+        assert mine.native.claim(0)
+        assert not mine.native.claim(1)
+        kill(pid)
+        assert mine.native.claim(1)
+    mine.native.release(1)
+    other = NodeMemory("key", 2)
+    assert other.native.claim(1)
+    assert not other.native.claim(0)
+    for each in (mine, other):
+        each.close()
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def columns_of(table: fastio.Dataset) -> Columns:
+    layout = table.fixed_columns(list(table.schema.fields))
+    assert layout is not None
+    return Columns(layout, resident=True)
+
+
+def right(table: fastio.Dataset, columns: Columns) -> bool:
+    """Whether all rows are what they should be."""
+    place = [field.name for field in columns.fields].index("y")
+    y = np.empty(len(table), np.int64)
+    rows = np.random.default_rng(0).permutation(len(table))
+    engine = _native.Engine(1)
+    out = [y if at == place else None for at in range(len(columns.fields))]
+    slot = columns.gather(engine, rows, out)
+    return slot.wait(LIMIT_S) and bool((y == rows).all())
+
+
+def wait_for(columns: Columns, shards: int) -> bool:
+    deadline_s = time.monotonic() + LIMIT_S
+    while columns.table.resident < shards and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    return columns.table.resident == shards
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+def test_a_shard_whose_rank_is_killed_while_it_copies_is_copied_by_another(
+    table: fastio.Dataset, folder: Path, ranks: None
+) -> None:
+    """Until then it is read from its file: nobody waits."""
+    shards = table.num_shards
+    assert shards > 1
+
+    def work() -> object:
+        columns = columns_of(table)
+        columns._begin_copies()
+        assert columns._node is not None
+        return columns if columns._node.native.claim(0) else None
+
+    with child(work) as pid:
+        mine = columns_of(table)
+        assert right(table, mine)
+        assert wait_for(mine, shards - 1)
+        assert right(table, mine)
+        kill(pid)
+        assert wait_for(mine, shards)
+        assert right(table, mine)
+    mine.close()
+
+
+def test_a_late_rank_uses_the_copy_that_is_there(
+    table: fastio.Dataset, folder: Path, ranks: None
+) -> None:
+    def work() -> object:
+        columns = columns_of(table)
+        return columns if right(table, columns) and wait_for(columns, table.num_shards) else None
+
+    with child(work) as pid:
+        mine = columns_of(table)
+        mine._begin_copies()
+        kill(pid)  # what it has copied stays
+        assert mine._node is not None
+        published = [mine._node.native.published(shard) for shard in range(table.num_shards)]
+        assert all(published)
+        assert right(table, mine)
+        assert wait_for(mine, table.num_shards)
+        assert right(table, mine)
+    mine.close()
+
+
+def test_a_copy_of_another_file_is_not_used(
+    table: fastio.Dataset, folder: Path, ranks: None
+) -> None:
+    mine = columns_of(table)
+    mine._begin_copies()
+    assert mine._node is not None
+    mine._node.native.publish(0, 12345)
+    assert right(table, mine)
+    assert wait_for(mine, table.num_shards - 1)
+    assert right(table, mine)
+    mine.close()
+
+
+def test_ranks_that_cannot_share_memory_have_copies_of_their_own(
+    table: fastio.Dataset, folder: Path, ranks: None
+) -> None:
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    mine = columns_of(table)
+    assert right(table, mine)
+    assert wait_for(mine, table.num_shards)
+    assert mine._node is None
+    mine.close()
+
+
+_SHARING = """
+import json, re, sys, time
+import torch.distributed as dist
+import fastio
+
+path, out, bytes_wanted = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo")
+
+def mapped():
+    kib = dict.fromkeys(("Rss", "Pss"), 0)
+    ours = False
+    for line in open("/proc/self/smaps"):
+        name, value, *rest = line.split(maxsplit=5)
+        if not name.endswith(":"):
+            ours = "memfd:fastio-table" in line
+        elif ours and name[:-1] in kib:
+            kib[name[:-1]] += int(value)
+    return {name: value * 1024 for name, value in kib.items()}
+
+rows, deadline_s = [], time.monotonic() + 60
+with fastio.Loader(
+    fastio.open(path, resident=True), 64, shuffle=True, seed=0, distributed=True
+) as loader:
+    for batch in loader:
+        valid = loader.batch.valid
+        rows += batch["y"].tolist()[:valid]
+        assert batch["y"].tolist()[:valid] == loader.batch.rows[:valid].tolist()
+    while mapped()["Rss"] < bytes_wanted and time.monotonic() < deadline_s:
+        for batch in loader:
+            pass
+    dist.barrier()
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (rows, mapped()))
+    dist.barrier()
+if dist.get_rank() == 0:
+    open(out, "w").write(json.dumps(found))
+dist.destroy_process_group()
+"""
+
+
+def test_the_ranks_of_a_machine_have_one_copy_of_a_table(tmp_path: Path) -> None:
+    path, out = tmp_path / "packed", tmp_path / "out"
+    rows, width = 4096, 512
+    schema = fastio.Schema({"x": fastio.Array("uint8", (width,)), "y": fastio.Scalar("int64")})
+    with fastio.Writer(path, schema, shard_size="512KiB") as writer:
+        for row in range(rows):
+            writer.write({"x": np.full(width, row % 251, np.uint8), "y": row})
+    done = run_ranks(_SHARING, path, out, rows * width, ranks=3)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert sorted(row for own, _ in found for row in own) == list(range(rows))
+    assert all(memory["Rss"] >= rows * width for _, memory in found)
+    together = sum(memory["Pss"] for _, memory in found)
+    assert together < 1.5 * max(memory["Rss"] for _, memory in found)
+
+
+# --- Notes of what was verified -------------------------------------------------------------------
+
+
+@pytest.fixture
+def verifying(table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the shards that this process verifies."""
+    monkeypatch.setattr(comparisons, "_CHECKED_BYTES", 0)
+    monkeypatch.setattr(comparisons, "_verified", set())
+    done: list[str] = []
+    check = fastio.packed.shard.ShardReader.check_columns
+
+    def checked(reader: object, **options: object) -> None:
+        done.append(reader.path)  # type: ignore[attr-defined]
+        check(reader, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fastio.packed.shard.ShardReader, "check_columns", checked)
+    return done
+
+
+def read_all(path: str) -> None:
+    dataset = fastio.open(path)
+    with fastio.Loader(dataset, 64, num_workers=1, distributed=False) as loader:
+        for _ in loader:
+            pass
+    dataset.close()
+
+
+def test_what_a_rank_has_verified_no_other_verifies(
+    table: fastio.Dataset, folder: Path, ranks: None, verifying: list[str]
+) -> None:
+    def work() -> object:
+        dataset = fastio.open(table.path)
+        with fastio.Loader(dataset, 64, num_workers=1, distributed=False) as loader:
+            for _ in loader:
+                pass
+        return dataset  # which is open still
+
+    with child(work):
+        read_all(table.path)
+        assert verifying == []
+    comparisons._verified.clear()
+    read_all(table.path)  # the notes were those of living processes
+    assert len(verifying) == table.num_shards
+
+
+def test_a_shard_whose_rank_hangs_while_it_verifies_is_verified_here(
+    table: fastio.Dataset,
+    folder: Path,
+    ranks: None,
+    verifying: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparisons, "_WAIT_S", 0.1)
+
+    def work() -> object:
+        notes = NodeMemory(f"checked-{table.fingerprint}", table.num_shards)
+        return notes if notes.native.claim(0) else None
+
+    with child(work):
+        read_all(table.path)
+    assert len(verifying) == table.num_shards
+
+
+def test_every_rank_finds_the_damage_of_a_shard(
+    tmp_path: Path, folder: Path, ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparisons, "_CHECKED_BYTES", 0)
+    path = pack_table(tmp_path / "ds")
+    shard = sorted(Path(path).glob("shard-*"))[0]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+
+    def raises() -> bool:
+        with pytest.raises(fastio.ShardCorrupt):
+            read_all(path)
+        return True
+
+    with child(raises):
+        raises()

@@ -43,6 +43,7 @@ GIVEN = {
     "python.md": ["packed"],
     "recipes.md": ["photos", "packed"],
     "remote.md": ["photos"],
+    "tables.md": ["photos"],
     "tars.md": ["packed"],
     "training.md": ["packed"],
     "transforms.md": ["packed"],

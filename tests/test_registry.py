@@ -43,7 +43,7 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "roots": (["."], {"hugging_face"}),
     "max_pixels": (10**6, set()),
     "max_unzipped_bytes": (10**6, set()),
-    "images": (["image"], {"arrays"}),
+    "images": ([], {"arrays", "tables"}),
     "version": (1, {"packed"}),
 }
 NAMES = ["packed", "folder", "sounds", "tars", "tables", "hugging_face"]

@@ -276,6 +276,8 @@ def _row_group_feed(request: Request, dataset: Rows, samples: SampleForm) -> Tab
     transforms = FieldTransforms.parse(request.transforms, groups.schema)
     if any(compiled.per_sample for compiled in transforms.fields.values()):
         return None  # functions are called for single rows
+    if transforms.audio and not tables:
+        return None  # sounds are decoded one by one
     settings = replace(
         how,
         ahead=max(2, request.workers.prefetch_factor or 0),

@@ -301,8 +301,9 @@ class ImageReads:
         codebook: codebook of the images of the block codec; None if there are none.
         same_files: whether a number stands for the same file in the reads of every batch, so that
             the file may stay open.
-        memory: uint8 (n,), the memory in which the images lie if they do not lie in files; `offset`
-            counts from its beginning. None: the images lie in files.
+        memory: arrays of uint8 (n,) in which the images lie if they do not lie in files; `file` is
+            the number of an array, and `offset` counts from its beginning. None: the images lie in
+            files.
         planar: whether raw images in memory are (C, H, W), and not (H, W, C).
         pieces: int64 (n,), the edition (see `recoded.table`) of the piece of recoded images that
             each row is read from, -1 for rows that are read from their originals; None: all rows
@@ -321,7 +322,7 @@ class ImageReads:
     crc32c: NDArray[np.uint32] | None = None
     codebook: _native.Codebook | None = None
     same_files: bool = True
-    memory: NDArray[np.uint8] | None = None
+    memory: Sequence[NDArray[np.uint8]] | None = None
     planar: bool = False
     pieces: NDArray[np.int64] | None = None
     index: IndexReads | None = None
@@ -379,11 +380,12 @@ def encoded_reads(
     *,
     upright: bool = True,
     same_files: bool = True,
+    memory: Sequence[NDArray[np.uint8]] | None = None,
 ) -> ImageReads:
     """Returns reads of image files, whose sizes and orientations only their own headers tell.
 
     Args:
-        path, file, offset, length, same_files: as in `ImageReads`.
+        path, file, offset, length, same_files, memory: as in `ImageReads`.
         is_jpeg: bool (n,), whether the native decoder tries an image; others are for Pillow.
         upright: whether images are turned as their headers say.
     """
@@ -398,6 +400,7 @@ def encoded_reads(
         np.full(n, LOOK_INTO_FILE, np.int32),
         np.full(n, LOOK_INTO_FILE, np.int32),
         same_files=same_files,
+        memory=memory,
     )
 
 

@@ -30,7 +30,8 @@ from fastio.packed.layout import (
     shard_reads,
 )
 from fastio.packed.pixels import decode_image
-from fastio.packed.rows import Rows, Staged, grouped, of_sample
+from fastio.packed.remote import Staged
+from fastio.packed.rows import Rows, grouped, of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards

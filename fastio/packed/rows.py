@@ -24,16 +24,16 @@ dataset behind it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.cache import Cache, CacheFolder, Source
+from fastio.cache import Cache
 from fastio.errors import (
     ImageError,
     LoaderClosed,
@@ -45,11 +45,11 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
-from fastio.packed.layout import ImageReads, Layout, RaggedRows, Range
+from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
+from fastio.packed.remote import ByRowGroups, Remote
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Image, Scalar, Schema
-from fastio.store import Store
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
@@ -57,10 +57,6 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
-# Returns, given rows and the numbers of their objects (`ImageReads.file`), the path of a local file
-# with each row's block and the offset in the object at which that file begins; None if the block is
-# not on this machine.
-Staged = Callable[[NDArray[np.int64], NDArray[np.int64]], "Sequence[tuple[str, int] | None]"]
 
 # Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
 # whole shard, tar or store, whose thousands of rows are not bad samples to be left out.
@@ -72,69 +68,6 @@ NOT_OF_SAMPLES = (
     SourceNotFound,
     StoreError,
 )
-
-
-class Remote(Protocol):
-    """A dataset in a store, whose rows are fetched as blocks before they are read.
-
-    Attributes:
-        path, schema: The URL, for messages, and the fields of the samples.
-        cache: The cache for what is fetched; None keeps it in memory while it is needed.
-        whole: Whether objects are fetched whole, because there are no images.
-        packed: The dataset itself if it is a packed one; None for tars.
-    """
-
-    path: str
-    schema: Schema
-    cache: Cache | None
-    whole: bool
-
-    def __len__(self) -> int: ...
-    @property
-    def store(self) -> Store:
-        """Returns the store of its objects."""
-
-    @property
-    def packed(self) -> Dataset | None: ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Returns 16 hexadecimal digits that identify the contents."""
-
-    @property
-    def nbytes(self) -> int:
-        """Returns the size of all objects in bytes."""
-
-    @property
-    def head_bytes_fetched(self) -> int:
-        """Returns the number of bytes that were fetched to know where the rows lie."""
-
-    def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Returns the cache folder and source of what tells where the rows lie, or None."""
-
-    def image(
-        self, field: str, row: int, *, data: NDArray[np.uint8] | None = None
-    ) -> NDArray[np.uint8]:
-        """Returns an upright image; `data` has its stored bytes if they were read already."""
-
-    def ranges(self, first: int, last: int) -> list[Range]:
-        """Returns the ranges of objects that have the images of rows [first, last)."""
-
-    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
-        """Returns what is wrong with the bytes of `ranges(first, last)`; None if nothing is.
-
-        Raises:
-            StoreError: If an object has become shorter.
-        """
-
-    def check_source(self) -> None:
-        """Raises SourceChanged if other data is in place of the data that was opened."""
-
-    def describes(self, rows: NDArray[np.int64]) -> bool:
-        """Returns whether all that is needed to read rows is known, except bytes of images."""
-
-    def read_through(self, staged: Staged) -> None:
-        """Reads values from blocks that are on this machine, where images' blocks have them."""
 
 
 class Rows(ABC):
@@ -282,6 +215,11 @@ class Rows(ABC):
     def remote_part(self) -> Remote | None:
         """The dataset in a store whose blocks are staged for its rows; None if there is none."""
         return None if self.packed is None else self.packed.remote_part
+
+    @property
+    def grouped(self) -> ByRowGroups | None:
+        """The dataset itself if its images are read by row groups; None for others."""
+        return None
 
     @property
     def packed(self) -> Dataset | None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from fastio.packed import Dataset
-from fastio.packed.rows import Remote
+from fastio.packed.remote import ByRowGroups, Remote
 from fastio.sources.arrays import ArrayDataset
 from fastio.sources.base import Findings, Found, Images, Kind, Options
 from fastio.sources.folder import (
@@ -28,6 +28,7 @@ __all__ = [
     "AnyDataset",
     "ArrayDataset",
     "AudioFolder",
+    "ByRowGroups",
     "Findings",
     "FolderDataset",
     "Found",

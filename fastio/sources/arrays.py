@@ -447,7 +447,7 @@ class ArrayDataset(Rows):
             np.full(n, _TRANSPOSED if pixels.transposed else AS_STORED, np.uint8),
             np.full(n, pixels.height, np.int32),
             np.full(n, pixels.width, np.int32),
-            memory=arrays.memory[field],
+            memory=[arrays.memory[field]],
             planar=pixels.planar,
         )
 

@@ -186,7 +186,9 @@ def open(
             of a sound once it is decoded. A larger one is an error of its sample.
         images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
             or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
-            them as (N, C, H, W) and can transform them. Other arrays are delivered as they are.
+            them as (N, C, H, W) and can transform them. Other arrays are delivered as they are. Of
+            Parquet and Arrow files: names of the columns that hold encoded images; no others do.
+            None: the columns that the files say hold images (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
 

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from fastio.packed.layout import ImageReads, Range
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
-from fastio.sources import Remote
+from fastio.sources import ByRowGroups, Remote
+from fastio.store import Transfers
 
 Numbers = npt.NDArray[np.int64]
 _KEPT_STARTS = 65536
@@ -61,6 +62,12 @@ class Blocks:
         if self._bounds is not None:
             return len(self._bounds) - 1
         return -(-len(self.dataset) // self.block_rows)
+
+    @property
+    def transfers(self) -> Transfers:
+        """Counters of retries and of data that was fetched again, since the dataset was opened."""
+        found: Transfers = self.dataset.store.transfers
+        return found
 
     def of(self, rows: Numbers) -> Numbers:
         """Returns the blocks that rows need: int64, unique, in the order of their first rows."""
@@ -116,7 +123,7 @@ class Blocks:
             return self.dataset.describes(rows)
         return all(map(packed.shards.readers.has, self.of(rows).tolist()))
 
-    def whole_shards(self, block: int) -> list[ShardReader]:
+    def whole_shards(self, block: int) -> list[Any]:
         """Returns the shard of a block that is one, which stays in memory while it is referenced.
 
         Raises:
@@ -214,6 +221,38 @@ class Blocks:
                     self._shifts.clear()
                 self._shifts[block, field] = shifts
         return shifts
+
+
+class GroupBlocks(Blocks):
+    """The row groups of table files that are read ahead; see `Blocks`.
+
+    A block is a row group in memory, which is there as long as the stager holds it.
+
+    Args:
+        dataset: The dataset.
+        fields: The fields that are delivered; None for all.
+
+    Attributes:
+        grouped: The dataset.
+    """
+
+    def __init__(self, dataset: ByRowGroups, fields: Sequence[str] | None) -> None:
+        super().__init__(dataset, 0, bounds=dataset.group_bounds)
+        self.grouped = dataset
+        self._fields = fields
+
+    @property
+    def transfers(self) -> Transfers:
+        """Counters of the dataset's requests."""
+        return self.grouped.transfers
+
+    def whole_shards(self, block: int) -> list[Any]:
+        """Returns the row group of a block, which stays in memory while it is referenced.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If it cannot be read.
+        """
+        return [self.grouped.held(block, self._fields)]
 
 
 def blocks_of(dataset: Remote, block_rows: int, images: bool = True) -> Blocks:

@@ -19,15 +19,16 @@ from fastio.order.order import Order, Orders, ShardOrder
 from fastio.order.plan import PlannedBatch
 from fastio.order.sampling import Sampling
 from fastio.packed.rows import Rows
-from fastio.stage.blocks import Blocks, blocks_of
+from fastio.stage.blocks import Blocks, GroupBlocks, blocks_of
 from fastio.stage.forecast import Forecast
-from fastio.stage.shuffling import by_blocks, by_shards
+from fastio.stage.shuffling import by_blocks, by_groups, by_shards, groups_in_window, window_bytes
 from fastio.stage.stager import Numbers, Stager
 
 _LEAST_AHEAD_BYTES = 64 << 20
 _BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 _MOST_BATCHES = 4096
 _LEAST_AHEAD_SHARDS = 2  # beyond the current window
+_GROUPS_AT_ONCE = 2  # row groups that are read in parallel
 Window = tuple[int, Numbers]  # the position after a window's last row, and the window's shards
 
 
@@ -36,8 +37,8 @@ def staged(
 ) -> tuple[Sampling, Stager]:
     """Returns the sampling for a remote dataset, and a stager that fetches its blocks.
 
-    Datasets without images are staged by whole shards. `fastio.stage.shuffling` chooses the windows
-    in which rows are shuffled.
+    Datasets without images are staged by whole shards, and table files with images by row groups.
+    `fastio.stage.shuffling` chooses the windows in which rows are shuffled.
 
     Args:
         dataset: dataset of the loader, which has a `remote_part`.
@@ -49,6 +50,10 @@ def staged(
     """
     remote = dataset.remote_part
     assert remote is not None
+    groups = remote.grouped
+    if groups is not None:
+        sampling = by_groups(sampling, groups.group_bounds.tolist(), groups_in_window(groups))
+        return sampling, Stager(GroupBlocks(groups, fields), None, _GROUPS_AT_ONCE)
     packed, bounds = remote.packed, dataset.shard_bounds()
     if remote.whole and packed is not None and bounds is not None:
         sampling = by_shards(sampling, bounds.tolist())
@@ -68,6 +73,8 @@ def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
     with suppress(CacheError):  # the stager goes on without the cache, and warns
         if stager.cache is not None:
             wanted = min(wanted, stager.cache.folder().room // _BUDGET_SHARE)
+    if isinstance(stager.blocks, GroupBlocks):
+        wanted = max(wanted, window_bytes(stager.blocks.grouped))
     if sampling.mode in ("window", "settle"):
         wanted = max(wanted, 2 * (sampling.shuffling.window or 1) * stager.blocks.mean_bytes)
     return wanted

@@ -16,7 +16,8 @@ unit:
   table does not fit into memory, each row would be read from the disk as a whole page, so rows are
   shuffled by windows of blocks, of which two are in memory: the current one and the next one; see
   `engine.fields.cold` (`place_table`).
-- rows of table files read one by one: windows of row groups that fit in memory (`by_groups`).
+- rows of table files read one by one: windows of row groups that fit in memory (`by_groups`). If
+  they have images, the row groups of a window are read before its batches need them.
 - table files read by whole row groups: windows of their bytes (`by_whole_groups`); how the row
   groups are divided is in `feed/row_groups/cut.py`.
 - datasets one after the other: windows of the blocks of all, if one has windows (`by_parts`).
@@ -32,12 +33,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastio.errors import SchemaError
 from fastio.order.sampling import Permutation, Sampling
 from fastio.order.shuffling import Reason, Shuffling, ShufflingKind, Unit
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows
 from fastio.runtime.memory import available_memory, total_memory
-from fastio.sources import Remote
+from fastio.runtime.sizes import size_in_bytes
+from fastio.sources import ByRowGroups, Remote
 
 # Blocks of remote datasets
 _MOST_BLOCK_BYTES = 4 << 20
@@ -51,6 +54,10 @@ _BUDGET_SHARE = 8  # the least number of windows that fit into the cache
 # Images in local files are read directly if the data is larger than this multiple of the memory. At
 # twice the memory, about 1 / 8 of the rows are in the page cache when the next epoch reads them.
 _BEYOND_CACHE = 2
+
+# Row groups with images
+_WINDOW_BYTES = 128 << 20
+_WINDOWS = 4  # that may be in memory: the current one, the next two, and what is being decoded
 
 # Local tables
 _WORTH_BYTES = 32 << 20  # smaller tables are in the processor's caches anyway
@@ -137,6 +144,31 @@ def by_groups(sampling: Sampling, bounds: Sequence[int], groups: int) -> Samplin
         return _with(sampling, "shuffle", "any row", "row group", bounds=tuple(bounds))
     how: dict[str, Any] = {"window": groups, "bounds": tuple(bounds)}
     return _with(sampling, "window", "row groups", "row group", **how)
+
+
+def window_bytes(dataset: ByRowGroups) -> int:
+    """Returns the bytes of a window of row groups with images.
+
+    They do not depend on the memory that is available, so that all ranks have the same windows.
+    """
+    return _WINDOW_BYTES if dataset.memory is None else size_in_bytes(dataset.memory) // _WINDOWS
+
+
+def groups_in_window(dataset: ByRowGroups) -> int:
+    """Returns the number of row groups with images in a window.
+
+    Raises:
+        SchemaError: Row groups are so large that there is no memory for those in use.
+    """
+    largest, available = dataset.group_bytes, available_memory()
+    if available and _WINDOWS * largest > available:
+        raise SchemaError(
+            f"{dataset.path}: its largest row group takes {largest / 2**20:,.0f} MiB, of which up "
+            f"to {_WINDOWS} are in memory at a time, and {available / 2**20:,.0f} MiB are "
+            "available: write the file with smaller row groups (row_group_size=100 of pyarrow), "
+            "or pack it (fastio pack)"
+        )
+    return max(1, window_bytes(dataset) // max(1, largest))
 
 
 def by_whole_groups(sampling: Sampling, window_bytes: int) -> Shuffling:

@@ -17,13 +17,12 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import Cache, MemoryFile, memory_file
-from fastio.packed.shard import ShardReader
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import join_all
 from fastio.stage.blocks import Blocks
@@ -48,7 +47,7 @@ class _Unit:
     path: str = ""
     memory: MemoryFile | None = None
     error: BaseException | None = None
-    heads: list[ShardReader] = field(default_factory=list)  # shards that hold all of its bytes
+    heads: list[Any] = field(default_factory=list)  # shards or row groups with all of its bytes
     in_memory: bool = False  # bypass the cache, because the cached file turned out unusable
     began_s: float = 0.0  # when it was last taken from the queue
     waiting: Waiting = field(default_factory=Waiting)
@@ -82,8 +81,7 @@ class Stager:
     @property
     def transfers(self) -> Transfers:
         """Counters of retries and of data that was fetched again, since the dataset was opened."""
-        found: Transfers = self.blocks.dataset.store.transfers
-        return found
+        return self.blocks.transfers
 
     def _begin(self) -> None:
         lock = threading.RLock()
@@ -190,13 +188,16 @@ class Stager:
         """Fetches blocks again whose files are damaged or gone.
 
         Args:
-            numbers: Requested blocks. Those in memory are skipped, because they cannot change.
+            numbers: Requested blocks. Those in memory are skipped, because they cannot change, and
+                so are those whose bytes lie elsewhere.
             in_memory: Whether to bypass the cache, in which other processes may evict them at once.
         """
         with self._changed:
             for number in numbers:
                 unit = self._units.get(number)
                 if unit is None or unit.state != "ready" or unit.memory is not None:
+                    continue
+                if unit.path == os.devnull:
                     continue
                 self._cached.drop(number, unit.path)
                 unit.in_memory = in_memory

@@ -237,20 +237,26 @@ HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
 // What becomes of each image, and where it goes to; null: the images keep their own sizes.
 using ViewArguments = std::tuple<const SharedChain*, bool, Normalize, std::optional<Memory>>;
 
-// Images in memory: the array, and whether the images are (channels, height, width).
-using MemoryArguments = std::tuple<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>, bool>;
+// Images in memory: the arrays, whose numbers the reads have in place of files', and whether the
+// images are (channels, height, width).
+using MemoryArguments =
+    std::tuple<std::vector<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>>, bool>;
 
 using ImageSource = std::variant<const SharedFiles*, MemoryArguments>;
 
-// Returns where images lie. An array is added to `sources`, which keep it alive.
+// Returns where images lie. Arrays are added to `sources`, which keep them alive.
 ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) {
   if (const auto* files = std::get_if<const SharedFiles*>(&source)) {
     if (!*files) throw nb::type_error("files is None");
     return (*files)->value;
   }
-  const auto& [array, planar] = std::get<MemoryArguments>(source);
-  sources.emplace_back(array);
-  return {static_cast<const std::uint8_t*>(array.data()), array.nbytes(), planar};
+  const auto& [arrays, planar] = std::get<MemoryArguments>(source);
+  std::vector<ImageMemory> parts;
+  for (const auto& array : arrays) {
+    sources.emplace_back(array);
+    parts.push_back({static_cast<const std::uint8_t*>(array.data()), array.nbytes()});
+  }
+  return {std::move(parts), planar};
 }
 
 // Where the index of each row's JPEG lies: the files; and of each row a file, offset and length.

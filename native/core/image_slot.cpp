@@ -241,11 +241,14 @@ bool ImageSlot::look_up(std::size_t row, Worker& worker) const {
 // checked before they are used, and must not change in between.
 Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const {
   const std::int64_t offset = reads_.offset[row], length = reads_.length[row];
-  const auto size = static_cast<std::int64_t>(bytes_.size);
+  const auto part = static_cast<std::size_t>(reads_.file[row]);  // a negative one is too large
+  if (part >= bytes_.memory.size())
+    return Status::error(Code::corrupt, "no memory with the number " + std::to_string(part));
+  const auto size = static_cast<std::int64_t>(bytes_.memory[part].size);
   if (offset < 0 || length < 0 || length > size || offset > size - length)
     return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
                                             " bytes from byte " + std::to_string(offset));
-  request.data = bytes_.memory + offset;
+  request.data = bytes_.memory[part].begin + offset;
   request.size = static_cast<std::size_t>(length);
   const bool raw = static_cast<Codec>(reads_.codec[row]) == Codec::raw;
   const bool padded = size - length - offset >= static_cast<std::int64_t>(Buffer::kPad);

@@ -41,16 +41,21 @@ struct ImageReads {
   ImageReads part(std::size_t begin, std::size_t count) const;
 };
 
+// A part of the caller's memory that has images; offsets count from its beginning.
+struct ImageMemory {
+  const std::uint8_t* begin = nullptr;
+  std::size_t size = 0;
+};
+
 // Where the bytes of a batch's images lie: in files, or in the caller's memory, which the caller
-// keeps until the slot is done.
+// keeps until the slot is done. In memory, a read's file is the number of one of the parts.
 struct ImageBytes {
   ImageBytes(std::shared_ptr<FileSet> in_files) : files(std::move(in_files)) {}
-  ImageBytes(const std::uint8_t* begin, std::size_t bytes, bool in_planes)
-      : memory(begin), size(bytes), planar(in_planes) {}
+  ImageBytes(std::vector<ImageMemory> parts, bool in_planes)
+      : memory(std::move(parts)), planar(in_planes) {}
 
-  std::shared_ptr<FileSet> files;        // null: the images are in memory
-  const std::uint8_t* memory = nullptr;  // offsets count from here
-  std::size_t size = 0;
+  std::shared_ptr<FileSet> files;  // null: the images are in memory
+  std::vector<ImageMemory> memory;
   bool planar = false;  // raw images in memory are (channels, height, width)
 };
 

@@ -790,7 +790,7 @@ TEST_CASE("raw images in memory come out whole, in planes or interleaved") {
     const Bytes& memory = planes ? planar : interleaved;
     Bytes out(interleaved.size());
     Engine engine(3);
-    const auto slot = std::make_shared<ImageSlot>(ImageBytes(memory.data(), memory.size(), planes),
+    const auto slot = std::make_shared<ImageSlot>(ImageBytes({{memory.data(), memory.size()}}, planes),
                                                   std::vector{SlotView{chain, out.data(), 5, 7}},
                                                   nullptr, ImageTask{}, reads);
     engine.submit(slot);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from fastio import _native
 from fastio.errors import ImageError
 from fastio.order.plan import PlannedBatch, Together
 from fastio.packed.layout import WHOLE_FILE, ImageReads
-from fastio.packed.rows import Remote, Rows
+from fastio.packed.remote import Remote
+from fastio.packed.rows import Rows
 from fastio.recoded import RecodedImages
 from fastio.schema import CODEC_ENCODED
 from fastio.stage import Stager
@@ -23,15 +25,15 @@ from fastio.stage import Stager
 _OF_PIECES = 64  # most open files of a batch with recoded images, which may use one per row
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Place = _native.FileSet | tuple[npt.NDArray[np.uint8], bool]
+Place = _native.FileSet | tuple[Sequence[npt.NDArray[np.uint8]], bool]
 
 
 class FoundImages(NamedTuple):
     """Where the images of one or more batches lie.
 
     Attributes:
-        place: the files that the reads refer to. For images in memory: a tuple of the array and
-            whether its images are planar.
+        place: the files that the reads refer to. For images in memory: a tuple of the arrays and
+            whether their images are planar.
         reads: the reads, for the native threads.
         foreign: the numbers in `reads` of the images that Pillow decodes: int64, ascending.
         codebook, pieces: as in `ImageReads`.

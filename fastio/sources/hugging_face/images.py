@@ -22,7 +22,7 @@ from fastio.errors import ShardCorrupt
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.rows import SelectedRows
 from fastio.sources.named_files import NamedFiles
-from fastio.sources.table.leaves import children
+from fastio.sources.table.embedded import bytes_and_paths, content_of
 
 _COMPARED_BYTES = 64
 
@@ -256,22 +256,11 @@ class ImageColumn:
         for name in self._path[1:]:
             array = array.flatten()[array.type.get_field_index(name)]
             nulls = array.is_null()
-        data, paths = _bytes_and_paths(array)
+        data, paths = bytes_and_paths(array)
         missing = nulls.to_numpy(zero_copy_only=False) | data.is_null().to_numpy(
             zero_copy_only=False
         )
-        width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
-        _, offsets, content = data.buffers()
-        ends = np.zeros(len(data) + 1, np.int64)
-        if offsets is not None and len(data):
-            at = data.offset * np.dtype(width).itemsize
-            ends = np.frombuffer(offsets, width, len(data) + 1, at).astype(np.int64)
-        content = pa.py_buffer(b"") if content is None else content
-        if ends[0] < 0 or ends[-1] > content.size or (np.diff(ends) < 0).any():
-            raise ShardCorrupt(
-                f"{'.'.join(self._path)}: the offsets of the images in record batch {batch} are "
-                "damaged; save the dataset again"
-            )
+        content, ends = content_of(data, f"{'.'.join(self._path)}, record batch {batch}")
         file, begin = self._home(content, int(ends[0]), int(ends[-1]))
         return _Part(content, ends, missing if missing.any() else None, paths, file, begin)
 
@@ -299,19 +288,6 @@ class ImageColumn:
             self._numbers[path] = len(self._files)
             self._files.append(path)
         return self._numbers[path]
-
-
-def _bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Returns the files' bytes, binary or large_binary, and their paths or None."""
-    kind = array.type
-    if not pa.types.is_struct(kind):
-        paths = array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
-        return (array if paths is None else pa.nulls(len(array), pa.binary())), paths
-    inside = dict(zip((child.name for child in children(kind)), array.flatten(), strict=True))
-    data = inside.get("bytes")
-    if data is None or pa.types.is_null(data.type):
-        data = pa.nulls(len(array), pa.binary())
-    return data, inside.get("path")
 
 
 def _close_all(descriptors: list[int]) -> None:

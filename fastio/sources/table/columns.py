@@ -119,17 +119,18 @@ class _Plan:
 class Conversion:
     """Converts a table's columns to fields. Thread-safe.
 
-    Nulls in floats become NaN. Other nulls are an error unless the options say what replaces them.
+    Nulls in floats become NaN. Other nulls are an error unless the options replace them.
 
     Args:
         schema: The schema of the table.
         options: The columns, groups, dtypes and nulls that are wanted.
         where: The table's path, for messages.
-        special: The fields that some columns become, by the columns' names: images, which somebody
-            else reads, and lists of lists or of strings.
+        special: The fields of some columns, by name: images, which others read; nested lists.
+        files: The names of columns that hold files, of which the bytes are read.
 
     Attributes:
-        reads: The names of the table's columns that are needed.
+        reads: The names of the table's columns that are needed, except those of images.
+        pictures: The column of each field of images.
         dictionaries: The column of each field with a vocabulary.
 
     Raises:
@@ -142,15 +143,19 @@ class Conversion:
         options: TableOptions,
         where: str,
         special: Mapping[str, Field] | None = None,
+        files: Collection[str] = (),
     ) -> None:
         self._where = where
         self._options = options
         self._special = special or {}
         self._names = schema.names
-        self._leaves = leaves(schema, where)
+        self._leaves = leaves(schema, where, files)
         self._check_names()
         self._plans = [self._plan(name) for name in self._wanted()]
         self.reads = self.reads_of(None)
+        self.pictures = {
+            plan.name: plan.members[0].leaf for plan in self._plans if isinstance(plan.kind, Image)
+        }
         self.dictionaries = {
             plan.name: plan.members[0].leaf
             for plan in self._plans

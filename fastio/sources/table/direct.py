@@ -7,7 +7,7 @@ have none: they are read into memory once, if they fit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
@@ -19,9 +19,10 @@ import xxhash
 
 from fastio.errors import SchemaError, ShardCorrupt
 from fastio.runtime.threads import DaemonPool
-from fastio.schema import fixed_shape
+from fastio.schema import Field, fixed_shape
 from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.columns import Part
+from fastio.sources.table.embedded import EncodedImages, encoded_images
 from fastio.sources.table.filters import Filter, PartitionedTable, unwrapped
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
@@ -90,6 +91,7 @@ class TableDataset:
         threads: The number of threads that open files.
         like: A dataset of the same files and filter, whose files are used and whose matching rows
             are not counted again.
+        embedded: The columns that hold files, with their fields; see `embedded_files`.
 
     Attributes:
         path: The path of the first file.
@@ -112,6 +114,7 @@ class TableDataset:
         memory: int,
         threads: int,
         like: TableDataset | None = None,
+        embedded: Mapping[str, Field] | None = None,
     ) -> None:
         if isinstance(files, Opened):
             opened = files
@@ -126,9 +129,10 @@ class TableDataset:
                 self._filter.check(table.schema, table.name)
         about = f"{opened.stamp or stamp(opened.files)} {self._filter}"
         self.fingerprint = xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
-        tables = Tables(opened.tables, options, find_words=fields is None)
+        tables = Tables(opened.tables, options, find_words=fields is None, embedded=embedded)
         if fields is not None:
-            tables = Tables(opened.tables, narrowed(options, tables.schema, fields))
+            narrow = narrowed(options, tables.schema, fields)
+            tables = Tables(opened.tables, narrow, embedded=embedded)
         self._conversion = tables.conversion
         self.schema = selected(tables.schema, fields)
         self._at_hand = AtHand(memory // 2)
@@ -168,8 +172,8 @@ class TableDataset:
             SchemaError: If a value does not fit its field.
         """
         place, done, batch = group.place, 0, None
-        where = place.file if place.row_group is None else f"{place.file}, row group {group.number}"
-        batches = self._batches(group, rows, threads)
+        where = _where(group)
+        batches = self._batches(group, rows, threads, self._columns())
         while True:
             with reading(where):
                 at, batch = next(batches, (place, None))
@@ -181,10 +185,27 @@ class TableDataset:
             yield DecodedRows(done, batch.num_rows, parts, ragged)
             done += batch.num_rows
         if done != group.rows or batch is not None:
-            raise ShardCorrupt(
-                f"{where} no longer has the {group.rows} rows that it had when it was opened: "
-                "the file was changed"
-            )
+            raise _changed(group)
+
+    def images(self, group: RowGroup) -> dict[str, list[EncodedImages]]:
+        """Reads the encoded images of a row group, by field, in parts. Thread-safe.
+
+        Raises:
+            ShardCorrupt: If it is damaged, or has changed since it was opened.
+        """
+        pictures = self._conversion.pictures
+        found: dict[str, list[EncodedImages]] = {name: [] for name in pictures}
+        columns = self._with_filter([leaf.path[0] for leaf in pictures.values()])
+        done, where = 0, _where(group)
+        with reading(where):
+            for _, batch in self._batches(group, None, False, columns):
+                done += batch.num_rows
+                for name, leaf in pictures.items():
+                    column = batch.column(leaf.path[0])
+                    found[name].append(encoded_images(column, f"{where}, column {leaf.spoken!r}"))
+        if done != group.rows:
+            raise _changed(group)
+        return found
 
     def ahead(self, group: RowGroup) -> bool:
         """Starts to fetch a row group from a store; returns False if there is no memory for it now.
@@ -197,11 +218,13 @@ class TableDataset:
         """Closes the files that this thread has open, and releases memory."""
         self._at_hand.close()
 
-    def _batches(self, group: RowGroup, rows: int | None, threads: bool) -> Batches:
+    def _batches(
+        self, group: RowGroup, rows: int | None, threads: bool, columns: Sequence[str]
+    ) -> Batches:
         """Yields the matching rows of a row group."""
         place, wanted, first = group.place, self._filter, group.place.first_row
         table = self._tables[group.file]
-        for batch in table.read(group.number, self._columns(), rows, threads, self._at_hand):
+        for batch in table.read(group.number, columns, rows, threads, self._at_hand):
             at = Place(place.file, first, place.row_group)
             first += batch.num_rows
             if wanted is not None:
@@ -212,8 +235,12 @@ class TableDataset:
 
     def _columns(self) -> list[str]:
         """Returns the names of the columns to read."""
-        reads, wanted = self._conversion.reads, self._filter
-        return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
+        return self._with_filter(self._conversion.reads)
+
+    def _with_filter(self, columns: list[str]) -> list[str]:
+        """Returns the names of columns, and of those that the filter uses."""
+        wanted = self._filter
+        return columns if wanted is None else [*dict.fromkeys([*columns, *wanted.columns])]
 
     def _find_groups(self, pool: DaemonPool, kept: list[int] | None) -> list[RowGroup]:
         varying = self._conversion.varying()
@@ -263,6 +290,19 @@ class TableDataset:
             return sum(wanted.of_batch(batch).num_rows for batch in batches)
 
 
+def _where(group: RowGroup) -> str:
+    """Returns the file and row group, as messages begin."""
+    place = group.place
+    return place.file if place.row_group is None else f"{place.file}, row group {group.number}"
+
+
+def _changed(group: RowGroup) -> ShardCorrupt:
+    return ShardCorrupt(
+        f"{_where(group)} no longer has the {group.rows} rows that it had when it was opened: "
+        "the file was changed"
+    )
+
+
 class _InMemory(Grouped):
     """A file that was read into memory."""
 
@@ -305,7 +345,9 @@ def _grouped(table: Table, tables: Tables, wanted: Filter | None, room: _Room) -
     if constants is not None and wanted is not None and not wanted.among([constants], table.schema):
         return _InMemory(table.name, [])  # no row can match
     if (isinstance(file, ArrowTable) and not file.has_batches) or not isinstance(file, Grouped):
-        columns = [*tables.conversion.reads, *(() if wanted is None else wanted.columns)]
+        pictures = [leaf.path[0] for leaf in tables.conversion.pictures.values()]
+        filtered = () if wanted is None else wanted.columns
+        columns = [*tables.conversion.reads, *pictures, *filtered]
         file = _InMemory(file.name, room.read(file, tables, _own(columns, file)))
     assert isinstance(file, Grouped)
     return file if constants is None else PartitionedTable(file, constants)

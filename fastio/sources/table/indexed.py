@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError
 from fastio.packed.rows import Rows, grouped
 from fastio.runtime.cores import available_cores
-from fastio.schema import Schema
+from fastio.schema import Image, Schema
 from fastio.shown import without_secrets
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
@@ -51,7 +51,7 @@ class TableSamples(Rows):
         SchemaError: If a column cannot be a field, or if a file needs more memory.
     """
 
-    row_grouping = "always"
+    row_grouping: Literal["possible", "always"] = "always"
 
     def __init__(
         self,
@@ -77,8 +77,13 @@ class TableSamples(Rows):
 
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
-    ) -> TableDataset:
+    ) -> TableDataset | None:
         """Opens the same rows as row groups, for a Loader; see `Rows` and `TableDataset`."""
+        return self._groups(fields, memory, threads, keep_nulls)
+
+    def _groups(
+        self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
+    ) -> TableDataset:
         options = replace(self._options, keep_nulls=keep_nulls)
         return self._make(
             options=options,
@@ -94,7 +99,7 @@ class TableSamples(Rows):
         if self._kept_open is None:
             with self._opening:
                 if self._kept_open is None:
-                    self._kept_open = self.row_groups(None, _MOST_IN_MEMORY, available_cores())
+                    self._kept_open = self._groups(None, _MOST_IN_MEMORY, available_cores())
         return self._kept_open
 
     @property
@@ -130,7 +135,7 @@ class TableSamples(Rows):
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
         """Reads several fields of many rows; see `gather`."""
-        kinds = {name: self._field(name) for name in fields}
+        kinds = self._not_images(fields)
         rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
         found = {name: self._room(name, len(rows)) for name in fields}
@@ -209,7 +214,11 @@ class TableSamples(Rows):
                 f"{group.rows * self._dataset.row_bytes:,} bytes of memory, which cannot be "
                 "allocated: write the file with fewer rows in a row group, or write it again"
             ) from error
-        ragged: dict[str, list[Ragged]] = {name: [] for name in kinds if name not in found}
+        ragged: dict[str, list[Ragged]] = {
+            name: []
+            for name, kind in kinds.items()
+            if name not in found and not isinstance(kind, Image)
+        }
         for rows in self._dataset.read(group, None, True):
             for part in rows.parts:
                 target = found[part.field]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,27 +12,31 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
-from fastio.errors import FastioError, SourceNotFound, StoreError
+from fastio.errors import FastioError, ShardCorrupt, SourceNotFound, StoreError
 from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
+from fastio.schema import Field
 from fastio.sources.base import (
     Findings,
     Found,
     Kind,
     Options,
     Progress,
+    check_image_files,
     check_values,
     checked_files,
     file_check,
     files_findings,
 )
 from fastio.sources.table.direct import TableDataset
+from fastio.sources.table.embedded import embedded_files
 from fastio.sources.table.files import find_tables, table_kind
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.leaves import Leaf, field_or_none, leaves
+from fastio.sources.table.media import MediaTable
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all, open_table
 from fastio.sources.table.parquet import ParquetTable, check_codecs
@@ -56,9 +60,9 @@ def _sniff(source: Any, options: Options) -> list[TableFile] | None:
 
 
 def _open(found: Found) -> TableSamples:
-    options = found.options
-    return TableSamples(
-        partial(TableDataset, found.parts),
+    options, embedded = found.options, _embedded(found)
+    return (MediaTable if embedded else TableSamples)(
+        partial(TableDataset, found.parts, embedded=embedded),
         options.tables,
         options.filters,
         options.memory,
@@ -66,9 +70,23 @@ def _open(found: Found) -> TableSamples:
     )
 
 
+def _embedded(found: Found) -> dict[str, Field]:
+    """Returns the columns that hold files, by the first of the tables; see `embedded_files`."""
+    options = found.options
+    named = None if options.images is None else [str(name) for name in options.images]
+    columns = options.tables.columns
+    text = table_kind(found.parts[0].name) not in ("parquet", "arrow")
+    if text and named is None:
+        return {}
+    return embedded_files(open_table(found.parts[0]), named, columns)
+
+
 def _pack(found: Found, skip_damaged: bool) -> Opened | TableSamples:
     if isinstance(found.source, TableSamples):
         return found.source
+    with suppress(ShardCorrupt) if skip_damaged else nullcontext():
+        if _embedded(found):
+            return _open(found)
     opened = open_all(found.parts, found.options.filters, skip_damaged=skip_damaged)
     return replace(opened, stamp=stamp(opened.files))
 
@@ -80,11 +98,15 @@ def _describe(found: Found) -> dict[str, Any]:
     """Returns what the footers say; local files without one are read to count their rows."""
     opened = open_all(found.parts)
     first = opened.tables[0]
-    columns = {leaf.name: _column(leaf) for leaf in leaves(first.schema, first.name).values()}
+    embedded = _embedded(found)
+    columns = {
+        leaf.name: _column(leaf, embedded.get(leaf.path[0]))
+        for leaf in leaves(first.schema, first.name, embedded).values()
+    }
     inner = [unwrapped(table)[0] for table in opened.tables]
     parquet = [table for table in inner if isinstance(table, ParquetTable)]
     for table in parquet:
-        _add_chunks(columns, table)
+        _add_chunks(columns, table, embedded)
     with DaemonPool(_COUNTED_AT_ONCE, "fastio-table-rows") as pool:
         counts = list(pool.map(_rows, inner, opened.files))
     return {
@@ -106,14 +128,17 @@ def _describe(found: Found) -> dict[str, Any]:
     }
 
 
-def _column(leaf: Leaf) -> dict[str, Any]:
-    """Returns the description of a column, to which `_add_chunks` adds; None is not known."""
-    kind, field = field_or_none(leaf.type), None
+def _column(leaf: Leaf, embedded: Field | None) -> dict[str, Any]:
+    """Returns the description of a column, to which `_add_chunks` adds; None is not known.
+
+    `embedded` is the field of a column that holds files.
+    """
+    kind, field = embedded or field_or_none(leaf.type), None
     if kind is not None:
         told = {name: getattr(kind, name) for name in ("dtype", "shape") if hasattr(kind, name)}
         field = {"type": type(kind).__name__.lower(), **told}
     return {
-        "name": leaf.spoken,
+        "name": leaf.path[0] if embedded else leaf.spoken,
         "type": str(leaf.type),
         "field": field,
         "compression": set(),
@@ -124,10 +149,12 @@ def _column(leaf: Leaf) -> dict[str, Any]:
     }
 
 
-def _add_chunks(found: dict[str, dict[str, Any]], table: ParquetTable) -> None:
+def _add_chunks(
+    found: dict[str, dict[str, Any]], table: ParquetTable, embedded: Collection[str]
+) -> None:
     """Adds the sizes and encodings of a file's column chunks to their columns."""
     columns: dict[int, dict[str, Any]] = {}
-    for leaf in leaves(table.schema, table.name).values():
+    for leaf in leaves(table.schema, table.name, embedded).values():
         for number in range(table.metadata.num_columns):
             path = table.metadata.schema.column(number).path
             if f"{path}.".startswith(f"{leaf.spoken}.") and leaf.name in found:
@@ -183,7 +210,12 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
             yield check
 
     done = checked_files(checks(), "files", len(found.parts), progress)
-    return files_findings(str(found.source), done, rows)
+    findings = files_findings(str(found.source), done, rows)
+    if deep and not findings.damaged and _embedded(found):
+        with _open(found) as dataset:
+            dataset.limit(found.options.max_pixels, None)
+            findings.images = check_image_files(dataset, dataset.sample_name, progress)
+    return findings
 
 
 def _check_file(file: TableFile) -> tuple[ShardCheck, int]:
@@ -239,7 +271,7 @@ TABLES = Kind(
     "tables",
     "table files (Parquet, Arrow, CSV, JSONL)",
     (TableSamples,),
-    COLUMN_OPTIONS,
+    COLUMN_OPTIONS | {"images"},
     _sniff,
     _open,
     _describe,

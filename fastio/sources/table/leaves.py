@@ -20,7 +20,7 @@ null, map, union, other lists                   none: SchemaError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -52,11 +52,18 @@ class Leaf:
         return ".".join(self.path)
 
 
-def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
-    """Returns the leaves of a table by name, in order; SchemaError if two have the same name."""
+def leaves(schema: pa.Schema, where: str, files: Collection[str] = ()) -> dict[str, Leaf]:
+    """Returns the leaves of a table by name, in order; SchemaError if two have the same name.
+
+    Columns `files` hold files: if they are structs, their bytes are the leaf.
+    """
     found: dict[str, Leaf] = {}
     for column in schema:
-        for leaf in _leaves_of(column.type, (column.name,)):
+        of_column = _leaves_of(column.type, (column.name,))
+        if column.name in files and pa.types.is_struct(column.type):
+            name, kind = column.name.replace(".", "_"), column.type.field("bytes").type
+            of_column = [Leaf(name, (column.name, "bytes"), kind)]
+        for leaf in of_column:
             if leaf.name in found:
                 raise SchemaError(
                     f"{where}: two columns have the name {leaf.name!r} "

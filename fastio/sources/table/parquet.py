@@ -19,13 +19,14 @@ from fastio.errors import ShardCorrupt
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import check_column
-from fastio.sources.table.data import Data, SeekableFile
+from fastio.sources.table.data import Data, Fetched, SeekableFile
 from fastio.sources.table.leaves import has_dictionary
 from fastio.sources.table.objects import LocalFile, TableFile, as_file
 from fastio.sources.table.reading import AtHand, Grouped, reading
 
 _ANY_BYTES = 1 << 62
 _BUFFER_BYTES = 4096
+_FIRST_BYTES = 256 << 10  # fetched at a time, where only the first rows are wanted
 
 
 def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
@@ -324,6 +325,25 @@ class ParquetTable(Grouped):
             # Only of data that was transferred, and of pages that have a checksum.
             page_checksum_verification=self.file.remote,
         )
+
+    def first_rows(self, columns: Sequence[str], rows: int) -> pa.RecordBatch | None:
+        """Returns columns of up to `rows` first rows, of which only the first pages are read.
+
+        None if there are no rows.
+        """
+        source = self.file.mapped() if isinstance(self.file, LocalFile) else None
+        data: Data = Fetched(self.file, []) if source is None else source
+        with (
+            reading(self.name),
+            pa_parquet.ParquetFile(
+                data.source(),
+                metadata=self.metadata,
+                buffer_size=_FIRST_BYTES,
+                pre_buffer=False,
+            ) as file,
+        ):
+            batches = file.iter_batches(rows, columns=list(columns), use_threads=False)
+            return next((batch for batch in batches if batch.num_rows), None)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """See `Grouped`."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.runtime.threads import DaemonPool
-from fastio.schema import Schema
+from fastio.schema import Field, Image, Schema
 from fastio.sources.table.columns import Conversion
 from fastio.sources.table.features import class_names, features_of, with_classes
 from fastio.sources.table.filters import unwrapped
@@ -58,6 +58,7 @@ class Tables:
         options: Which columns are read, as which fields.
         find_words: Whether to read all dictionaries of strings. If False, only the names and types
             of the fields are right.
+        embedded: The columns that hold files, with their fields; see `embedded_files`.
 
     Attributes:
         name: The name of the first table.
@@ -73,18 +74,26 @@ class Tables:
     """
 
     def __init__(
-        self, tables: Sequence[Table], options: TableOptions, find_words: bool = True
+        self,
+        tables: Sequence[Table],
+        options: TableOptions,
+        find_words: bool = True,
+        embedded: Mapping[str, Field] | None = None,
     ) -> None:
         self.tables = list(tables)
         self.name = self.tables[0].name
         wanted = _agreed(self.tables[:1], None, options)
         # What is wanted is decided by the first; then all have to have it.
-        reads = Conversion(wanted, options, self.name).reads
+        files = embedded or {}
+        images = {n.replace(".", "_"): kind for n, kind in files.items() if isinstance(kind, Image)}
+        first = Conversion(wanted, options, self.name, images, files)
+        needed = {*first.reads, *(leaf.path[0] for leaf in first.pictures.values())}
+        reads = [name for name in wanted.names if name in needed]
         if options.columns is None:
             _check_no_more(self.tables)
         agreed = _agreed(self.tables, reads, options)
         self.types: Mapping[str, pa.DataType] = dict(zip(agreed.names, agreed.types, strict=True))
-        self.conversion = Conversion(agreed, options, self.name)
+        self.conversion = Conversion(agreed, options, self.name, images, files)
         if find_words:
             self._find_words(options)
         self.schema: Schema = with_classes(self.conversion.schema(), _class_names(self.tables))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fastio.cache import Cache, CacheFolder, Source, default_cache
 from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound, StoreError
 from fastio.packed.layout import ImageReads, Range, encoded_reads
-from fastio.packed.rows import Rows, Staged, grouped
+from fastio.packed.remote import Staged
+from fastio.packed.rows import Rows, grouped
 from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.tar.fields import (

@@ -1,0 +1,195 @@
+"""Columns that hold encoded files, images and sounds: which they are, and where their bytes lie.
+
+A column holds files if it has byte strings, or structs of `bytes` and `path` as the datasets
+package writes them. What kind of files they are is decided in this order:
+
+1. by the user: `fastio.open(path, images=[...])` names the columns of images, none if it is empty;
+2. by the metadata of the datasets package, if the file has any: `Image` columns are images, and the
+   files of `Audio` and similar columns become one field of bytes;
+3. by the first values: a column whose first values begin as image files do has images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError, ShardCorrupt
+from fastio.schema import Bytes, Field, Image
+from fastio.sources.table.features import File, Picture, features_of
+from fastio.sources.table.filters import unwrapped
+from fastio.sources.table.leaves import children, is_binary
+from fastio.sources.table.parquet import ParquetTable
+from fastio.sources.table.reading import Table
+
+_LOOKED_AT = 16  # first rows of a table, of which one has to be there
+_BEGINNINGS = (
+    b"\xff\xd8\xff",  # JPEG
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF87a",
+    b"GIF89a",
+    b"II*\0",  # TIFF
+    b"MM\0*",
+)
+_JPEG = (0xFF, 0xD8)
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """The files of consecutive rows, in memory.
+
+    Attributes:
+        data: uint8, the bytes of all files.
+        offsets: int64 (rows + 1,); row i has data[offsets[i]:offsets[i + 1]].
+        missing: bool (rows,), rows that have no bytes; None if all have.
+    """
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    missing: NDArray[np.bool_] | None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def is_jpeg(self) -> NDArray[np.bool_]:
+        """Which rows begin as JPEG files do, bool (rows,)."""
+        found = np.diff(self.offsets) >= len(_JPEG)
+        if self.missing is not None:
+            found &= ~self.missing
+        begins = self.offsets[:-1][found]
+        for number, byte in enumerate(_JPEG):
+            found[found] = self.data[begins + number] == byte
+            begins = self.offsets[:-1][found]
+        return found
+
+    def bytes_of(self, row: int) -> bytes:
+        """Returns the file of a row; ValueError if it has none."""
+        if self.missing is not None and self.missing[row]:
+            raise ValueError("there is no image: the row is null, or has no bytes")
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+
+def embedded_files(
+    table: Table, named: Collection[str] | None, columns: Sequence[str] | None
+) -> dict[str, Field]:
+    """Returns the columns that hold files, with the fields that they become: Image, or Bytes.
+
+    Args:
+        table: The first of the tables.
+        named: The columns that hold images, as the user says. If None, the table tells.
+        columns: The columns that are wanted. If None, all.
+
+    Raises:
+        SchemaError: A named column does not exist, or does not hold byte strings.
+        ShardCorrupt: The table is damaged.
+    """
+    inner = unwrapped(table)[0]
+    types = {field.name: field.type for field in inner.schema}
+    features = features_of(inner.schema)
+    found: dict[str, Field] = {}
+    unknown = []
+    for name in named or ():
+        if name not in types or not _holds_files(types[name]):
+            kind = f"is {types[name]}" if name in types else "does not exist"
+            raise SchemaError(
+                f"{inner.name}: images={list(named or ())!r} names the column {name!r}, which "
+                f"{kind}; images are byte strings, or structs of bytes and path"
+            )
+    for name, kind in types.items():
+        if not _holds_files(kind) or (columns is not None and name not in columns):
+            continue
+        feature = features.get(name)
+        if named is not None:
+            if name in named:
+                found[name] = Image(feature.mode if isinstance(feature, Picture) else "RGB")
+        elif isinstance(feature, Picture):
+            found[name] = Image(feature.mode)
+        elif isinstance(feature, File) and pa.types.is_struct(kind):
+            found[name] = Bytes()
+        elif name not in features:
+            unknown.append(name)
+    if unknown:
+        first = _first_rows(inner, unknown)
+        found |= {name: Image() for name in unknown if _begins_as_image(first, name)}
+    return {name: found[name] for name in types if name in found}
+
+
+def bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Returns the files' bytes, binary or large_binary, and their paths or None."""
+    kind = array.type
+    if not pa.types.is_struct(kind):
+        paths = array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+        return (array if paths is None else pa.nulls(len(array), pa.binary())), paths
+    inside = dict(zip((child.name for child in children(kind)), array.flatten(), strict=True))
+    data = inside.get("bytes")
+    if data is None or pa.types.is_null(data.type):
+        data = pa.nulls(len(array), pa.binary())
+    return data, inside.get("path")
+
+
+def content_of(data: pa.Array, where: str) -> tuple[pa.Buffer, NDArray[np.int64]]:
+    """Returns the buffer of byte strings, and where each begins there, int64 (rows + 1,).
+
+    Raises:
+        ShardCorrupt: The offsets lead outside the buffer. The message begins with `where`.
+    """
+    width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
+    _, offsets, content = data.buffers()
+    ends = np.zeros(len(data) + 1, np.int64)
+    if offsets is not None and len(data):
+        at = data.offset * np.dtype(width).itemsize
+        ends = np.frombuffer(offsets, width, len(data) + 1, at).astype(np.int64)
+    content = pa.py_buffer(b"") if content is None else content
+    if ends[0] < 0 or ends[-1] > content.size or (np.diff(ends) < 0).any():
+        raise ShardCorrupt(
+            f"{where}: the offsets of the images are damaged; write the file again, or save the "
+            "dataset again"
+        )
+    return content, ends
+
+
+def encoded_images(array: pa.Array, where: str) -> EncodedImages:
+    """Returns the files in a column, without a copy; see `content_of`."""
+    nulls = array.is_null()
+    data, _ = bytes_and_paths(array)
+    if not (pa.types.is_binary(data.type) or pa.types.is_large_binary(data.type)):
+        data = data.cast(pa.large_binary())
+    missing = nulls.to_numpy(zero_copy_only=False) | data.is_null().to_numpy(zero_copy_only=False)
+    content, offsets = content_of(data, where)
+    values = np.frombuffer(content, np.uint8) if content.size else np.empty(0, np.uint8)
+    return EncodedImages(values, offsets, missing if missing.any() else None)
+
+
+def _holds_files(kind: pa.DataType) -> bool:
+    """Returns whether a type is one of byte strings, or a struct of `bytes` and `path`."""
+    if not pa.types.is_struct(kind):
+        return is_binary(kind)
+    types = {child.name: child.type for child in children(kind)}
+    return types.keys() <= {"bytes", "path"} and "bytes" in types and is_binary(types["bytes"])
+
+
+def _first_rows(table: Table, columns: Sequence[str]) -> pa.RecordBatch | None:
+    """Returns some columns of the first rows of a table, or None if it has no rows."""
+    if isinstance(table, ParquetTable):
+        return table.first_rows(columns, _LOOKED_AT)
+    types: Mapping[str, Any] = {name: table.schema.field(name).type for name in columns}
+    batches: Iterator[Any] = table.batches(columns, types, 0, _LOOKED_AT)
+    return next((batch for _, batch in batches), None)
+
+
+def _begins_as_image(batch: pa.RecordBatch | None, name: str) -> bool:
+    """Returns whether the first value that a column has is the beginning of an image file."""
+    if batch is None:
+        return False
+    data, _ = bytes_and_paths(batch.column(name).slice(0, _LOOKED_AT))
+    value = next((each.as_py() for each in data if each.is_valid), b"")
+    riff = value[:4] == b"RIFF" and value[8:12] == b"WEBP"
+    bitmap = value[:2] == b"BM" and value[6:10] == bytes(4)
+    return value.startswith(_BEGINNINGS) or riff or bitmap

@@ -183,5 +183,5 @@ def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
     "sampling", [Sampling(8), Sampling(8, order="shuffle"), Sampling(sampler=[1])]
 )
 def test_without_windows_blocks_are_fetched_far_ahead_too(sampling: Sampling) -> None:
-    without_cache: Any = SimpleNamespace(cache=None)
+    without_cache: Any = SimpleNamespace(cache=None, blocks=None)
     assert ahead_bytes(sampling, without_cache) == 64 * MIB

@@ -790,9 +790,9 @@ TEST_CASE("raw images in memory come out whole, in planes or interleaved") {
     const Bytes& memory = planes ? planar : interleaved;
     Bytes out(interleaved.size());
     Engine engine(3);
-    const auto slot = std::make_shared<ImageSlot>(ImageBytes({{memory.data(), memory.size()}}, planes),
-                                                  std::vector{SlotView{chain, out.data(), 5, 7}},
-                                                  nullptr, ImageTask{}, reads);
+    const auto slot = std::make_shared<ImageSlot>(
+        ImageBytes({{memory.data(), memory.size()}}, planes),
+        std::vector{SlotView{chain, out.data(), 5, 7}}, nullptr, ImageTask{}, reads);
     engine.submit(slot);
     REQUIRE(slot->wait(kLong));
     for (std::size_t row = 0; row < kRows; ++row) {

@@ -865,50 +865,6 @@ def test_a_writer_deletes_no_journal_of_another(remote: Remote) -> None:
     assert any("shard-v2-000002" in name for name in remote.contents())
 
 
-def test_gc_sees_an_append_that_begins_while_it_lists(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The append uploads a shard that an earlier one has left under the same name."""
-    remote.append([25])
-    stale = next(name for name in remote.contents() if "shard-v2" in name)
-    url, list_objects = f"{remote.url}-other", Store.list
-    pack(range(25), url, shard_size=SIZE, storage_options=remote.options)
-    store, from_first = (open_store(each, remote.options) for each in (url, remote.url))
-    store.write(stale, bytes(from_first.read(stale)))
-
-    def listing(self: Store, *rest: Any) -> Any:
-        found = list_objects(self, *rest)
-        monkeypatch.undo()
-        append(url, [25], storage_options=remote.options)
-        return found
-
-    monkeypatch.setattr(Store, "list", listing)
-    gc(url, storage_options=remote.options)
-    with fastio.open(url, storage_options=remote.options) as dataset:
-        assert list(dataset) == list(range(26))
-
-
-def test_gc_lists_before_it_looks_for_a_journal(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    stat, list_objects = Store.stat, Store.list
-
-    def noted_stat(self: Store, name: str) -> Any:
-        asked.append(name)
-        return stat(self, name)
-
-    def noted_list(self: Store, *rest: Any) -> Any:
-        asked.append("list")
-        return list_objects(self, *rest)
-
-    monkeypatch.setattr(Store, "stat", noted_stat)
-    monkeypatch.setattr(Store, "list", noted_list)
-    remote.gc()
-    assert asked[asked.index("list") + 1] == JOURNAL_NAME
-    assert asked.count("list") == 1
-
-
 def test_a_completed_append_to_a_store_is_not_repeated(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,10 +17,18 @@ _ROWS = Written(metavar="A:B", syntax="Rows A to B - 1; A or B may be omitted.",
 
 @command(export_images, written={"rows": _ROWS}, without=frozenset({"progress"}))
 def export(
-    given: Given, storage_options: Mapping[str, Any] | None = None, quiet: bool = False
+    given: Given,
+    version: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    quiet: bool = False,
 ) -> Output:
-    """Write the images of a packed dataset to files, or the whole dataset to WebDataset tars."""
-    with open_data(given.pop("dataset"), storage_options=storage_options) as dataset:
+    """Write the images of a packed dataset to files, or the whole dataset to WebDataset tars.
+
+    Args:
+        version: Version of a packed dataset, as listed by `fastio info`. By default, the newest.
+    """
+    source = given.pop("dataset")
+    with open_data(source, version=version, storage_options=storage_options) as dataset:
         report = export_images(dataset, **given, progress=not quiet)
     images, size = counted(report.images, "images"), size_text(report.bytes)
     index = "" if report.index is None else f", and {report.index}"

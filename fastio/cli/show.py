@@ -40,6 +40,7 @@ def show(
     transforms: Sequence[Call] = (),
     epoch: int = 0,
     tokenizer: str | None = None,
+    version: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Output:
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them.
@@ -55,10 +56,11 @@ def show(
             in order.
         epoch: Epoch whose random crops are drawn, with --transform.
         tokenizer: Tokenizer that made the tokens, to print the text too.
+        version: Version of a packed dataset, as listed by `fastio info`. By default, the newest.
     """
     if out is not None:
         _check_out(out, tokenizer)
-    with open_data(source, storage_options=storage_options) as dataset:
+    with open_data(source, version=version, storage_options=storage_options) as dataset:
         rows = random.Random(seed).sample(range(len(dataset)), min(count, len(dataset)))
         if out is None:
             return _tokens(dataset, rows, tokenizer)

@@ -24,6 +24,7 @@ from fastio.errors import (
 from fastio.pack.items import AGAIN
 from fastio.pack.journal import (
     APPEND_TO,
+    GC,
     WRITER,
     FinishedUnit,
     Journal,
@@ -169,9 +170,9 @@ class Destination:
         return self._journal
 
     def settle(self, base: Manifest) -> None:
-        """Deletes the journal of an append to a version before `base`, the newest one.
+        """Deletes the journal of a pack that has ended; `base` is the newest version.
 
-        Such an append was killed after it had written its manifest, or cannot write it any more.
+        Such a pack was killed after it had written its manifest, or cannot write it any more.
         """
         self._remove_journal_if(lambda journal: _has_ended(journal, base))
 
@@ -192,7 +193,12 @@ class Destination:
             nonlocal completed
             options, names = contents_of(journal)
             ended = _has_ended(journal, base)
-            completed = ended and bool(names) and names.issubset(base.column("name").to_pylist())
+            completed = (
+                ended
+                and APPEND_TO in options
+                and bool(names)
+                and names.issubset(base.column("name").to_pylist())
+            )
             if completed:
                 _check_repeated(self.name, base, options, identity)
             return ended
@@ -221,14 +227,17 @@ class Destination:
 
         def ask(journal: bytes) -> bool:
             nonlocal how
-            if contents_of(journal)[0].get("source") == WRITER:
+            source = contents_of(journal)[0].get("source")
+            if source == WRITER:
                 how = "discard it, because a Writer cannot be resumed, with "
+            elif source == GC:
+                how = "delete its journal with "
             return False
 
         self._remove_journal_if(ask)
         return PackError(
-            f"{self.name} contains an unfinished append or pack: wait until its process ends; if "
-            f"it was interrupted, {how}`fastio gc --unfinished`"
+            f"{self.name} contains an unfinished append, pack or gc: wait until its process ends; "
+            f"if it was interrupted, {how}`fastio gc --unfinished`"
         )
 
     def _check_newest(self, base: Manifest) -> None:
@@ -264,7 +273,7 @@ class Destination:
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
-        return Journal(self.folder, options, resume)
+        return Journal(self.folder, options, resume, self.name)
 
     def check(self, entry: ShardEntry) -> None:
         """Raises PackError unless a shard that the journal calls finished is there."""
@@ -363,8 +372,14 @@ def _check_may_append(name: str, own: Mapping[str, int], resume: bool, base: Man
 
 
 def _has_ended(journal: bytes, base: Manifest) -> bool:
-    """Returns whether a journal is that of an append to a version before `base`."""
-    return contents_of(journal)[0].get(APPEND_TO) in {each.fingerprint for each in base.history}
+    """Returns whether a journal is that of an append to a version before `base`.
+
+    Or that of a first pack, all of whose shards are in `base`.
+    """
+    options, names = contents_of(journal)
+    if options and APPEND_TO not in options:
+        return bool(names) and names.issubset(base.column("name").to_pylist())
+    return options.get(APPEND_TO) in {each.fingerprint for each in base.history}
 
 
 def _check_repeated(

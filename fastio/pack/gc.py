@@ -52,17 +52,17 @@ def gc(
 
     Raises:
         DatasetNotFound: There is no dataset.
-        ManifestInvalid: A manifest is damaged. Nothing is deleted.
+        ManifestInvalid: The newest manifest is damaged. Nothing is deleted.
         PackConflict: Another process is packing to the folder.
         PackError: A file cannot be deleted.
         StoreError: The store of a URL does not answer.
-        OptionError: `keep` is less than 1.
+        OptionError: `keep` is not an integer of at least 1.
     """
-    if keep is not None and keep < 1:
-        raise OptionError(f"keep must be at least 1, got {keep}")
+    if keep is not None and (not isinstance(keep, int) or keep < 1):
+        raise OptionError(f"keep must be at least 1 and an integer, got {keep!r}")
 
-    def manifest(version: int | None = None) -> Manifest:
-        with Dataset(path, storage_options, version=version) as dataset:
+    def manifest() -> Manifest:
+        with Dataset(path, storage_options) as dataset:
             return dataset.manifest
 
     newest = manifest()
@@ -72,19 +72,14 @@ def gc(
         with destination.no_packing(unfinished) as (found, files):
             left = found and not unfinished
             newest = manifest()  # opened after the listing, which has all its shards
-            kept, dropped = [newest], []
-            for older in newest.history:
-                if version_name(older.version) not in files:
-                    continue
-                if keep is not None and older.version <= newest.version - keep:
-                    dropped.append(older.version)
-                else:
-                    kept.append(manifest(older.version))
-            unneeded = {version_name(version) for version in dropped}
+            last_dropped = newest.version - keep if keep is not None else 0
+            older = {each.version: version_name(each.version) for each in newest.history}
+            dropped = [n for n, name in older.items() if n <= last_dropped and name in files]
+            unneeded = {older[version] for version in dropped}
             if not left:
-                needed = {JOURNAL_NAME, MANIFEST_NAME}
-                for each in kept:
-                    needed.update(each.column("name").to_pylist(), [version_name(each.version)])
+                # The newest version names the shards of all versions.
+                shards = newest.column("name").to_pylist()
+                needed = {JOURNAL_NAME, MANIFEST_NAME, *shards, *older.values()} - unneeded
                 unneeded = files.keys() - needed
             destination.delete(unneeded)
     return GcReport(dropped, len(unneeded), sum(files[name] for name in unneeded), left)

@@ -29,6 +29,7 @@ from fastio.runtime.files import flush_folder
 
 APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to
 WRITER = "Writer"  # the source of a pack that cannot be resumed
+GC = "fastio gc"  # in the place of a source: gc has written the journal, so that no append begins
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Journal:
         folder: The destination.
         options: JSON values that the dataset's bytes depend on.
         resume: Whether to continue the existing journal, if there is one.
+        place: The path or URL of the destination, for messages. If None, the folder.
 
     Attributes:
         finished: The finished units that it listed when it was opened.
@@ -96,8 +98,11 @@ class Journal:
         OSError: It cannot be written.
     """
 
-    def __init__(self, folder: Path, options: Mapping[str, Any], resume: bool) -> None:
+    def __init__(
+        self, folder: Path, options: Mapping[str, Any], resume: bool, place: str | None = None
+    ) -> None:
         self.path = folder / JOURNAL_NAME
+        self._place = place or str(folder)
         self._when_full = when_full(options)
         self.finished: list[FinishedUnit] = []
         self.plan: Plan | None = None
@@ -159,7 +164,7 @@ class Journal:
             return 0  # killed before the first line was whole: nothing is finished
         good_bytes = 0
         try:
-            _check_options(json.loads(lines[0])["options"], options)
+            _check_options(self._place, json.loads(lines[0])["options"], options)
             for line in lines[:-1]:
                 if good_bytes:
                     self._take(json.loads(line))
@@ -288,17 +293,17 @@ def _lock(file: IO[bytes], folder: Path) -> None:
         raise PackConflict(f"another process has just finished packing to {folder}: try again")
 
 
-def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_options(place: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if APPEND_TO in found and APPEND_TO not in wanted:
         raise PackError(
-            "cannot resume this pack: the unfinished one at the destination is an append; resume "
-            "it with append and resume (--append --resume)"
+            f"cannot resume this pack to {place}: the unfinished one there is an append; resume it "
+            "with append and resume (--append --resume)"
         )
     different = differences(found, wanted, {*found, *wanted})
     if different:
         raise PackError(
-            "cannot resume, the options or the source differ from the interrupted pack: "
-            f"{different}. Use the same options and source, or {AGAIN}"
+            f"cannot resume the pack to {place}, the options or the source differ from the "
+            f"interrupted pack: {different}. Use the same options and source, or {AGAIN}"
         )
 
 

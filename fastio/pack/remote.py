@@ -32,6 +32,8 @@ from fastio.pack.destination import (
 )
 from fastio.pack.journal import (
     APPEND_TO,
+    GC,
+    WRITER,
     Journal,
     check_not_in_use,
     contents_of,
@@ -83,6 +85,7 @@ class RemoteDestination(Destination):
         self._uploads: list[Future[None]] = []
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
+        self._is_writer = False
         self._journaled = b""  # the journal in the store, if this process has written it
         # For an append: the versions of the objects that this process has read or written. They are
         # replaced only if they have not changed since, so that one of two appends fails.
@@ -112,6 +115,7 @@ class RemoteDestination(Destination):
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
         """Makes the local folder, and opens a copy of the store's journal in it."""
+        self._is_writer = options.get("source") == WRITER
         self.folder = folder = self._make_folder()
         try:
             if JOURNAL_NAME in own_files(folder):
@@ -126,24 +130,43 @@ class RemoteDestination(Destination):
                 raise unreadable_journal(self.name)
             with whole_file(folder / JOURNAL_NAME) as file:
                 file.write(kept)
-            return Journal(folder, options, resume)
+            return Journal(folder, options, resume, self.name)
         except BaseException:
             self._leave_folder()
             raise
 
     @contextmanager
     def no_packing(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
-        """See `Destination`. A store has no locks: a running append fails without its journal."""
-        files = self.files()  # before the journal: shards that are listed later are not deleted
-        unfinished = False
+        """See `Destination`. A store has no locks: a running append fails without its journal.
 
-        def ask(journal: bytes) -> bool:
-            nonlocal unfinished
-            unfinished = True
-            return discard
-
-        self._remove_journal_if(ask)
-        yield unfinished, files
+        Meanwhile a journal of this process is there, so that no append begins. If the process is
+        killed, that journal is discarded like one of an unfinished append.
+        """
+        stamp = None
+        with suppress(SourceNotFound):
+            stamp = self._store.stat(JOURNAL_NAME)
+        unfinished = stamp is not None and stamp.size > 0
+        if unfinished and not discard:
+            yield True, self.files()
+            return
+        mine = (
+            json.dumps({"journal": 1, "id": new_id(), "options": {"source": GC}}).encode() + b"\n"
+        )
+        try:
+            if self._store.backend == "obstore":
+                stamp = self._store.replace(JOURNAL_NAME, mine, stamp)
+            else:  # to which nothing can be appended
+                self._store.write(JOURNAL_NAME, mine)
+                stamp = None
+        except SourceChanged as error:
+            raise in_use(self.name) from error
+        try:
+            yield unfinished, self.files()
+        finally:
+            with suppress(SourceChanged):  # another process has discarded it
+                if stamp is not None:
+                    self._store.replace(JOURNAL_NAME, _renewed(mine), stamp)
+                self._store.delete(JOURNAL_NAME)
 
     def _remove_journal_if(self, is_unneeded: Callable[[bytes], bool]) -> bool:
         """See `Destination`. An append that runs is noticed only if it writes its journal now."""
@@ -327,7 +350,10 @@ class RemoteDestination(Destination):
             how = "resume (--resume)"
             if self._base is not None:
                 how = "append and resume (--append --resume)"
-            raise PackError(f"{error}; the uploaded files are kept: continue with {how}") from error
+            advice = f"the uploaded files are kept: continue with {how}"
+            if self._is_writer:
+                advice = "a Writer cannot continue: write all of its samples again"
+            raise PackError(f"{error}; {advice}") from error
 
     # --- The local folder -------------------------------------------------------------------------
 

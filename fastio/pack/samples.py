@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import xxhash
 
-from fastio.errors import FastioError, PackError
+from fastio.errors import FastioError, PackError, SchemaError
 from fastio.pack.cells import (
     Row,
     codec_counts,
@@ -157,10 +159,25 @@ class SampleEncoder:
         if part.error is not None:
             return Row(part.name, stamp, error=part.error)
         try:
+            self._check_class(part)
             cells, nbytes = encode_row(self.schema, self._images, self._source.name, part)
         except FastioError as error:
             return Row(part.name, stamp, error=error)
         return Row(part.name, stamp, cells, self._fixed_bytes + nbytes)
+
+    def _check_class(self, item: Item) -> None:
+        """Raises SchemaError if the number of a sample's class is that of no class."""
+        schema, field = self.schema, self.schema.class_field
+        if schema.classes is None or field is None:
+            return
+        value = item.values[list(schema.fields).index(field)]
+        with suppress(TypeError):  # encoding reports what is no number
+            number = operator.index(value)
+            if number >= len(schema.classes):
+                raise SchemaError(
+                    f"{item.name}: no class has the number {number}: there are "
+                    f"{len(schema.classes)}. Name it in the schema, or use -1 for no class"
+                )
 
     def encoded_bytes(self, encoded: Row) -> int:
         """See `packer.Encoder`."""

@@ -20,7 +20,7 @@ from fastio import Cache, CacheError, DatasetNotFound, StoreError, warm
 from fastio.cache import CacheFolder
 from fastio.cache.index import LOADING
 from fastio.cli import main
-from fastio.stage.warming import Pace
+from fastio.stage.pace import Pace
 from fastio.store import Store
 
 ROWS = 300

@@ -30,7 +30,7 @@ from tests.test_cli import run
 # A value that is possible for each option, and the kinds that take it; none: all do.
 OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "storage_options": ({"timeout": 5}, set()),
-    "cache": ("kept", {"packed", "tars", "folder", "hugging_face"}),
+    "cache": ("kept", {"sounds", "packed", "tars", "folder", "hugging_face"}),
     "fields": (["jpg"], {"tars"}),
     "incomplete": ("skip", {"tars"}),
     "columns": (["number"], {"tables", "hugging_face"}),
@@ -269,7 +269,7 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the cache lies
     value, takers = OPTIONS[option]
-    if option == "storage_options" or (option, name) == ("cache", "packed"):
+    if option == "storage_options" or (option, name) in (("cache", "packed"), ("cache", "sounds")):
         with pytest.raises(OptionError, match=f"{option} is only for URLs.*, and {data / name} is"):
             fastio.open(data / name, **{option: value})
     elif not takers or name in takers:

@@ -17,7 +17,6 @@ from fastio.runtime.files import read_file
 from fastio.schema import Schema
 from fastio.sources.named_files import NamedFiles
 
-_ROWS_AT_ONCE = 256
 # What to do if a pack cannot be resumed. To overwrite would delete a dataset that is appended to.
 AGAIN = "start again with overwrite, or discard an append with `fastio gc --unfinished`"
 
@@ -125,14 +124,13 @@ def source_of_rows(
 
     Args:
         name, schema, total, has_keys: See `Source`.
-        read: Returns the samples of some consecutive numbers.
+        read: Yields the samples of consecutive numbers, and reads few of them ahead.
     """
 
     def items(start: int) -> Iterator[Item]:
         if start > total:
             raise ended(name, total, start)
-        for first in range(start, total, _ROWS_AT_ONCE):
-            yield from read(range(first, min(first + _ROWS_AT_ONCE, total)))
+        yield from read(range(start, total))
 
     def pick(rows: Sequence[int]) -> Iterator[Item]:
         return (item for row in rows for item in read([row]))

@@ -26,18 +26,20 @@ from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
 from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.recoded import RecodedImages
+from fastio.runtime.ahead import in_order
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
 from fastio.sources.arrays import class_names, is_columns
-from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
+from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
 from fastio.sources.registry import kind_of
 from fastio.sources.table.opening import Opened
-from fastio.store import is_remote
+from fastio.store import OBJECTS_AT_ONCE, is_remote
 
 _ROWS_AT_ONCE = 256
+_AHEAD_BYTES = 64 << 20  # of objects of a store that are read at once
 _NO_SCHEMA = (
     "schema cannot be used with {} determine the fields: use columns, groups, dtypes and nulls"
 )
@@ -203,12 +205,18 @@ def rows_source(
     others = [field for field in fields if not isinstance(dataset.schema.fields[field], Image)]
     # Files of folders may be long sounds, so that few of them should be in memory at once.
     recoded: dict[str, RecodedImages] = {}
-    if cache is not None and dataset.recodes:
+    if cache is not None and dataset.recodes and not dataset.separate:
         images = [field for field in fields if field not in others]
         recoded = {field: RecodedImages(dataset, field, cache, 0) for field in images}
     at_once = _ROWS_AT_ONCE if dataset.schema.structure == "dict" else 1
 
     def read(rows: Sequence[int]) -> Iterator[Item]:
+        objects = dataset.remote_part if dataset.separate else None
+        if objects is not None:
+            mean_bytes = max(1, objects.nbytes // max(1, len(dataset)))
+            ahead = max(1, min(OBJECTS_AT_ONCE, _AHEAD_BYTES // mean_bytes))
+            yield from chain.from_iterable(in_order(alone, rows, ahead, ahead=2 * ahead))
+            return
         for begin in range(0, len(rows), at_once):
             some = rows[begin : begin + at_once]
             try:
@@ -231,12 +239,15 @@ def rows_source(
         columns = dataset.gather_all(others, np.array(rows, np.int64)) if others else {}
         return [item(row, place, columns) for place, row in enumerate(rows)]
 
+    def image(field: str, row: int) -> RowImage | bytes:
+        # Objects are read here, many at a time: encoders would wait for one after the other.
+        if dataset.separate:
+            return dataset.read(field, row)
+        return RowImage(dataset, field, row, recoded.get(field))
+
     def item(row: int, place: int, columns: Mapping[str, Any]) -> Item:
         values = [
-            columns[field][place]
-            if field in columns
-            else RowImage(dataset, field, row, recoded.get(field))
-            for field in fields
+            columns[field][place] if field in columns else image(field, row) for field in fields
         ]
         return Item(row, dataset.sample_name(row), values, dataset.row_key(row) or "")
 

@@ -29,7 +29,9 @@ class Remote(Protocol):
         path, schema: The URL, for messages, and the fields of the samples.
         cache: The cache for what is fetched; None keeps it in memory while it is needed.
         whole: Whether objects are fetched whole, because there are no images.
-        packed: The dataset itself if it is a packed one; None for tars.
+        separate: Whether each row is an object of its own. One that is gone or was replaced is then
+            an error of its row, and not of the dataset.
+        packed: The dataset itself if it is a packed one; None for others.
         grouped: The dataset itself if its blocks are row groups; None for others.
     """
 
@@ -37,6 +39,7 @@ class Remote(Protocol):
     schema: Schema
     cache: Cache | None
     whole: bool
+    separate: bool
 
     @property
     def grouped(self) -> ByRowGroups | None: ...

@@ -83,6 +83,7 @@ class Rows(ABC):
         resident: Whether a Loader copies a packed table to memory. None: automatic.
         cache: The cache for blocks of a remote dataset, and for recoded images, or None.
         recodes: Whether the images are files that may be recoded to block records in a cache.
+        separate: Of a remote dataset: whether each row is an object of its own; see `Remote`.
         upright: Whether images in files are turned as their EXIF orientation says.
         tensor_fields: The names of the fields whose values are tensors in samples, not arrays.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
@@ -97,6 +98,7 @@ class Rows(ABC):
     resident: bool | None = None
     cache: Cache | None = None
     recodes: bool = False
+    separate: bool = False
     upright: bool = True
     tensor_fields: frozenset[str] = frozenset()
     row_grouping: Literal["no", "possible", "always"] = "no"

@@ -264,6 +264,19 @@ def read_file(path: AnyPath) -> bytes:
         return file.read()
 
 
+def read_part(path: AnyPath, offset: int, length: int) -> bytes | None:
+    """Returns bytes of a local file; None if they are not there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, length, offset)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return data if len(data) == length else None
+
+
 def check_file(path: AnyPath) -> None:
     """Raises unless a path is a regular file. For files that other code opens by name.
 

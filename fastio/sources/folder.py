@@ -1,55 +1,43 @@
 """Folders of image files and of sound files, seen as datasets without packing them.
 
-Classes, order and errors are those of torchvision.datasets.ImageFolder.
+Classes, order and errors are those of torchvision.datasets.ImageFolder. The files lie on this
+machine, or are objects of a store (`stored_files`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.errors import SourceNotFound
-from fastio.packed import ShardCheck
-from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
+from fastio.cache import CacheFolder, Source
+from fastio.errors import SampleError, SourceChanged, SourceNotFound
+from fastio.packed.layout import WHOLE_FILE, ImageReads, Range, encoded_reads, is_jpeg_name
+from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, of_sample
-from fastio.runtime.ahead import in_order
-from fastio.runtime.cores import available_cores
 from fastio.runtime.files import check_file, read_file, walk
+from fastio.runtime.texts import Texts
 from fastio.schema import Bytes, Image, Scalar, Schema
 from fastio.shown import without_secrets
-from fastio.sources.base import (
-    Findings,
-    Found,
-    Kind,
-    Options,
-    Progress,
-    check_image_files,
-    checked_files,
-    described,
-    files_findings,
-)
-from fastio.store import is_remote
+from fastio.sources.stored_files import StoredFiles, of_urls
+from fastio.store import Store, is_remote
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 class PathTable(Sequence[str]):
-    """Paths below a folder `root`, kept as one string of bytes: a tenth of what a list takes."""
+    """Paths below a folder `root`, or URLs below one; `names` has what comes after it."""
 
-    def __init__(self, root: str, relative: Iterable[str]) -> None:
+    def __init__(self, root: str, names: Iterable[str] | Texts) -> None:
         self.root = root
-        names = [os.fsencode(path) for path in relative]
-        self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-        self._data = b"".join(names)
+        self.names = names if isinstance(names, Texts) else Texts.of(names)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.names)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -58,26 +46,16 @@ class PathTable(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
-        return os.path.join(self.root, self.relative(index))
+        return os.path.join(self.root, self.names[index])
 
     def of(self, rows: NDArray[np.int64]) -> list[str]:
         """Returns the paths of rows, int64 (n,), which are in [0, len(self)). Faster for many."""
-        begins = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
-        ends, folder = self._ends[rows].tolist(), os.path.join(self.root, "")
-        parts = zip(begins, ends, strict=True)
-        return [folder + os.fsdecode(self._data[begin:end]) for begin, end in parts]
+        folder = os.path.join(self.root, "")
+        return [folder + os.fsdecode(name) for name in self.names.encoded(rows)]
 
     def relative(self, index: int) -> str:
         """Returns a path without the folder; negative numbers count from the end."""
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} is out of range: there are {len(self)} files")
-        begin = int(self._ends[row - 1]) if row else 0
-        return os.fsdecode(self._data[begin : int(self._ends[row])])
-
-    def digest(self) -> bytes:
-        """Returns a hash of the relative paths and their order."""
-        return xxhash.xxh3_128(self._ends.tobytes() + self._data).digest()
+        return self.names[index]
 
 
 class FolderDataset(Rows):
@@ -95,6 +73,7 @@ class FolderDataset(Rows):
             classes.
         paths: paths of the files in row order.
         labels: int64 (rows,), numbers of the classes.
+        stored: the objects of the rows, if the files are in a store; else None.
         upright: whether images are rotated according to their EXIF orientation.
 
     Raises:
@@ -102,6 +81,10 @@ class FolderDataset(Rows):
     """
 
     recodes = True
+    field = "image"  # the name of the field of the files
+    whole = False
+    head_bytes_fetched = 0
+    stored: StoredFiles | None = None
 
     def __init__(
         self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
@@ -131,25 +114,33 @@ class FolderDataset(Rows):
         path: str = "",
         *,
         upright: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> FolderDataset:
         """Returns a dataset of listed files, as torchvision's ImageFolder has them in `samples`.
 
         Args:
-            samples: (path, label) of each row.
+            samples: (path, label) of each row; or (URL, label), all in one bucket or on one host.
             classes: the classes' names.
             path: folder that the paths begin with, for messages. Where all do, the fingerprint
                 stands for what comes after it, as with an image folder.
             upright: turn images as their EXIF orientation says; False delivers them as they are
                 stored, as torchvision does.
+            storage_options: for URLs: options of their file system.
 
         Raises:
-            SourceNotFound: the list is empty.
+            SourceNotFound: the list is empty, or there is no such object.
+            ValueError: URLs of several buckets or hosts.
+            StoreError: a store does not answer.
         """
         if not samples:
             raise SourceNotFound("the list of samples is empty")
         self = cls.__new__(cls)
         labels = np.array([label for _, label in samples], dtype=np.int64)
         names = [name for name, _ in samples]
+        if is_remote(names[0]):
+            self.upright = upright
+            self._fill_stored(of_urls(names, storage_options), labels, tuple(classes))
+            return self
         below = [name[len(os.path.join(path, "")) :] for name in names]
         if [os.path.join(path, name) for name in below] == names:
             paths = PathTable(path, below)
@@ -165,11 +156,41 @@ class FolderDataset(Rows):
         self.path = path
         self.paths = paths
         self.labels = labels
-        self.schema = Schema({"image": Image(), "label": Scalar("int64")}, "tuple", classes)
-        digest = xxhash.xxh3_64(paths.digest())
+        self.schema = _schema(self.field, True, classes)
+        digest = xxhash.xxh3_64(paths.names.digest())
         digest.update(labels.tobytes())
         digest.update("\0".join(classes).encode("utf-8", "surrogateescape"))
         self._fingerprint = digest.hexdigest()
+
+    def _fill_stored(
+        self, stored: StoredFiles, labels: NDArray[np.int64], classes: tuple[str, ...]
+    ) -> None:
+        self.stored, self.separate = stored, True
+        url = stored.store.url
+        self._fill(url, PathTable(url, stored.objects.names), labels, classes)
+        # Pieces in caches, and states, are of these versions.
+        digest = xxhash.xxh3_64(self._fingerprint.encode() + stored.digest())
+        self._fingerprint = digest.hexdigest()
+
+    @classmethod
+    def of_objects(
+        cls,
+        stored: StoredFiles,
+        labels: NDArray[np.int64] | None = None,
+        classes: Sequence[str] = (),
+    ) -> FolderDataset:
+        """Returns a dataset of objects of a store.
+
+        Args:
+            stored: the objects, in the order of the rows.
+            labels: int64 (rows,), numbers of the classes. None: a sample is only the file.
+            classes: the classes' names.
+        """
+        self = cls.__new__(cls)
+        numbers = np.zeros(len(stored.objects), np.int64) if labels is None else labels
+        self._fill_stored(stored, numbers, tuple(classes))
+        self.schema = _schema(cls.field, labels is not None, tuple(classes))
+        return self
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -198,18 +219,23 @@ class FolderDataset(Rows):
             for name, kind in kinds.items()
         }
 
-    def _read(self, row: int) -> bytes:
-        path = self.paths[row]
+    def _read(self, row: int, *, staged: bool = True) -> bytes:
         with of_sample(self, row):
-            return read_file(path)
+            if self.stored is None:
+                return read_file(self.paths[row])
+            try:
+                return self.stored.read(row, staged=staged)
+            except (SourceNotFound, SourceChanged) as error:  # of this object, and not of all
+                raise SampleError(self.path, row, self.sample_name(row), error) from error
 
     def read(self, field: str, row: int) -> bytes:
         """See `Rows`."""
-        return read_file(self.paths[row])
+        return read_file(self.paths[row]) if self.stored is None else self._read(row, staged=False)
 
     def row_key(self, row: int) -> str:
-        """Returns the path of a row's file below the folder."""
-        return self.paths.relative(row)
+        """Returns the path of a row's file below the folder, and the version of an object."""
+        name = self.paths.relative(row)
+        return name if self.stored is None else f"{name} {self.stored.objects.stamp(row).key}"
 
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: its file's path."""
@@ -218,19 +244,79 @@ class FolderDataset(Rows):
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`. Files have new numbers in each batch: a table of all paths would be large."""
         paths = self.paths.of(rows)
-        n = len(paths)
+        n, stored = len(paths), self.stored
         return encoded_reads(
-            paths.__getitem__,
-            np.arange(n, dtype=np.int32),
+            paths.__getitem__ if stored is None else self.paths.__getitem__,
+            np.arange(n, dtype=np.int32) if stored is None else rows,
             np.zeros(n, np.int64),
-            np.full(n, WHOLE_FILE, np.int64),
+            np.full(n, WHOLE_FILE, np.int64) if stored is None else stored.objects.sizes[rows],
             np.array([is_jpeg_name(path) for path in paths], np.bool_),
             upright=self.upright,
             same_files=False,
         )
 
     def close(self) -> None:
-        """Does nothing, because no files are open."""
+        """Closes the store; files of this machine are not open."""
+        if self.stored is not None:
+            self.stored.store.close()
+
+    # --- Objects of a store -----------------------------------------------------------------------
+
+    @property
+    def remote_part(self) -> FolderDataset | None:
+        """The dataset itself if its files are in a store."""
+        return None if self.stored is None else self
+
+    @property
+    def store(self) -> Store:
+        """The store of the objects."""
+        assert self.stored is not None
+        return self.stored.store
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all objects in bytes."""
+        assert self.stored is not None
+        return self.stored.nbytes
+
+    def head_source(self) -> tuple[CacheFolder, Source] | None:
+        """Returns None: where the objects lie is known."""
+        return None
+
+    def ranges(self, first: int, last: int) -> list[Range]:
+        """Returns the objects of rows [first, last)."""
+        assert self.stored is not None
+        return self.stored.ranges(first, last)
+
+    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
+        """Checks that all bytes have arrived. Contents cannot be checked: there are no checksums.
+
+        Raises:
+            StoreError: an object has become shorter.
+        """
+        assert self.stored is not None
+        self.stored.check_parts(first, parts)
+        return None
+
+    def check_source(self) -> None:
+        """Does nothing, because every request asks for the version that was listed."""
+
+    def describes(self, rows: NDArray[np.int64]) -> bool:
+        """Returns whether rows can be read without files that are not images."""
+        return bool(self.schema.image_fields)
+
+    def read_through(self, staged: Staged) -> None:
+        """Reads files from staged blocks, which `staged` gives."""
+        assert self.stored is not None
+        self.stored.read_through(staged)
+
+
+def _schema(field: str, labelled: bool, classes: tuple[str, ...]) -> Schema:
+    """Returns the fields of samples: a tuple of a file and a label, or only the file."""
+    kind: Image | Bytes = Image() if field == "image" else Bytes()
+    if labelled:
+        return Schema({field: kind, "label": Scalar("int64")}, "tuple", classes)
+    return Schema({field: kind}, "single")
 
 
 def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
@@ -298,23 +384,24 @@ class AudioFolder(FolderDataset):
     """
 
     recodes = False
+    field = "audio"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         root = os.fspath(path)
         names = flat_files(root, AUDIO_EXTENSIONS)
-        if names:
-            self._fill(root, PathTable(root, names), np.zeros(len(names), np.int64), ())
-            self.schema = Schema({"audio": Bytes()}, "single")
+        if not names:
+            super().__init__(path, AUDIO_EXTENSIONS)
             return
-        super().__init__(path, AUDIO_EXTENSIONS)
-        classes = self.schema.classes
-        self.schema = Schema({"audio": Bytes(), "label": Scalar("int64")}, "tuple", classes)
+        self._fill(root, PathTable(root, names), np.zeros(len(names), np.int64), ())
+        self.schema = _schema(self.field, False, ())
 
     def __repr__(self) -> str:
         return f"AudioFolder({without_secrets(self.path)!r}, rows={len(self)})"
 
     def row_key(self, row: int) -> str:
         """Returns the path of a row's file, and its size and time if there is one."""
+        if self.stored is not None:
+            return super().row_key(row)
         path = self.paths[row]
         try:
             status = os.stat(path)
@@ -322,8 +409,10 @@ class AudioFolder(FolderDataset):
             return path
         return f"{path} {status.st_size} {status.st_mtime_ns}"
 
-    def sound_file(self, field: str, row: int) -> str:
+    def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
         """Returns the path of a row's file, or OSError: libsndfile waits for a pipe's writer."""
+        if self.stored is not None:
+            return super().sound_file(field, row)
         path = self.paths[row]
         check_file(path)
         return path
@@ -361,58 +450,3 @@ def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]
     except OSError as error:
         raise SourceNotFound(f"{error.filename}: {error.strerror}") from error
     return None
-
-
-# --- Folders as kinds of data ---------------------------------------------------------------------
-
-
-def _sniff(number: int, source: Any, options: Options) -> str | None:
-    """Returns the path of a folder whose first image or sound file is of kind `number`."""
-    if not isinstance(source, (str, os.PathLike)) or is_remote(source):
-        return None
-    is_it = folder_extension(source, [IMG_EXTENSIONS, AUDIO_EXTENSIONS]) == number
-    return os.fspath(source) if is_it else None
-
-
-def _opened(found: Found) -> FolderDataset:
-    (opener,) = found.kind.classes
-    dataset = opener(found.parts)  # type: ignore[call-arg]
-    assert isinstance(dataset, FolderDataset)
-    return dataset
-
-
-def _pack(found: Found, skip_damaged: bool) -> FolderDataset:
-    return found.source if isinstance(found.source, FolderDataset) else _opened(found)
-
-
-def _describe(found: Found) -> dict[str, Any]:
-    return described(_opened(found))
-
-
-def _check(found: Found, deep: bool, progress: Progress) -> Findings:
-    dataset = _opened(found)
-    dataset.limit(found.options.max_pixels, None)
-    reads = in_order(_check_file, list(dataset.paths), available_cores())
-    checks = checked_files(reads, "files", len(dataset), progress)
-    findings = files_findings(dataset.path, checks, len(dataset))
-    if deep and dataset.schema.image_fields:
-        findings.images = check_image_files(dataset, dataset.paths.relative, progress)
-    return findings
-
-
-def _check_file(path: str) -> ShardCheck:
-    """Reads a file to its end; files as they are have no checksums."""
-    try:
-        return ShardCheck(path, len(read_file(path)), None)
-    except OSError as error:
-        return ShardCheck(path, 0, error.strerror or str(error))
-
-
-def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
-    sniff = partial(_sniff, number)
-    options = frozenset({"cache"} if opener.recodes else ())
-    return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
-
-
-IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)
-SOUND_FOLDER = _kind(1, "sounds", "a folder of sound files", AudioFolder)

@@ -17,7 +17,7 @@ from fastio.errors import DatasetNotFound, FastioError, OptionError, SourceNotFo
 from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
-from fastio.sources.folder import IMAGE_FOLDER, SOUND_FOLDER
+from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER, is_file_url
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
 from fastio.sources.packed import PACKED
@@ -83,7 +83,12 @@ def is_named(source: Any) -> bool:
     if not source or not all(isinstance(each, (str, os.PathLike)) for each in source):
         return False
     first = source[0]
-    return not isinstance(first, str) or table_kind(first) is not None or is_tar_name(first)
+    return (
+        not isinstance(first, str)
+        or table_kind(first) is not None
+        or is_tar_name(first)
+        or is_file_url(first)
+    )
 
 
 def kind_of(dataset: Rows) -> Kind | None:
@@ -147,20 +152,20 @@ def open(
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
     Args:
-        source: one of these, each of which may also be a URL but for folders of images and of
-            sound files, and data of the datasets package:
+        source: one of these, each of which may also be a URL but for data of the datasets package:
 
             - the folder that `fastio.pack` or `fastio.Writer` wrote;
             - a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list;
             - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list;
             - a directory that `save_to_disk` of the datasets package wrote, or a
               `datasets.Dataset`;
-            - a folder with a folder of images, or of sound files, for each class;
+            - a folder with a folder of images, or of sound files, for each class; or a list of URLs
+              of images or sound files;
             - an array or a CPU tensor, (rows, ...), a tuple of up to 64 of them with equal numbers
               of rows, a dict of them, or a TensorDataset. They are not copied.
         storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
         cache: a folder on a local disk, or a `fastio.Cache`. It keeps the data that is fetched of
-            a packed dataset or tars behind a URL. A Loader also recodes the JPEG files of a
+            anything but tables behind a URL. A Loader also recodes the JPEG files of a
             folder, of tars and of data of the datasets package there while its epochs run, so
             that later epochs are faster (docs/cache.md). None caches nothing.
         fields: for tars: names of the fields to read. A sample may lack other fields.
@@ -251,9 +256,9 @@ def describe(
     """Returns what a source consists of, as JSON values. `fastio info` prints it.
 
     Args:
-        source: A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), or
-            the URL of one of these; a directory of Hugging Face's save_to_disk; or a folder of
-            images or sound files.
+        source: A packed dataset, WebDataset tars, table files (Parquet, Arrow, CSV, JSONL), a
+            folder of images or sound files, or the URL of one of these; or a directory of Hugging
+            Face's save_to_disk.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
 
@@ -277,9 +282,9 @@ def check(
     """Reads all of a source and returns what is damaged. `fastio verify` prints it.
 
     Args:
-        source: A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), or
-            the URL of one of these; a directory of Hugging Face's save_to_disk; or a folder of
-            images or sound files.
+        source: A packed dataset, WebDataset tars, table files (Parquet, Arrow, CSV, JSONL), a
+            folder of images or sound files, or the URL of one of these; or a directory of Hugging
+            Face's save_to_disk.
         deep: Also decode every image, and name damaged ones.
         max_pixels: With deep: maximum number of pixels of an image; larger images count as damaged
             (default: about 179 million).
@@ -366,8 +371,8 @@ def _why_nothing(source: Any) -> str:
         )
     if is_remote(source):
         return (
-            f"{name} has no manifest.arrow, and is neither tars nor table files: pack the data "
-            "with `fastio pack SOURCE URL`, or check the URL"
+            f"{name} has no manifest.arrow, and no tars, table files, images or sound files: check "
+            "the URL, or pack the data with `fastio pack SOURCE URL`"
         )
     if not os.path.exists(source):
         return f"{name} does not exist"

@@ -152,11 +152,14 @@ class Blocks:
         None.
 
         Damaged data is fetched again. If it is damaged each time, it is damaged at the source.
+        Zeros stand in place of an object that is gone or was replaced, if rows are objects.
 
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
             SourceChanged: If they are damaged and the dataset was replaced.
         """
+        if self.dataset.separate:
+            return self._fetch_objects(block)
         ranges, store = self.ranges(block), self.dataset.store
         for _ in store.transfers.fetches():
             parts: list[Any] = [
@@ -170,6 +173,18 @@ class Blocks:
                 return parts, None
         self.dataset.check_source()
         return parts, problem
+
+    def _fetch_objects(self, block: int) -> tuple[list[Any], str | None]:
+        """Fetches a block whose rows are objects; see `fetch`."""
+        ranges = self.ranges(block)
+        wanted = [(each.name, each.offset, each.length, each.expect) for each in ranges]
+        found = self.dataset.store.read_each(wanted)
+        gone = [str(part) for part in found if isinstance(part, Exception)]
+        parts = [
+            bytes(each.length) if isinstance(part, Exception) else part
+            for each, part in zip(ranges, found, strict=True)
+        ]
+        return parts, gone[0] if gone else self.check(block, parts)
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:
         """Lets the dataset read values from staged blocks, if the blocks have them.

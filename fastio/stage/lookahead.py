@@ -22,11 +22,13 @@ from fastio.packed.rows import Rows
 from fastio.stage.blocks import Blocks, GroupBlocks, blocks_of
 from fastio.stage.forecast import Forecast
 from fastio.stage.shuffling import by_blocks, by_groups, by_shards, groups_in_window, window_bytes
-from fastio.stage.stager import Numbers, Stager
+from fastio.stage.stager import BLOCKS_AT_ONCE, Numbers, Stager
+from fastio.store import OBJECTS_AT_ONCE
 
 _LEAST_AHEAD_BYTES = 64 << 20
 _BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 _MOST_BATCHES = 4096
+_MOST_SMALL_BLOCKS = 64  # that are fetched at once
 _LEAST_AHEAD_SHARDS = 2  # beyond the current window
 _GROUPS_AT_ONCE = 2  # row groups that are read in parallel
 Window = tuple[int, Numbers]  # the position after a window's last row, and the window's shards
@@ -60,9 +62,13 @@ def staged(
         return sampling, Stager(Blocks(packed, 0, bounds=bounds), packed.cache)
     room = None if remote.cache is None else remote.cache.folder().room
     sampling, rows = by_blocks(remote, sampling, room)
-    names = remote.schema.image_fields
+    # Objects have a field that may be sound, and labels that are known without them.
+    names = list(remote.schema.fields)[:1] if remote.separate else remote.schema.image_fields
     blocks = blocks_of(remote, rows, fields is None or any(n in names for n in fields))
-    stager = Stager(blocks, remote.cache)
+    at_once = BLOCKS_AT_ONCE
+    if remote.separate:  # small blocks have few objects
+        at_once = max(at_once, min(_MOST_SMALL_BLOCKS, OBJECTS_AT_ONCE // rows))
+    stager = Stager(blocks, remote.cache, at_once)
     blocks.read_through(stager.staged_path)
     return sampling, stager
 

@@ -31,7 +31,7 @@ from fastio.stage.forecast import Forecast
 from fastio.store import Transfers
 
 Numbers = npt.NDArray[np.int64]
-_PARALLEL = 16
+BLOCKS_AT_ONCE = 16
 _POLL_S = 0.005
 _JOIN_S = 1.0
 
@@ -63,7 +63,7 @@ class Stager:
         parallel: The number of blocks that are fetched in parallel.
     """
 
-    def __init__(self, blocks: Blocks, cache: Cache | None, parallel: int = _PARALLEL) -> None:
+    def __init__(self, blocks: Blocks, cache: Cache | None, parallel: int = BLOCKS_AT_ONCE) -> None:
         self.blocks = blocks
         self.cache = cache
         self._parallel = parallel

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,6 +44,7 @@ from fastio.stage.blocks import blocks_of
 from fastio.stage.cached import claimed, heads_run, source_of
 from fastio.stage.forecast import Distances, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
+from fastio.stage.pace import Pace
 from fastio.stage.shuffling import cut
 from fastio.store import Store
 
@@ -53,9 +54,6 @@ _REQUEST_BYTES = 4 << 20
 _PUBLISH_S = 0.25  # between two publications, so that readers see slowly fetched blocks soon
 _OTHERS_S = 0.2  # between two checks of blocks that others fetch
 _OTHERS_DEADLINE_S = 120.0  # the longest wait for others
-_WRITERS = 3  # stretches that are written in parallel, which keeps a disk busy
-# The fewest parallel requests. With fewer, cores idle while responses begin.
-_LEAST_REQUESTS = 6
 # The largest gap between two ranges, such as a tar header, that is cheaper than another request.
 _PASSED_OVER_BYTES = 16 << 10
 
@@ -104,7 +102,8 @@ def warm(
     it: see `fastio.cache.direct`.
 
     Args:
-        url: URL of a packed dataset, a tar, a folder of tars, or a pattern of tars.
+        url: URL of a packed dataset, a tar, a folder of tars, a pattern of tars, or a folder of
+            images or sound files.
         cache: A folder, or a `fastio.Cache`, whose budget applies.
         fields: Tars: fields that the Loader will read, in its order (default: all). What it looks
             up depends on them. Packed datasets are fetched whole.
@@ -314,6 +313,9 @@ class _Warming:
 
     def _fetch(self, stretch: _Stretch) -> None:
         """Fetches, checks and writes blocks."""
+        if self._dataset.separate:
+            self._fetch_objects(stretch)
+            return
         nbytes = sum(map(aligned_size, stretch.sizes))
         with ExitStack() as until_written:
             with self._pace.request():
@@ -331,7 +333,23 @@ class _Warming:
                     for number, file in files.items()
                     if file is not None
                 }
-        damaged = [number for number in files if number not in written]
+        self._done(files, written)
+
+    def _fetch_objects(self, stretch: _Stretch) -> None:
+        """Fetches, checks and writes blocks whose rows are objects."""
+        written: dict[int, Written] = {}
+        for number in stretch.numbers:
+            parts, problem = self._blocks.fetch(number)
+            if problem is None:
+                written[number] = self._folder.write(self._source, number, parts)
+            else:
+                with self._lock:
+                    self._damaged.append(problem)
+        self._done(stretch.numbers, written)
+
+    def _done(self, numbers: Iterable[int], written: Mapping[int, Written]) -> None:
+        """Records the blocks that were written, and gives up the others."""
+        damaged = [number for number in numbers if number not in written]
         if damaged:
             self._folder.abandon(self._source, damaged)
         with self._lock:
@@ -403,62 +421,6 @@ class _Warming:
                 if not folder.exists(source, shard, size):
                     break  # no room
             self._note(shard, size, fetched=not there[shard])
-
-
-class Pace:
-    """Adapts the number of parallel requests: enough to keep the writers busy, and not many more.
-
-    The limit is raised by one for each result that finds a free writer, and lowered by one for each
-    that has to wait for one, since more requests would only occupy memory and cores.
-
-    Args:
-        most: The largest number of parallel requests.
-
-    Attributes:
-        limit: The current limit.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._least = min(most, _LEAST_REQUESTS)
-        self.limit = self._least
-        self._under_way = 0
-        self._free_writers = _WRITERS
-        # `notify` wakes one thread only: a needless wake-up costs as much as a small block.
-        lock = threading.Lock()
-        self._may_ask = threading.Condition(lock)
-        self._may_write = threading.Condition(lock)
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Waits until another request is allowed, which then runs inside the block."""
-        with self._may_ask:
-            self._may_ask.wait_for(lambda: self._under_way < self.limit)
-            self._under_way += 1
-            if self._under_way < self.limit:
-                self._may_ask.notify()
-        try:
-            yield
-        finally:
-            with self._may_ask:
-                self._under_way -= 1
-                self._may_ask.notify()
-
-    @contextmanager
-    def write(self) -> Iterator[None]:
-        """Waits for a turn to write the data that has arrived."""
-        with self._may_write:
-            step = 1 if self._free_writers else -1
-            self.limit = min(self._most, max(self._least, self.limit + step))
-            self._may_ask.notify()
-            self._may_write.wait_for(lambda: self._free_writers > 0)
-            self._free_writers -= 1
-        try:
-            yield
-        finally:
-            with self._may_write:
-                self._free_writers += 1
-                self._may_write.notify()
 
 
 def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:

@@ -4,6 +4,8 @@ The only part of fastio that imports obstore or fsspec. obstore is used for s3, 
 if it supports the options, and fsspec for everything else.
 
 - `api`: `Store`, and `open_store`
+- `backends`: what a library must do, and which of them serves a URL
+- `listing`: all objects below a URL, in arrays, listed in parallel
 - `urls`: which paths are URLs, joining, their secrets, and the proxy that the environment names
 - `versions`: which version of an object an answer is of
 - `retry`: attempts, backoff, deadlines; counts of what was requested or fetched again
@@ -16,9 +18,22 @@ if it supports the options, and fsspec for everything else.
 
 from __future__ import annotations
 
-from fastio.store.api import Store, open_store
+from fastio.store.api import OBJECTS_AT_ONCE, Store, open_store
+from fastio.store.listing import Objects, list_objects
 from fastio.store.retry import FETCHES, Transfers
 from fastio.store.urls import is_remote, join, split
 from fastio.store.versions import Stamp
 
-__all__ = ["FETCHES", "Stamp", "Store", "Transfers", "is_remote", "join", "open_store", "split"]
+__all__ = [
+    "FETCHES",
+    "OBJECTS_AT_ONCE",
+    "Objects",
+    "Stamp",
+    "Store",
+    "Transfers",
+    "is_remote",
+    "join",
+    "list_objects",
+    "open_store",
+    "split",
+]

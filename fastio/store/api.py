@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.lifecycle import Owner
+from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
-from fastio.store.options import Untranslatable, check_seconds, family_of, seconds_of
+from fastio.store.backends import Backend, open_backend
+from fastio.store.options import check_seconds, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, Transfers, attempt
-from fastio.store.urls import join, redact, scheme_of, secrets_of
+from fastio.store.urls import join, redact, secrets_of
 from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
@@ -29,32 +30,9 @@ _SHORTEST_S = 0.01
 # After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
 _LONGEST_CAUSE = 400  # characters; some servers answer with whole pages
-
-
-class Backend(Protocol):
-    """Makes one attempt at each request, within limit_s seconds.
-
-    Raises:
-        FileNotFoundError: If there is no such object.
-        retry.OtherVersion: If the object has another version than `expect`. A backend may instead
-            report the version in the returned marks.
-        retry.Permanent: If another attempt would fail in the same way.
-        Exception: Anything else is retried.
-    """
-
-    name: str
-    is_plain: bool
-
-    def stat(self, name: str, limit_s: float) -> Marks: ...
-    def read(
-        self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
-    ) -> tuple[memoryview, Marks]: ...
-    def write(self, name: str, data: memoryview | Path, limit_s: float) -> None: ...
-    def replace(
-        self, name: str, data: memoryview, limit_s: float, expect: Stamp | None
-    ) -> Marks: ...
-    def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]: ...
-    def delete(self, name: str, limit_s: float) -> None: ...
+# With 30 ms a request, 64 requests at a time would be 2,000 objects a second.
+OBJECTS_AT_ONCE = 128
+_POOLS = threading.Lock()  # held while a store's threads are made
 
 
 def open_store(
@@ -70,7 +48,7 @@ def open_store(
         url: The URL of a folder: "s3://bucket/prefix", "https://host/path", or any other that
             fsspec knows.
         storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore, and
-            other values of deadline_s and timeout_s.
+            other values of deadline_s and timeout_s; listing_s is not the store's.
         deadline_s: Seconds for a call, including all attempts. A write has one more for each MiB.
         timeout_s: Seconds after which an attempt without progress is retried. fsspec does not
             report progress; with it, a rate below 1 MiB/s counts as none.
@@ -85,6 +63,7 @@ def open_store(
         raise StoreError(f"{without_secrets(url)}: {error}") from None
     deadline_s = seconds_of(options.pop("deadline_s", deadline_s))
     timeout_s = seconds_of(options.pop("timeout_s", timeout_s))
+    options.pop("listing_s", None)
     store = Store(url, options, deadline_s=deadline_s, timeout_s=timeout_s)
     _ = store.backend
     return store
@@ -126,6 +105,7 @@ class Store:
         self._opened: tuple[Owner, Backend] | None = None
         self._receiver: Receiver | None = None
         self._not_plain = 0  # responses that the receiver could not handle
+        self._pool: tuple[Owner, DaemonPool] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -140,7 +120,7 @@ class Store:
     def stat(self, name: str) -> Stamp:
         """Returns the size and version of an object, in one request.
 
-        Pass the result to reads as `expect` to make sure that they all read this version.
+        Pass the result to reads as `expect` so that they all read this version.
         """
         return self._call(name, lambda backend, left_s: backend.stat(name, left_s)).stamp()
 
@@ -300,24 +280,91 @@ class Store:
 
         return self._call(name, request, doing="written", expect=expect).stamp()
 
+    def pages(self, folder: str = "") -> Iterator[list[tuple[str, Marks]]]:
+        """Yields the objects below a folder as the store lists them, up to 1,000 at a time.
+
+        Each page has its own deadline. After a failure the listing goes on where it was.
+        """
+        after, listed = "", None
+
+        def next_page(backend: Backend, left_s: float) -> list[tuple[str, Marks]] | None:
+            nonlocal listed
+            try:
+                listed = listed or backend.pages(folder, after, left_s)
+                return next(listed, None)
+            except BaseException:
+                listed = None
+                raise
+
+        while (page := self._call(folder, next_page, doing="listed")) is not None:
+            if page:
+                yield page
+                after = page[-1][0]
+
+    def level(self, folder: str = "") -> tuple[list[str], list[tuple[str, Marks]]] | None:
+        """Returns the folders and objects directly in a folder, by their whole names.
+
+        None if the store cannot list a single level.
+        """
+        return self._call(folder, lambda own, left_s: own.level(folder, left_s), doing="listed")
+
+    def stamped(self, found: Sequence[tuple[str, Marks]]) -> list[tuple[str, Stamp]]:
+        """Returns listed objects with their stamps. Requests those that the listing lacks."""
+        lacking = [name for name, marks in found if marks.size is None]
+        known = dict(zip(lacking, self.stats(lacking), strict=True)) if lacking else {}
+        return [(name, known.get(name) or marks.stamp()) for name, marks in found]
+
+    def stats(self, names: Sequence[str]) -> list[Stamp]:
+        """Returns the stamps of many objects, in one request each, many at a time."""
+
+        def stat(name: str, _: threading.Event) -> Stamp:
+            return self.stat(name)
+
+        return parallel([partial(stat, name) for name in names], OBJECTS_AT_ONCE)
+
+    def read_each(
+        self, wanted: Sequence[tuple[str, int, int, Stamp | None]]
+    ) -> list[memoryview | SourceNotFound | SourceChanged]:
+        """Reads one range of each of many objects, up to 128 at a time for all callers together.
+
+        Args:
+            wanted: The name, offset, length and expected version of each.
+
+        Returns:
+            For each, its bytes, or why there is no such object of this version.
+
+        Raises:
+            StoreError: As `read`, for the first that cannot be read.
+        """
+        stop = threading.Event()
+
+        def read(
+            name: str, offset: int, length: int, expect: Stamp | None
+        ) -> memoryview | SourceNotFound | SourceChanged:
+            if stop.is_set():
+                return memoryview(b"")
+            try:
+                return self.read(name, offset, length, expect=expect, stop=stop)
+            except (SourceNotFound, SourceChanged) as error:
+                return error
+
+        if len(wanted) < 2:
+            return [read(*each) for each in wanted]
+        running = [self._objects_pool().submit(read, *each) for each in wanted]
+        try:
+            return [wait_for(each) for each in running]
+        finally:
+            stop.set()
+
     def list(self, prefix: str = "") -> list[tuple[str, Stamp]]:
         """Lists the names and stamps of all objects whose names begin with a prefix, sorted.
 
         If a store lists no sizes, as web servers do, this sends one request for each object.
         """
-        folder = prefix.rpartition("/")[0]
-        found = self._call(
-            folder, lambda backend, left_s: backend.list(folder, left_s), doing="listed"
-        )
-        wanted = sorted(
-            (item for item in found if item[0].startswith(prefix)), key=lambda item: item[0]
-        )
-
-        def stamp(name: str, marks: Marks, _: threading.Event) -> Stamp:
-            return self.stat(name) if marks.size is None else marks.stamp()
-
-        stamps = parallel([partial(stamp, *item) for item in wanted])
-        return [(name, each) for (name, _), each in zip(wanted, stamps, strict=True)]
+        pages = self.pages(prefix.rpartition("/")[0])
+        found = itertools.chain.from_iterable(pages)
+        wanted = [each for each in found if each[0].startswith(prefix)]
+        return sorted(self.stamped(wanted), key=lambda each: each[0])
 
     def delete(self, name: str) -> None:
         """Deletes an object. If there is none, the server decides whether that is an error."""
@@ -325,7 +372,7 @@ class Store:
 
     def close(self) -> None:
         """Closes connections. A later call opens new ones."""
-        self._opened = self._receiver = None
+        self._opened = self._receiver = self._pool = None
 
     def __enter__(self) -> Store:
         return self
@@ -341,35 +388,27 @@ class Store:
         make = partial(Store, deadline_s=limits.deadline_s, timeout_s=limits.timeout_s)
         return make, (self._location, self._options)
 
+    def _objects_pool(self) -> DaemonPool:
+        """Returns the threads that read many objects; a forked child starts its own."""
+        with _POOLS:
+            pool = self._pool
+            if pool is None or not pool[0].is_here:
+                pool = self._pool = (Owner(), DaemonPool(OBJECTS_AT_ONCE, "fastio-objects"))
+        return pool[1]
+
     def _backend(self) -> Backend:
         opened = self._opened
         if opened is None or not opened[0].is_here:
-            # If two threads open one at the same time, the later stays; the other is dropped.
-            opened = (Owner(), self._open_backend())
+            # Of two that are opened at the same time, the later stays.
+            opened = (
+                Owner(),
+                open_backend(self._location, self._options, self._limits, self._secrets),
+            )
             # With options the receiver is not used, because only the backends interpret them.
             plain = not self._options and Receiver.serves(self._location)
             self._receiver = Receiver(self._location, self._limits) if plain else None
             self._opened = opened
         return opened[1]
-
-    def _open_backend(self) -> Backend:
-        """Opens obstore if it supports the URL and the options, else fsspec."""
-        url, options, limits = self._location, self._options, self._limits
-        scheme, declined = scheme_of(url), ""
-        if family_of(scheme) is not None and "::" not in url:
-            opened, declined = _try_obstore(url, options, limits)
-            if opened is not None:
-                return opened
-        try:
-            from fastio.store.fsspec_backend import FsspecBackend
-
-            return FsspecBackend(url, options, limits)
-        except ImportError as error:
-            reason = _missing(scheme, error)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-        text = redact("; ".join(filter(None, (declined, f"fsspec: {reason}"))), self._secrets)
-        raise StoreError(f"{self.url}: {text}")
 
     def _call(
         self,
@@ -453,37 +492,6 @@ def _of_version(
     if agrees is False:
         raise OSError(f"the response was of another version than the object's: {expect}")
     return value
-
-
-def _try_obstore(
-    url: str, options: Mapping[str, Any], limits: Limits
-) -> tuple[Backend | None, str]:
-    """Returns obstore's backend, or None and the reason why it cannot be used."""
-    ours = "fastio.store.obstore_backend" in sys.modules
-    if not ours and "obstore" in sys.modules and _is_forked_worker():
-        return None, "obstore may have been used before this process was forked"
-    from fastio.store import obstore_backend
-
-    if not obstore_backend.usable():
-        return None, "obstore does not work in a forked process (spawn and forkserver do)"
-    try:
-        return obstore_backend.ObstoreBackend(url, options, limits), ""
-    except Untranslatable as error:
-        return None, f"obstore does not take {error}"
-    except Exception as error:
-        return None, f"obstore: {str(error).partition(chr(10))[0]}"
-
-
-def _is_forked_worker() -> bool:
-    """Returns whether multiprocessing forked this process. Spawned ones rename the main module."""
-    spawned = sys.modules["__main__"].__name__ == "__mp_main__"
-    return multiprocessing.parent_process() is not None and not spawned
-
-
-def _missing(scheme: str, error: ImportError) -> str:
-    """Returns which package serves a scheme, and how to install it."""
-    package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}.get(family_of(scheme) or "")
-    return f"{error}" if package is None else f"{error}: pip install {package}"
 
 
 def _bytes_of(data: Any) -> memoryview:

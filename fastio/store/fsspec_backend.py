@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path
 from types import ModuleType
@@ -124,8 +124,8 @@ class FsspecBackend:
             "gs or az with obstore"
         )
 
-    def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
-        """Lists the objects below a folder, with sizes and versions as far as the store tells."""
+    def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
+        """Yields all objects below a folder, with sizes and versions as far as the store tells."""
         root = str(self._fs._strip_protocol(self._root)).rstrip("/")
         found = self._call("find", limit_s / 2, limit_s, self._path(folder), detail=True)
         if not isinstance(found, dict):
@@ -133,7 +133,14 @@ class FsspecBackend:
         names = [path[len(root) :].lstrip("/") for path in found]
         if self._on_the_web:
             names = [unquote(name) for name in names]
-        return list(zip(names, map(Marks.of_info, found.values()), strict=True))
+        # A listing that has come is not requested again for what follows it.
+        yield [] if after else list(zip(names, map(Marks.of_info, found.values()), strict=True))
+
+    def level(
+        self, folder: str, limit_s: float
+    ) -> tuple[list[str], list[tuple[str, Marks]]] | None:
+        """Returns None: `pages` sends what requests there are."""
+        return None
 
     def delete(self, name: str, limit_s: float) -> None:
         """Deletes an object."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -158,11 +158,28 @@ class ObstoreBackend:
                 raise OtherVersion(_summary(error)) from None
         return replace(Marks.of_info(dict(put)), size=data.nbytes)
 
-    def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
-        """Lists names, sizes and versions of all objects below a folder."""
+    def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
+        """Yields names, sizes and versions of the objects below a folder, from a name on."""
         with _Translated():
-            pages = obstore.list(self._client(limit_s), folder or None, chunk_size=1000)
-            return [(str(item["path"]), Marks.of_info(item)) for page in pages for item in page]
+            listed = iter(
+                obstore.list(
+                    self._client(limit_s), folder or None, offset=after or None, chunk_size=1000
+                )
+            )
+        while True:
+            with _Translated():
+                page = next(listed, None)
+            if page is None:
+                return
+            yield [_listed(item) for item in page]
+
+    def level(
+        self, folder: str, limit_s: float
+    ) -> tuple[list[str], list[tuple[str, Marks]]] | None:
+        """Returns the folders and objects directly in a folder."""
+        with _Translated():
+            found = obstore.list_with_delimiter(self._client(limit_s), folder or None)
+        return list(found["common_prefixes"]), [_listed(item) for item in found["objects"]]
 
     def delete(self, name: str, limit_s: float) -> None:
         """Deletes an object."""
@@ -224,6 +241,10 @@ def _connect(family: str, url: str, settings: Settings, client: Any, retry: Any)
     if "@" in bucket:  # container@account.host
         return stores.AzureStore.from_url(url, **more)
     return stores.AzureStore(bucket, prefix=prefix.strip("/") or None, **more)
+
+
+def _listed(item: Any) -> tuple[str, Marks]:
+    return str(item["path"]), Marks.of_info(item)
 
 
 def _complain(offset: int, expected: int, start: int, end: int, size: int) -> None:

@@ -90,6 +90,8 @@ def check_seconds(options: Mapping[str, Any]) -> None:
             wrong |= isinstance(value, (int, float)) and not value > 0
             if name in _LIMITS and not place:
                 wrong = not _is_limit(value)
+            elif name == "listing_s" and not place:
+                wrong = value != 0 and not _is_limit(value)
             elif name not in _SECONDS:
                 continue
             if wrong:

@@ -170,6 +170,9 @@ def _of_url_folder(store: Store, folder: str) -> list[TableFile] | None:
     """Returns as `_of_folder`; None also for a packed dataset, finished or not."""
     prefix = folder + "/" if folder else ""
     found: list[TableFile] = []
+    first = next(store.pages(folder), [])
+    if any(key.lower().endswith((*_OF_SAMPLES, ".tar")) for key, _ in first):
+        return None  # without the rest of the listing, which may be long
     for key, stamp in sorted(store.list(prefix), key=_parts):
         *folders, name = key.removeprefix(prefix).split("/")
         if name.lower().endswith((*_OF_SAMPLES, ".tar")) or name in _OF_DATASETS:

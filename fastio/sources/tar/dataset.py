@@ -16,6 +16,7 @@ from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFoun
 from fastio.packed.layout import ImageReads, Range, encoded_reads
 from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, grouped
+from fastio.runtime.files import read_part
 from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.tar.fields import (
@@ -375,7 +376,7 @@ class TarDataset(Rows):
         if self.staged is not None:
             for place, block in enumerate(self.staged(rows, tars)):
                 if block is not None:
-                    found[place] = _read(block[0], offset[place] - block[1], length[place])
+                    found[place] = read_part(block[0], offset[place] - block[1], length[place])
             left = np.array([place for place in left.tolist() if found[place] is None], np.int64)
         for tar, chosen in grouped(tars[left]):
             places = left[chosen].tolist()
@@ -404,19 +405,6 @@ class TarDataset(Rows):
             f"{len(self.index):,} samples. Say which fields you want (fields=), or leave such "
             "samples out: fastio.TarDataset(path, incomplete='skip')"
         )
-
-
-def _read(path: str, offset: int, length: int) -> bytes | None:
-    """Returns bytes of a local file; None if they are not there."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.pread(descriptor, length, offset)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return None
-    return data if len(data) == length else None
 
 
 def _open_again(

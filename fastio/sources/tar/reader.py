@@ -338,6 +338,9 @@ class StoreTars(TarReader):
         self.store.close()
 
 
+_NO_TARS = "{} is neither a packed dataset nor a folder that contains only tars"
+
+
 def open_tars(path: Any, storage_options: Mapping[str, Any] | None = None) -> LocalTars | StoreTars:
     """Returns the reader of the tars that a path, a list of paths, or a URL refers to.
 
@@ -378,6 +381,8 @@ def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
     # Asked for first: if there is no answer, a listing that fails would only take as long again.
     first = {name: store.stat(name) for name in wanted[:1]}
     try:
+        if not wanted and _has_others(store):
+            raise SourceNotFound(_NO_TARS.format(store.url))
         listed = {} if len(wanted) == 1 else dict(store.list())
     except (StoreError, SourceNotFound, NotImplementedError):
         if not wanted:
@@ -387,10 +392,13 @@ def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
     if not wanted:
         wanted = sorted(name for name in listed if name.endswith(".tar"))
         if not wanted or len(wanted) < len(listed):
-            raise SourceNotFound(
-                f"{store.url} is neither a packed dataset nor a folder that contains only tars"
-            )
+            raise SourceNotFound(_NO_TARS.format(store.url))
     missing = [name for name in wanted if name not in listed]
     with DaemonPool(_SIZES_AT_ONCE, "fastio-stamps") as pool:
         listed.update(zip(missing, pool.map(store.stat, missing), strict=True))
     return {name: listed[name] for name in wanted}
+
+
+def _has_others(store: Store) -> bool:
+    """Returns whether the first page of a listing has objects that are no tars."""
+    return not all(name.endswith(".tar") for name, _ in next(store.pages(), []))

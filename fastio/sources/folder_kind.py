@@ -1,0 +1,206 @@
+"""Folders and lists of image files and of sound files as kinds of data, here and behind URLs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from fastio.errors import FastioError, SourceNotFound, StoreError
+from fastio.packed import ShardCheck
+from fastio.runtime.ahead import in_order
+from fastio.runtime.cores import available_cores
+from fastio.runtime.files import read_file
+from fastio.sources.base import (
+    Findings,
+    Found,
+    Kind,
+    Options,
+    Progress,
+    check_image_files,
+    checked_files,
+    described,
+    files_findings,
+)
+from fastio.sources.folder import (
+    AUDIO_EXTENSIONS,
+    IMG_EXTENSIONS,
+    AudioFolder,
+    FolderDataset,
+    folder_extension,
+)
+from fastio.sources.stored_files import StoredFiles, listed, of_urls
+from fastio.store import OBJECTS_AT_ONCE, Store, is_remote, open_store
+
+_EXTENSIONS = (IMG_EXTENSIONS, AUDIO_EXTENSIONS)
+# A folder behind a URL is of another kind if its first objects, in pages of 1,000, are.
+_PAGES_LOOKED_AT = 20
+
+
+@dataclass(frozen=True)
+class _Urls:
+    """A list of URLs of image or sound files."""
+
+    urls: tuple[str, ...]
+
+
+def _sniff(number: int, source: Any, options: Options) -> str | Store | _Urls | None:
+    """Returns a folder whose first image or sound file is of kind `number`, or a list of URLs."""
+    if isinstance(source, (list, tuple)):
+        names = tuple(source)
+        ours = names and all(is_file_url(name, _EXTENSIONS[number]) for name in names)
+        return _Urls(names) if ours else None
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    if not is_remote(source):
+        is_it = folder_extension(source, _EXTENSIONS) == number
+        return os.fspath(source) if is_it else None
+    store = open_store(str(source), options.storage_options)
+    with suppress(SourceNotFound, StoreError):  # it does not list
+        if _first_kind(store) == number:
+            return store
+    return None
+
+
+def is_file_url(
+    name: Any, extensions: Sequence[str] = (*IMG_EXTENSIONS, *AUDIO_EXTENSIONS)
+) -> bool:
+    """Returns whether something is the URL of an image or sound file."""
+    if not (isinstance(name, str) and is_remote(name)):
+        return False
+    return name.partition("?")[0].lower().endswith(tuple(extensions))
+
+
+def _first_kind(store: Store) -> int | None:
+    """Returns the number of the kind that the first file below the URL of a store has, or None."""
+    for page in islice(store.pages(), _PAGES_LOOKED_AT):
+        for name, _ in page:
+            for number, endings in enumerate(_EXTENSIONS):
+                if name.lower().endswith(endings):
+                    return number
+    return None
+
+
+def _opened(found: Found) -> FolderDataset:
+    (opener,) = found.kind.classes
+    assert issubclass(opener, FolderDataset)
+    parts, options = found.parts, found.options
+    if isinstance(parts, str):
+        return opener(parts)
+    if isinstance(parts, _Urls):
+        dataset = opener.of_objects(of_urls(parts.urls, options.storage_options))
+    else:
+        dataset = _stored_folder(opener, parts, options)
+    dataset.cache = options.kept
+    return dataset
+
+
+def _stored_folder(opener: type[FolderDataset], store: Store, options: Options) -> FolderDataset:
+    """Returns the dataset of the folder that is the URL of a store.
+
+    Raises:
+        SourceNotFound: It has no class folders, or a class has no files of the kind.
+        StoreError: The store does not answer.
+    """
+    sounds = issubclass(opener, AudioFolder)
+    extensions = AUDIO_EXTENSIONS if sounds else IMG_EXTENSIONS
+    folders: set[str] = set()
+
+    def wanted(name: str) -> bool:
+        folder, slash, _ = name.partition("/")
+        if slash:
+            folders.add(folder)
+        return name.lower().endswith(extensions)
+
+    listing_s = (options.storage_options or {}).get("listing_s")
+    objects = listed(store, wanted, opener.__name__, options.kept, listing_s)
+    rows_of: dict[str, list[int]] = {name: [] for name in folders}
+    flat: list[int] = []
+    names = list(objects.names)
+    for row, name in enumerate(names):
+        folder, slash, _ = name.partition("/")
+        if slash:
+            rows_of.setdefault(folder, []).append(row)
+        else:
+            flat.append(row)
+    if sounds and flat and all(folder.startswith(".") for folder in rows_of):
+        rows = np.array(sorted(flat, key=names.__getitem__), np.int64)
+        return opener.of_objects(StoredFiles(store, objects.taken(rows)))
+    if not rows_of:
+        raise SourceNotFound(
+            f"Couldn't find any class folder in {store.url}. {len(flat)} files are directly in it: "
+            "put them in one folder for each class, or pass a list of their URLs"
+        )
+    classes = sorted(rows_of)
+    empty = [name for name in classes if not rows_of[name]]
+    if empty:
+        raise SourceNotFound(
+            f"Found no valid file for the classes {', '.join(empty)} in {store.url}. Supported "
+            f"extensions are: {', '.join(extensions)}"
+        )
+    # As torchvision orders them: by the folder of a file, and then by its name.
+    ordered = [
+        sorted(rows_of[name], key=lambda row: names[row].rpartition("/")[::2]) for name in classes
+    ]
+    rows = np.fromiter((row for rows in ordered for row in rows), np.int64)
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), list(map(len, ordered)))
+    return opener.of_objects(StoredFiles(store, objects.taken(rows)), labels, classes)
+
+
+def _pack(found: Found, skip_damaged: bool) -> FolderDataset:
+    return found.source if isinstance(found.source, FolderDataset) else _opened(found)
+
+
+def _describe(found: Found) -> dict[str, Any]:
+    with _opened(found) as dataset:
+        return described(dataset, None if dataset.stored is None else dataset.nbytes)
+
+
+def _check(found: Found, deep: bool, progress: Progress) -> Findings:
+    with _opened(found) as dataset:
+        dataset.limit(found.options.max_pixels, None)
+        reads: Iterable[ShardCheck] = (
+            in_order(_check_file, list(dataset.paths), available_cores())
+            if dataset.stored is None
+            else in_order(partial(_check_object, dataset), range(len(dataset)), OBJECTS_AT_ONCE)
+        )
+        checks = checked_files(reads, "files", len(dataset), progress)
+        findings = files_findings(dataset.path, checks, len(dataset))
+        if deep and dataset.schema.image_fields:
+            findings.images = check_image_files(dataset, dataset.paths.relative, progress)
+        return findings
+
+
+def _check_file(path: str) -> ShardCheck:
+    """Reads a file to its end; files as they are have no checksums."""
+    try:
+        return ShardCheck(path, len(read_file(path)), None)
+    except OSError as error:
+        return ShardCheck(path, 0, error.strerror or str(error))
+
+
+def _check_object(dataset: FolderDataset, row: int) -> ShardCheck:
+    """Reads an object to its end."""
+    assert dataset.stored is not None
+    name = dataset.paths.relative(row)
+    try:
+        return ShardCheck(name, len(dataset.stored.read(row)), None)
+    except FastioError as error:
+        return ShardCheck(name, 0, str(error))
+
+
+def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
+    sniff = partial(_sniff, number)
+    return Kind(
+        key, name, (opener,), frozenset({"cache"}), sniff, _opened, _describe, _check, _pack
+    )
+
+
+IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)
+SOUND_FOLDER = _kind(1, "sounds", "a folder of sound files", AudioFolder)

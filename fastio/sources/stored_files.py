@@ -1,0 +1,234 @@
+"""Files of samples that are objects of a store: each row is one object, read in one version."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.cache import Cache, CacheFolder, Source
+from fastio.errors import CacheError, SourceNotFound, StoreError
+from fastio.packed.layout import Range
+from fastio.packed.remote import Staged
+from fastio.runtime.cores import local_ranks
+from fastio.runtime.files import read_part
+from fastio.runtime.texts import Texts
+from fastio.store import Objects, Store, list_objects, open_store, split
+
+# A longer list is looked up in a listing of the folder that all of its objects are in.
+_MOST_ASKED = 1000
+# Ranks of one machine that start together use one listing, so that they have the same rows.
+_RANKS_LISTING_S = 60.0
+_PIECE = 0  # a listing is one
+
+
+class StoredFiles:
+    """The objects of a dataset's rows. Thread-safe; can be forked and pickled.
+
+    Attributes:
+        store: Their store.
+        objects: Their names, sizes and versions, by row.
+    """
+
+    def __init__(self, store: Store, objects: Objects) -> None:
+        self.store = store
+        self.objects = objects
+        self._staged: Staged | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_staged": None}  # blocks are those of this process's loader
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all objects in bytes."""
+        return int(self.objects.sizes.sum())
+
+    def digest(self) -> bytes:
+        """Returns a hash of the sizes and versions."""
+        objects = self.objects
+        return xxhash.xxh3_128(objects.sizes.tobytes() + objects.versions.digest()).digest()
+
+    def ranges(self, first: int, last: int) -> list[Range]:
+        """Returns the objects of rows [first, last)."""
+        objects = self.objects
+        return [
+            Range(objects.names[row], 0, int(objects.sizes[row]), row, expect=objects.stamp(row))
+            for row in range(first, last)
+        ]
+
+    def check_parts(self, first: int, parts: Sequence[Any]) -> None:
+        """Raises StoreError unless all bytes of the objects from a row on have arrived."""
+        for row, part in enumerate(parts, first):
+            if memoryview(part).nbytes != self.objects.sizes[row]:
+                name = self.objects.names[row]
+                raise StoreError(
+                    f"{self.store.url}: {name} has fewer bytes than it was listed with"
+                )
+
+    def read_through(self, staged: Staged) -> None:
+        """Reads rows from staged blocks, which `staged` gives."""
+        self._staged = staged
+
+    def read(self, row: int, *, staged: bool = True) -> bytes:
+        """Returns the bytes of a row's object.
+
+        Args:
+            row: The row.
+            staged: Whether to read the block that has it, if it is on this machine.
+
+        Raises:
+            SourceNotFound, SourceChanged: It is gone, or has another version.
+            StoreError: It cannot be read.
+        """
+        size = int(self.objects.sizes[row])
+        data = self._read_staged(row, size) if staged else None
+        # A block has zeros in place of an object that was not there. No file of sound begins so.
+        if data is not None and (any(data[:64]) or any(data)):
+            return data
+        name, stamp = self.objects.names[row], self.objects.stamp(row)
+        return bytes(self.store.read(name, 0, size, expect=stamp))
+
+    def _read_staged(self, row: int, size: int) -> bytes | None:
+        if self._staged is None:
+            return None
+        rows = np.array([row], np.int64)
+        (block,) = self._staged(rows, rows)
+        return None if block is None else read_part(block[0], -block[1], size)
+
+
+def listed(
+    store: Store,
+    wanted: Callable[[str], bool],
+    key: str,
+    cache: Cache | None = None,
+    listing_s: float | None = None,
+) -> Objects:
+    """Returns the wanted objects below the URL of a store, from a listing.
+
+    Args:
+        store: The store.
+        wanted: Returns whether an object with this name is wanted. It is not called for a listing
+            that was kept.
+        key: What is wanted, as a text by which a listing is kept.
+        cache: Where the listing is kept.
+        listing_s: Seconds for which a listing that was kept is used. None: 60 if several ranks run
+            on this machine, else none.
+
+    Raises:
+        StoreError: The store cannot list, or does not answer.
+    """
+    if listing_s is None:
+        listing_s = _RANKS_LISTING_S if local_ranks() > 1 else 0.0
+    kept = None
+    if cache is not None:
+        with suppress(CacheError):  # whoever opens the cache for data reports it
+            kept = _listing_source(store, key, cache)
+    if kept is not None and listing_s > 0:
+        found = _kept_listing(*kept, listing_s)
+        if found is not None:
+            return found
+    objects = list_objects(store, wanted)
+    if kept is not None:
+        with suppress(OSError, CacheError):
+            _keep(*kept, objects)
+    return objects
+
+
+def _listing_source(store: Store, key: str, cache: Cache) -> tuple[CacheFolder, Source]:
+    """Returns the cache folder, and the source whose only piece is a listing."""
+    digest = xxhash.xxh3_64(b"listing\0")
+    for part in (store.url, key):
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
+    folder = cache.folder()
+    return folder, folder.source(store.url, digest.hexdigest(), 0, 0, 0)
+
+
+def _keep(folder: CacheFolder, source: Source, objects: Objects) -> None:
+    """Keeps a listing in the cache, unless there is no space or another process is storing one."""
+    data = io.BytesIO()
+    np.savez(
+        data,
+        at=np.array([time.time()]),
+        names=np.frombuffer(objects.names.data, np.uint8),
+        name_ends=objects.names.ends,
+        sizes=objects.sizes,
+        versions=np.frombuffer(objects.versions.data, np.uint8),
+        version_ends=objects.versions.ends,
+    )
+    folder.drop(source, [_PIECE])
+    if folder.claim(source, {_PIECE: data.getbuffer().nbytes}) != {_PIECE: "mine"}:
+        return
+    stored = False
+    try:
+        stored = folder.store(source, _PIECE, [data.getbuffer()], misses=False)
+    finally:
+        if not stored:
+            folder.abandon(source, [_PIECE])
+
+
+def _kept_listing(folder: CacheFolder, source: Source, listing_s: float) -> Objects | None:
+    """Returns the listing in the cache; None if there is none, or it is too old or damaged."""
+    try:
+        if not folder.has(source, _PIECE):
+            return None
+        with np.load(folder.path_of(source, _PIECE), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        age_s = time.time() - float(arrays["at"][0])
+        if not 0 <= age_s <= listing_s:
+            return None
+        names = _texts(arrays["names"], arrays["name_ends"])
+        versions = _texts(arrays["versions"], arrays["version_ends"])
+        sizes = arrays["sizes"].astype(np.int64)
+        whole = len(names) == len(versions) == len(sizes) and not (sizes < 0).any()
+        return Objects(names, sizes, versions) if whole else None
+    except (CacheError, OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def _texts(data: NDArray[Any], ends: NDArray[Any]) -> Texts:
+    ends = ends.astype(np.int64)
+    if len(ends) and (ends[0] < 0 or ends[-1] != len(data) or (np.diff(ends) < 0).any()):
+        raise ValueError("a listing whose names do not lie one after the other")
+    return Texts(data.astype(np.uint8).tobytes(), ends)
+
+
+def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = None) -> StoredFiles:
+    """Returns the objects of a list of URLs, in one bucket or on one host.
+
+    Up to 1,000 are asked for one by one. More are looked up in a listing of the folder that all of
+    them are in, if the store lists.
+
+    Raises:
+        ValueError: They are in several buckets or on several hosts.
+        SourceNotFound: There is no such object.
+        StoreError: The store does not answer.
+    """
+    roots_and_names = [split(url) for url in urls]
+    roots = {root for root, _ in roots_and_names}
+    names = [name for _, name in roots_and_names]
+    if len(roots) != 1:
+        first, second, *_ = sorted(roots)
+        raise ValueError(
+            f"a list of URLs must be of one bucket or host, and this one has {first} and {second}: "
+            "make one dataset of each, and join them with torch's ConcatDataset"
+        )
+    store = open_store(roots.pop(), storage_options)
+    if len(names) <= _MOST_ASKED:
+        stamps = store.stats(names)
+        return StoredFiles(store, Objects.of(list(zip(names, stamps, strict=True))))
+    folder = posixpath.commonpath([posixpath.dirname(name) for name in names])
+    wanted = set(names)
+    objects = list_objects(store, wanted.__contains__, folder)
+    places = {name: place for place, name in enumerate(objects.names)}
+    missing = next((name for name in names if name not in places), None)
+    if missing is not None:
+        raise SourceNotFound(f"{store.url}: there is no object {missing}, which the list names")
+    rows = np.fromiter((places[name] for name in names), np.int64, len(names))
+    return StoredFiles(store, objects.taken(rows))

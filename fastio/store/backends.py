@@ -1,0 +1,103 @@
+"""The libraries that make requests: what each must do, and which of them serves a URL."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastio.errors import StoreError
+from fastio.shown import without_secrets
+from fastio.store.options import Untranslatable, family_of
+from fastio.store.retry import Limits
+from fastio.store.urls import redact, scheme_of
+from fastio.store.versions import Marks, Stamp
+
+
+class Backend(Protocol):
+    """Makes one attempt at each request, within limit_s seconds.
+
+    Raises:
+        FileNotFoundError: If there is no such object.
+        retry.OtherVersion: If the object has another version than `expect`. A backend may instead
+            report the version in the returned marks.
+        retry.Permanent: If another attempt would fail in the same way.
+        Exception: Anything else is retried.
+    """
+
+    name: str
+    is_plain: bool
+
+    def stat(self, name: str, limit_s: float) -> Marks: ...
+    def read(
+        self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
+    ) -> tuple[memoryview, Marks]: ...
+    def write(self, name: str, data: memoryview | Path, limit_s: float) -> None: ...
+    def replace(
+        self, name: str, data: memoryview, limit_s: float, expect: Stamp | None
+    ) -> Marks: ...
+    def pages(
+        self, folder: str, after: str, limit_s: float
+    ) -> Iterator[list[tuple[str, Marks]]]: ...
+    def level(
+        self, folder: str, limit_s: float
+    ) -> tuple[list[str], list[tuple[str, Marks]]] | None: ...
+    def delete(self, name: str, limit_s: float) -> None: ...
+
+
+def open_backend(
+    url: str, options: Mapping[str, Any], limits: Limits, secrets: tuple[str, ...]
+) -> Backend:
+    """Opens obstore if it supports the URL and the options, else fsspec.
+
+    Raises:
+        StoreError: Neither supports them, or a package is missing.
+    """
+    scheme, declined = scheme_of(url), ""
+    if family_of(scheme) is not None and "::" not in url:
+        opened, declined = _try_obstore(url, options, limits)
+        if opened is not None:
+            return opened
+    try:
+        from fastio.store.fsspec_backend import FsspecBackend
+
+        return FsspecBackend(url, options, limits)
+    except ImportError as error:
+        reason = _missing(scheme, error)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    text = redact("; ".join(filter(None, (declined, f"fsspec: {reason}"))), secrets)
+    raise StoreError(f"{without_secrets(url)}: {text}")
+
+
+def _try_obstore(
+    url: str, options: Mapping[str, Any], limits: Limits
+) -> tuple[Backend | None, str]:
+    """Returns obstore's backend, or None and the reason why it cannot be used."""
+    ours = "fastio.store.obstore_backend" in sys.modules
+    if not ours and "obstore" in sys.modules and _is_forked_worker():
+        return None, "obstore may have been used before this process was forked"
+    from fastio.store import obstore_backend
+
+    if not obstore_backend.usable():
+        return None, "obstore does not work in a forked process (spawn and forkserver do)"
+    try:
+        return obstore_backend.ObstoreBackend(url, options, limits), ""
+    except Untranslatable as error:
+        return None, f"obstore does not take {error}"
+    except Exception as error:
+        return None, f"obstore: {str(error).partition(chr(10))[0]}"
+
+
+def _is_forked_worker() -> bool:
+    """Returns whether multiprocessing forked this process. Spawned ones rename the main module."""
+    spawned = sys.modules["__main__"].__name__ == "__mp_main__"
+    return multiprocessing.parent_process() is not None and not spawned
+
+
+def _missing(scheme: str, error: ImportError) -> str:
+    """Returns which package serves a scheme, and how to install it."""
+    package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}.get(family_of(scheme) or "")
+    return f"{error}" if package is None else f"{error}: pip install {package}"

@@ -97,8 +97,7 @@ class Loader(LikeDataLoader[_Batch]):
             share an epoch need generators in the same state.
         prefetch_factor: native path: number of batches prepared ahead (default: 2, or more if
             batches are small). torch path: number of batches prepared ahead per worker.
-        pin_memory_device: as in DataLoader, where it is deprecated.
-        in_order: torch path only; the native path always keeps the order.
+        pin_memory_device, in_order: as in DataLoader; the native path always keeps the order.
         transforms: {field: transform or list of transforms}, or a list alone if there is one image
             field. A transform is one of fastio's, or one of torchvision's that fastio knows.
             `PerSample(function)`, or any other callable, runs once per sample in worker processes
@@ -156,6 +155,8 @@ class Loader(LikeDataLoader[_Batch]):
             form a tuple. None means "padded" for table files that are not packed, else "list".
             Where samples are delivered one by one (batch_size=None, collate_fn), each has a tensor
             of its own.
+        partitions: parts in which data behind a URL is shuffled by windows, for several nodes; None
+            for one per node of torchrun or Slurm. See docs/distributed.md.
 
     Attributes:
         dataset: the dataset, as given or opened.
@@ -212,13 +213,13 @@ class Loader(LikeDataLoader[_Batch]):
         ragged: Form | Mapping[str, Form] | None = None,
         channels_last: bool = False,
         repeat: int = 1,
+        partitions: int | None = None,
     ) -> None:
         auto_threads = num_workers == "auto"
         num_workers = check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
         self._given_ranks = given_ranks(distributed, rank, world_size)
-        sampling = Sampling(
-            batch_size, shuffle, sampler, batch_sampler, drop_last, order, repeat=repeat
-        )
+        drawn = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
+        sampling = replace(drawn, repeat=repeat, partitions=partitions)
         # Attributes have the names of the arguments, so that Lightning can make another loader
         # from them. Those that are not protected may be assigned; the next epoch uses the change.
         self.num_workers = num_workers
@@ -243,6 +244,7 @@ class Loader(LikeDataLoader[_Batch]):
         self.world_size = world_size
         self.channels_last = channels_last
         self.repeat = repeat
+        self.partitions = partitions
         self.ragged = ragged
         self.distributed = distributed
         given = open_named(dataset, cache, fields)
@@ -320,7 +322,7 @@ class Loader(LikeDataLoader[_Batch]):
     def __repr__(self) -> str:
         given = self._feed.sampling.batch_sampler
         batches = f"batch_size={self.batch_size}" if given is None else "batch_sampler"
-        order = self._feed.shuffling.what()
+        order = self._feed.shuffling(self._ranks()).what()
         return f"Loader({self.dataset!r}, {batches}, {self.path} path, {order})"
 
     def __len__(self) -> int:
@@ -463,7 +465,7 @@ class Loader(LikeDataLoader[_Batch]):
     def stats(self) -> Stats:
         """Returns the counters since the loader was made, and how its rows are shuffled."""
         total = self._feed.stats() + self._stats
-        return replace(total, order=self._feed.shuffling.sentence())
+        return replace(total, order=self._feed.shuffling(self._ranks()).sentence())
 
     def close(self) -> None:
         """Stops all iterators, threads and processes, and closes a dataset opened here.

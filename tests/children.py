@@ -54,8 +54,15 @@ def run_code(
     return _run(code, arguments, [env or {}], cwd)
 
 
-def run_ranks(code: str, *arguments: Any, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+def run_ranks(
+    code: str, *arguments: Any, ranks: int = 2, nodes: int = 1
+) -> subprocess.CompletedProcess[str]:
     """Runs code in several processes at once, with the environment that torchrun gives them.
+
+    Args:
+        code, arguments: as for `run_code`.
+        ranks: number of processes.
+        nodes: number of machines on which they believe to be.
 
     Returns:
         The first exit status that is not 0, if any, and what all of them wrote.
@@ -69,10 +76,15 @@ def run_ranks(code: str, *arguments: Any, ranks: int = 2) -> subprocess.Complete
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks // nodes),
+        "GROUP_WORLD_SIZE": str(nodes),
         "OMP_NUM_THREADS": "1",
     }
-    each = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    each = []
+    for rank in range(ranks):
+        node, local = divmod(rank, ranks // nodes)
+        own = {"RANK": str(rank), "LOCAL_RANK": str(local), "GROUP_RANK": str(node)}
+        each.append({**common, **own})
     done = _run(code, arguments, each, None)
     del store
     return done

@@ -21,6 +21,7 @@ from fastio import Loader, Schema, Tokens
 from fastio.engine.fields.cold import ColdRows, ColdWindow, ReadAheadPlan, windows_of
 from fastio.order.order import Order
 from fastio.order.plan import Plan
+from fastio.order.sampling import Ranks
 from fastio.packed import comparisons
 from fastio.stage import shuffling
 from tests.support import give_memory, open_loader
@@ -129,7 +130,7 @@ def test_the_next_window_is_in_memory_after_the_first_batch(table: Path) -> None
 
 def sampled_order(loader: Loader) -> Order:
     sampling = loader._feed.sampling
-    order = sampling.orders(ROWS, 0).epoch(0)
+    order = sampling.orders(ROWS, 0, Ranks()).epoch(0)
     assert isinstance(order, Order)
     assert order.mode == "window"
     return order

@@ -1,4 +1,4 @@
-"""Ranks on one machine share a cache: each byte comes once, each sample once."""
+"""Ranks of a machine share a cache, and machines share the data: each byte comes once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ ROWS = 203
 SIDE = 96
 # Behind a shard's ends, which have its small columns, a little of its images comes along.
 ENDS_BYTES = 64 << 10
+BLOCK_BYTES = 256 << 10
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch.distributed as dist
 import fastio
 
 url, cache, out = sys.argv[1:]
+cache = cache + os.environ["GROUP_RANK"]
 dist.init_process_group("gloo")
 with fastio.Loader(
     url, 8, shuffle=True, distributed=True, cache=cache, num_workers=1
@@ -43,6 +45,23 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 """
 
+TABLE_SCRIPT = """
+import json, os, sys
+import torch.distributed as dist
+import fastio
+
+url, cache, out = sys.argv[1:]
+cache = cache + os.environ["GROUP_RANK"]
+dist.init_process_group("gloo")
+with fastio.Loader(url, 16, shuffle=True, distributed=True, cache=cache, seed=0) as loader:
+    epochs = [[row for _ in loader for row in loader.batch.rows.tolist()] for _ in range(2)]
+found = [None] * dist.get_world_size()
+dist.all_gather_object(found, epochs)
+if dist.get_rank() == 0:
+    open(out, "w").write(json.dumps([sum(ranks, []) for ranks in zip(*found)]))
+dist.destroy_process_group()
+"""
+
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -55,18 +74,23 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("processes", "nodes"),
+    [(2, 1), (2, 2), *(pytest.param(4, n, marks=pytest.mark.long) for n in (1, 2))],
+)
 def test_each_byte_comes_once_and_each_sample_once(
-    packed: Path, tmp_path: Path, processes: int
+    packed: Path, tmp_path: Path, processes: int, nodes: int
 ) -> None:
     out = tmp_path / "found.json"
     with http_folder(packed) as url, FaultProxy(url) as proxy:
-        done = run_ranks(SCRIPT, proxy.url, tmp_path / "cache", out, ranks=processes)
+        done = run_ranks(SCRIPT, proxy.url, tmp_path / "cache", out, ranks=processes, nodes=nodes)
         assert done.returncode == 0, done.stderr
         shards = len(list(packed.glob("shard-*")))
-        assert proxy.sent_twice("shard-") <= shards * ENDS_BYTES
         total = sum(path.stat().st_size for path in packed.glob("shard-*"))
-        assert total * 0.9 <= proxy.sent("shard-") <= total + shards * ENDS_BYTES
+        # Nodes share the block at the boundary of their partitions.
+        twice = nodes * shards * ENDS_BYTES + (nodes - 1) * BLOCK_BYTES
+        assert proxy.sent_twice("shard-") <= twice
+        assert total * 0.9 <= proxy.sent("shard-") <= total + twice
 
     found = json.loads(out.read_text())
     dataset = fastio.open(packed)
@@ -78,3 +102,19 @@ def test_each_byte_comes_once_and_each_sample_once(
         assert sorted(rows) == list(range(ROWS))
         for _, own, sums in ranks:
             assert [expected[row] for row in own] == sums
+
+
+def test_each_shard_of_a_table_is_fetched_by_one_node(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = [{"x": rng.integers(0, 256, 4096, np.uint8)} for _ in range(1024)]
+    fastio.pack(samples, tmp_path / "packed", shard_size="256KiB")
+    shards = sorted((tmp_path / "packed").glob("shard-*"))
+    out = tmp_path / "found.json"
+    with http_folder(tmp_path / "packed") as url, FaultProxy(url) as proxy:
+        done = run_ranks(TABLE_SCRIPT, proxy.url, tmp_path / "cache", out, ranks=4, nodes=2)
+        assert done.returncode == 0, done.stderr
+        total = sum(path.stat().st_size for path in shards)
+        # Of two epochs: the caches keep the shards, and two nodes share one.
+        assert total <= proxy.sent("shard-") <= total + 1.1 * max(p.stat().st_size for p in shards)
+    for rows in json.loads(out.read_text()):
+        assert sorted(rows) == list(range(1024))

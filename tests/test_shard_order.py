@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio.order.order import Orders, ShardOrder
+from fastio.order.order import ShardOrder
+from fastio.order.orders import Orders
 from fastio.stage import Forecast
 
 # Written down when the order was first made; a change here breaks every saved loader state.

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import fastio
 from fastio import Dataset
 from fastio.cache import Consumer
-from fastio.order.order import Orders
-from fastio.order.sampling import Sampling
+from fastio.order.orders import Orders
+from fastio.order.sampling import Ranks, Sampling
 from fastio.stage import Blocks, Forecast, ahead_bytes, cut
 from fastio.stage.forecast import next_use
 
@@ -184,4 +184,4 @@ def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
 )
 def test_without_windows_blocks_are_fetched_far_ahead_too(sampling: Sampling) -> None:
     without_cache: Any = SimpleNamespace(cache=None, blocks=None)
-    assert ahead_bytes(sampling, without_cache) == 64 * MIB
+    assert ahead_bytes(sampling, without_cache, Ranks()) == 64 * MIB

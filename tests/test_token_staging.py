@@ -14,7 +14,8 @@ import torch
 
 import fastio
 from fastio import Cache, Loader, Scalar, Schema, Tokens
-from fastio.order.order import Orders, ShardOrder
+from fastio.order.order import ShardOrder
+from fastio.order.orders import Orders
 from fastio.order.plan import Plan
 from fastio.stage import Forecast, Lookahead, Stager, StagingPlan
 from tests.servers import Answer, FaultProxy

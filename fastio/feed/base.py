@@ -202,10 +202,9 @@ class Feed(ABC):
         """Whether the order or the draws depend on the cursor's seed."""
         return self.sampling.random or self.draws
 
-    @property
-    def shuffling(self) -> Shuffling:
-        """How the rows are shuffled, and why."""
-        return self.sampling.how
+    def shuffling(self, ranks: Ranks) -> Shuffling:
+        """Returns how the rows are shuffled, and why."""
+        return self.sampling.how_among(ranks)
 
     @property
     def follows_torch(self) -> bool:

@@ -184,8 +184,7 @@ class MixFeed(JoinedFeed):
         how = f"{parts} {self.dataset.weights} {self.dataset.seed} {self.dataset.stop}"
         return xxhash.xxh3_64_hexdigest(how.encode())
 
-    @property
-    def shuffling(self) -> Shuffling:
+    def shuffling(self, ranks: Ranks) -> Shuffling:
         return Shuffling("mix", "argument")
 
     @property

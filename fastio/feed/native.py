@@ -169,7 +169,8 @@ class NativeFeed(Feed):
         rows = self.engine().cold_rows() if self.settings.read_ahead and ours else None
         if rows is None:
             return plan
-        order = self.sampling.orders(self.epoch_rows(), cursor.of_order()).epoch(cursor.epoch)
+        orders = self.sampling.orders(self.epoch_rows(), cursor.of_order(), Ranks())
+        order = orders.epoch(cursor.epoch)
         windows = windows_of(order, rows.nbytes / max(1, order.rows))
         return ReadAheadPlan(plan, windows, rows, cursor.position, self.settings.let_go)
 
@@ -184,13 +185,14 @@ class NativeFeed(Feed):
         known_order = known_order and sampling.ours and sampling.draw is None
         known_order = known_order and sampling.picked is None and sampling.repeat == 1
         if known_order and cursor.order_seed is None:
-            orders = sampling.orders(rows, cursor.of_order())
+            orders = sampling.orders(rows, cursor.of_order(), ranks)
             following = Cursor(cursor.epoch + 1, 0, cursor.seed)
         return StagingPlan(
             Forecast(orders, cursor.epoch, self._stager.blocks.block_rows),
             cursor.position,
-            ahead_bytes(sampling, self._stager),
+            ahead_bytes(sampling, self._stager, ranks),
             None if following is None else partial(sampling.plan, rows, following, ranks),
+            ranks.share_of(sampling.partitions_of(ranks)),
         )
 
     def adopt_order(self, order: Mapping[str, Any], ranks: Ranks) -> None:

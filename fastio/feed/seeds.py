@@ -19,6 +19,7 @@ import torch
 from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
 from fastio.order.sampling import Permutation, Ranks, Sampling
 from fastio.order.state import Cursor
+from fastio.runtime.nodes import node_count
 from fastio.stage.shuffling import by_generator
 
 
@@ -145,11 +146,10 @@ def distributed_ranks() -> Ranks | None:
 
 def ranks_of(given: Ranks | None, sampling: Sampling, distributed: bool | None) -> Ranks:
     """Returns this process's rank and world size for a loader with these arguments."""
-    if given is not None:
-        return given
-    if not sampling.ours:  # a sampler or the dataset divides the rows among ranks
+    if given is None and not sampling.ours:  # a sampler or the dataset divides the rows
         return distributed_ranks() or Ranks()
-    return process_ranks() if distributed else Ranks()
+    found = given or (process_ranks() if distributed else Ranks())
+    return replace(found, nodes=node_count(found.world_size))
 
 
 def shared_name(what: str) -> str:

@@ -106,8 +106,7 @@ class TorchFeed(Feed):
     def identity(self) -> str:
         return fingerprint(self.dataset)
 
-    @property
-    def shuffling(self) -> Shuffling:
+    def shuffling(self, ranks: Ranks) -> Shuffling:
         return Shuffling("sampler", "argument") if self._iterable else self.sampling.how
 
     @property

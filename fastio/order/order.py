@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,12 @@ class Order:
             remote and columnar data can be read in whole blocks).
         block: number of rows per block, for "window".
         window: number of blocks per window, for "window".
+
+    Attributes:
+        partitions: 1; see `PartitionedOrder`.
     """
 
+    partitions: ClassVar[int] = 1
     rows: int
     seed: int = 0
     epoch: int = 0
@@ -73,7 +77,7 @@ class Order:
         """
         positions = np.ascontiguousarray(positions, np.int64)
         if self.mode == "sequential" or not positions.size:
-            return _inside(positions, self.rows, "position")
+            return inside(positions, self.rows, "position")
         rows = np.empty_like(positions)
         if self.mode == "shuffle":
             _native.permute(self.rows, self._key, positions, rows)
@@ -104,7 +108,7 @@ class Order:
         Raises:
             ValueError: a row is out of range.
         """
-        rows = _inside(rows, self.rows, "row")
+        rows = inside(rows, self.rows, "row")
         if self.mode == "sequential" or not rows.size:
             return rows
         positions = np.empty_like(rows)
@@ -144,7 +148,7 @@ class Order:
         Raises:
             ValueError: a block is out of range.
         """
-        blocks = _inside(blocks, self.blocks, "block")
+        blocks = inside(blocks, self.blocks, "block")
         begins, ends = np.zeros_like(blocks), np.full_like(blocks, self.rows)
         if self.mode == "sequential":
             begins = blocks * self.block
@@ -156,6 +160,51 @@ class Order:
     @property
     def _key(self) -> int:
         return _native.mix_key(self.seed & WORD, self.epoch)
+
+
+class ShardSequence:
+    """The rows of shards with any numbers of rows, one shard after the other in a random order.
+
+    Memory and time are proportional to the number of shards, not of rows. Immutable.
+
+    Args:
+        bounds: first row of each shard, from 0, and the number of rows; ascending. A shard may have
+            no rows.
+        seed, epoch: of the order of the shards; see `Order`.
+
+    Attributes:
+        shards: int64 (shards,), the shard at each turn.
+        turns: int64 (shards,), the turn of each shard.
+        begins: int64 (shards + 1,), the place of the first row of each turn, and the number of
+            rows.
+    """
+
+    def __init__(self, bounds: Sequence[int] | Indices, seed: int, epoch: int) -> None:
+        self._bounds = np.asarray(bounds, np.int64)
+        count = len(self._bounds) - 1
+        self.shards = Order(count, seed, epoch).at(np.arange(count))
+        self.turns = np.argsort(self.shards)
+        self.begins = np.append(0, np.cumsum(np.diff(self._bounds)[self.shards]))
+
+    def turns_at(self, places: Indices) -> Indices:
+        """Returns the turns whose shards have the rows at places, int64 (n,)."""
+        return np.searchsorted(self.begins, places, side="right").astype(np.int64) - 1
+
+    def shards_of(self, rows: Indices) -> Indices:
+        """Returns the shards of rows, int64 (n,)."""
+        return np.searchsorted(self._bounds, rows, side="right").astype(np.int64) - 1
+
+    def rows(self, places: Indices) -> Indices:
+        """Returns the rows at places of the sequence, both int64 (n,)."""
+        turns = self.turns_at(places)
+        found: Indices = self._bounds[self.shards[turns]] + places - self.begins[turns]
+        return found
+
+    def places(self, rows: Indices) -> Indices:
+        """Returns the places of rows in the sequence, both int64 (n,)."""
+        shards = self.shards_of(rows)
+        found: Indices = self.begins[self.turns[shards]] + rows - self._bounds[shards]
+        return found
 
 
 class ShardOrder:
@@ -174,30 +223,26 @@ class ShardOrder:
     Attributes:
         rows, seed, epoch, window: of the order.
         mode: "window".
+        block: 0: windows do not consist of blocks.
+        partitions: 1; see `PartitionedOrder`.
     """
 
-    mode: Literal["window"] = "window"
+    mode: ClassVar[Literal["window"]] = "window"
+    block: ClassVar[int] = 0
+    partitions: ClassVar[int] = 1
 
-    def __init__(self, bounds: Sequence[int], seed: int, epoch: int, window: int) -> None:
+    def __init__(self, bounds: Sequence[int] | Indices, seed: int, epoch: int, window: int) -> None:
         if window < 1 or epoch < 0:
             raise ValueError(f"window must be at least 1 and epoch 0 or more: {window}, {epoch}")
-        self._bounds = np.asarray(bounds, np.int64)
         self.rows, self.seed, self.epoch, self.window = int(bounds[-1]), seed, epoch, window
         self._key = _native.mix_key(seed & WORD, epoch)
-        shards = len(self._bounds) - 1
-        self._shards = Order(shards, seed, epoch).at(np.arange(shards))  # turn -> shard
-        self._turns = np.argsort(self._shards)
-        sizes = np.diff(self._bounds)[self._shards]
-        self._begins = np.append(0, np.cumsum(sizes))  # of each turn among the positions
-        self._windows = np.append(self._begins[:-1:window], self.rows)
+        self._sequence = ShardSequence(bounds, seed, epoch)
+        self._windows = np.append(self._sequence.begins[:-1:window], self.rows)
 
     def at(self, positions: npt.ArrayLike) -> Indices:
         """Returns the rows at positions, as `Order.at`."""
-        positions = _inside(positions, self.rows, "position")
-        places = self._permuted(positions, _native.permute)
-        turns = np.searchsorted(self._begins, places, side="right") - 1
-        found: Indices = self._bounds[self._shards[turns]] + places - self._begins[turns]
-        return found
+        positions = inside(positions, self.rows, "position")
+        return self._sequence.rows(self._permuted(positions, _native.permute))
 
     def span(self, first: int, count: int) -> Indices:
         """Returns the rows at consecutive positions, as `Order.span`."""
@@ -205,21 +250,25 @@ class ShardOrder:
 
     def positions(self, rows: npt.ArrayLike) -> Indices:
         """Returns the positions of rows, as `Order.positions`."""
-        rows = _inside(rows, self.rows, "row")
-        shards = np.searchsorted(self._bounds, rows, side="right") - 1
-        places = self._begins[self._turns[shards]] + rows - self._bounds[shards]
-        return self._permuted(places, _native.permute_inverse)
+        rows = inside(rows, self.rows, "row")
+        return self._permuted(self._sequence.places(rows), _native.permute_inverse)
+
+    def shards_of(self, rows: npt.ArrayLike) -> Indices:
+        """Returns the shard of each row, int64 (n,)."""
+        return self._sequence.shards_of(inside(rows, self.rows, "row"))
 
     def window_of(self, shards: npt.ArrayLike) -> tuple[Indices, Indices]:
         """Returns the range of positions of each shard's window, as `Order.window_of`."""
-        windows = self._turns[_inside(shards, len(self._turns), "shard")] // self.window
+        turns = self._sequence.turns
+        windows = turns[inside(shards, len(turns), "shard")] // self.window
         return self._windows[windows], self._windows[windows + 1]
 
     def spans(self) -> list[tuple[int, Indices]]:
         """Returns, for each window in turn, the position after its last one and its shards."""
-        ends, every = self._windows[1:].tolist(), range(0, len(self._shards), self.window)
+        shards = self._sequence.shards
+        ends, every = self._windows[1:].tolist(), range(0, len(shards), self.window)
         return [
-            (end, self._shards[first : first + self.window])
+            (end, shards[first : first + self.window])
             for end, first in zip(ends, every, strict=True)
         ]
 
@@ -245,8 +294,12 @@ class DrawnOrder:
     Args:
         permutation: int64 or int32 (rows,), the row at each position.
         seed, epoch: key of other draws that depend on the order; see `plan.BucketPlan`.
+
+    Attributes:
+        partitions: 1; see `PartitionedOrder`.
     """
 
+    partitions: ClassVar[int] = 1
     permutation: Indices | npt.NDArray[np.int32]
     seed: int = 0
     epoch: int = 0
@@ -258,7 +311,7 @@ class DrawnOrder:
 
     def at(self, positions: npt.ArrayLike) -> Indices:
         """Returns the rows at positions, both int64 (n,), in [0, rows)."""
-        rows = self.permutation[_inside(positions, self.rows, "position")]
+        rows = self.permutation[inside(positions, self.rows, "position")]
         return rows.astype(np.int64, copy=False)
 
     def span(self, first: int, count: int) -> Indices:
@@ -266,63 +319,7 @@ class DrawnOrder:
         return self.permutation[first : first + count].astype(np.int64, copy=False)
 
 
-class PickedOrder:
-    """An order of picked rows of a dataset: the rows of another order are indices into their list.
-
-    Args:
-        order: order of as many rows as are picked.
-        picked: int64 (order.rows,), rows of the dataset.
-
-    Attributes:
-        rows, seed, epoch: of the order.
-    """
-
-    def __init__(self, order: Order | ShardOrder | DrawnOrder, picked: Indices) -> None:
-        self.rows, self.seed, self.epoch = order.rows, order.seed, order.epoch
-        self._order, self._picked = order, picked
-
-    def at(self, positions: npt.ArrayLike) -> Indices:
-        """Returns the rows at positions, as `Order.at`."""
-        return self._picked[self._order.at(positions)]
-
-    def span(self, first: int, count: int) -> Indices:
-        """Returns the rows at consecutive positions, as `Order.span`."""
-        return self._picked[self._order.span(first, count)]
-
-
-AnyOrder = Order | ShardOrder | DrawnOrder
-
-
-@dataclass(frozen=True)
-class Orders:
-    """The orders of all epochs.
-
-    Args:
-        rows, seed, block, window: as in `Order`.
-        mode: as in `Order`; or "settle": "window" in epoch 0, in which remote data is fetched, and
-            "shuffle" in later epochs, when it is cached.
-        bounds: first row of each shard, and the number of rows; windows then consist of shards
-            instead of blocks, see `ShardOrder`.
-    """
-
-    rows: int
-    seed: int = 0
-    mode: Mode | Literal["settle"] = "shuffle"
-    block: int = 64
-    window: int = 64
-    bounds: tuple[int, ...] | None = None
-
-    def epoch(self, epoch: int) -> Order | ShardOrder:
-        """Returns the order of an epoch."""
-        mode = self.mode
-        if mode == "settle":
-            mode = "shuffle" if epoch else "window"
-        if mode == "window" and self.bounds is not None:
-            return ShardOrder(self.bounds, self.seed, epoch, self.window)
-        return Order(self.rows, self.seed, epoch, mode, self.block, self.window)
-
-
-def _inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:
+def inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:
     """Returns values as int64, and raises an error unless all are in [0, bound)."""
     values = np.ascontiguousarray(values, np.int64)
     if values.size and not 0 <= int(values.min()) <= int(values.max()) < bound:

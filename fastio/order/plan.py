@@ -2,7 +2,9 @@
 
 A global batch is `batch_size * world_size` consecutive positions of the order; rank r gets its r-th
 part. The samples of a step, taken over all ranks, therefore depend on the global batch size only,
-and every rank makes the same number of steps.
+and every rank makes the same number of steps. If the order has partitions, the positions of a
+global batch are sorted by partition before they are divided, so that neighbouring ranks read the
+same partition, or each rank reads partitions of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order.order import AnyOrder, Order, PickedOrder
+from fastio.order.order import Order
+from fastio.order.orders import AnyOrder, PickedOrder
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROWS_AT_ONCE = 1024  # of which a plan asks the order, if batches are smaller
@@ -164,6 +167,12 @@ class Plan:
         share = -(-(end - begin) // self.world_size)
         if self.repeat > 1:
             return self._repeated(step, begin, end, share)
+        if self.order.partitions > 1:
+            positions = self._by_partition(begin, end, share)
+            valid = len(positions)
+            if valid < share:
+                positions = np.append(positions, self._padding(share - valid))
+            return PlannedBatch(step, self.order.at(positions), valid, end)
         first = begin + self.rank * share
         valid = max(0, min(share, end - first))
         if valid == share:
@@ -171,6 +180,25 @@ class Plan:
         positions = np.arange(first, first + share, dtype=np.int64)
         positions[valid:] %= self.order.rows  # padded from the epoch's beginning
         return PlannedBatch(step, self.order.at(positions), valid, end)
+
+    def _by_partition(self, begin: int, end: int, share: int) -> npt.NDArray[np.int64]:
+        """Returns this rank's share of the positions of a global batch, sorted by partition."""
+        partitions, count = self.order.partitions, end - begin
+        offsets = (np.arange(partitions) - begin) % partitions  # of each partition's first position
+        sizes = (count - offsets + partitions - 1) // partitions
+        starts = np.append(0, np.cumsum(sizes))
+        places = np.arange(self.rank * share, min((self.rank + 1) * share, count), dtype=np.int64)
+        numbers = np.searchsorted(starts, places, side="right") - 1
+        found: npt.NDArray[np.int64] = (
+            begin + offsets[numbers] + (places - starts[numbers]) * partitions
+        )
+        return found
+
+    def _padding(self, count: int) -> npt.NDArray[np.int64]:
+        """Returns positions at the epoch's beginning, of the partition that this rank reads."""
+        partitions = self.order.partitions
+        first = self.rank * partitions // self.world_size
+        return (first + partitions * np.arange(count, dtype=np.int64)) % self.order.rows
 
     def _repeated(self, step: int, begin: int, end: int, share: int) -> PlannedBatch:
         """Returns this rank's part of a global batch whose rows occur several times."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from fastio.errors import StateMismatch
-from fastio.order.order import AnyOrder, DrawnOrder, Mode, Order, Orders, PickedOrder
+from fastio.order.followed import Followed, Skip, after, behind, chunks
+from fastio.order.order import DrawnOrder, Mode, Order
+from fastio.order.orders import AnyOrder, Orders, PickedOrder
 from fastio.order.plan import (
     BucketPlan,
     Buckets,
@@ -31,11 +30,8 @@ from fastio.order.plan import (
 )
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import END, Cursor, OrderState, States
-from fastio.sources.stateful import is_stateful
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
-_SKIPPED = 1 << 16  # keys that are left out at a time
-Skip = Callable[[Sequence[Any]], None]
 Permutation = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
@@ -44,16 +40,26 @@ OrderName = Literal["auto", "sequential", "shuffle", "window"]
 class Ranks:
     """The rank and world size of this process among those that share an epoch.
 
+    Attributes:
+        rank, world_size: as in torch.distributed.
+        nodes: number of nodes, each with as many consecutive ranks.
+
     Raises:
         ValueError: the rank is not in [0, world_size).
     """
 
     rank: int = 0
     world_size: int = 1
+    nodes: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be in [0, world_size {self.world_size}), got {self.rank}")
+
+    def share_of(self, partitions: int) -> range:
+        """Returns the partitions whose rows this rank gets; see `plan.Plan`."""
+        ends = self.rank * partitions, (self.rank + 1) * partitions
+        return range(ends[0] // self.world_size, -(-ends[1] // self.world_size))
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class Sampling:
         permute: returns RandomSampler's permutation of a number of rows for a seed that torch's
             default generator drew.
         repeat: how often each row that occurs in an epoch occurs there; see `plan.Plan`.
+        partitions: number of partitions of data in a store; None for one per node, see
+            `partitions_of`.
 
     Raises:
         ValueError: arguments are mutually exclusive or out of range.
@@ -88,6 +96,7 @@ class Sampling:
     draw: Callable[[int], Permutation] | None = None
     permute: Callable[[int, int], Permutation] | None = None
     repeat: int = 1
+    partitions: int | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -111,6 +120,10 @@ class Sampling:
             )
         self._check_order()
         self._check_repeat()
+        if self.partitions is not None and not _is_count(self.partitions):
+            raise ValueError(
+                f"partitions must be an integer of at least 1, got {self.partitions!r}"
+            )
 
     def _check_repeat(self) -> None:
         if type(self.repeat) is not int or self.repeat < 1:
@@ -174,6 +187,28 @@ class Sampling:
             return self.shuffling
         return replace(self.shuffling, kind=self.mode, reason="argument")
 
+    def how_among(self, ranks: Ranks) -> Shuffling:
+        """How the rows are shuffled for these ranks."""
+        return replace(self.how, partitions=self.partitions_of(ranks))
+
+    def partitions_of(self, ranks: Ranks) -> int:
+        """Returns the number of partitions of the dataset of which each batch has equal parts.
+
+        If the ranks are on several nodes, each one that fetches data from the store for itself has
+        a partition, so that each byte is fetched once. A state, or an argument of the loader, may
+        decide on another number. Batches that have a row several times, or rows of similar lengths,
+        have no partitions, because it is not the order that decides their ranks.
+        """
+        how = self.how
+        if not how.by_windows or how.fetched_by is None:
+            return 1
+        if self.repeat > 1 or self.buckets is not None:
+            return 1
+        decided = self.partitions or how.partitions
+        if decided is not None or ranks.nodes == 1:
+            return decided or 1
+        return ranks.nodes if how.fetched_by == "node" else ranks.world_size
+
     def described(self, ranks: Ranks) -> OrderState:
         """Returns the values besides the seed on which an epoch's order depends."""
         how = self.how
@@ -182,6 +217,7 @@ class Sampling:
             "kind": how.kind,
             "block": how.block if windows and how.bounds is None else None,
             "window": how.window if windows else None,
+            "partitions": self.partitions_of(ranks),
             "repeat": self.repeat,
             **self.described_buckets(ranks),
         }
@@ -200,12 +236,15 @@ class Sampling:
         return own and (self.mode != "sequential" or self.buckets is not None)
 
     def adopting(self, order: Mapping[str, Any]) -> Sampling:
-        """Returns this sampling with the block and window of a state, if both have windows."""
+        """Returns this sampling with the sizes of a state, if both have windows."""
         kind, block, window = (order.get(key) for key in ("kind", "block", "window"))
+        partitions = order.get("partitions")
         by_window = kind == self.mode or (self.order == "auto" and bool(self.shuffle))
         if not self.ours or not by_window or not _is_count(window):
             return self
         own = self.shuffling
+        if own.fetched_by is not None and _is_count(partitions):
+            own = replace(own, partitions=partitions)
         if block is None and own.bounds:
             saved = replace(own, window=window)
             saved = saved if own.kind == "settle" else replace(saved, kind="window")
@@ -213,13 +252,22 @@ class Sampling:
             saved = replace(own, kind=kind, unit="block", block=block, window=window, bounds=None)
         else:
             return self
-        return self if saved == own else replace(self, shuffling=replace(saved, reason="state"))
+        if saved == self.shuffling:
+            return self
+        return replace(self, shuffling=replace(saved, reason="state"))
 
-    def orders(self, rows: int, seed: int) -> Orders:
+    def orders(self, rows: int, seed: int, ranks: Ranks) -> Orders:
         """Returns the orders of all epochs, if no sampler decides them."""
         how = self.shuffling
-        bounds = self._picked_bounds if self._by_windows else how.bounds
-        return Orders(rows, seed, self.mode, how.block or 64, how.window or 64, bounds)
+        return Orders(
+            rows,
+            seed,
+            self.mode,
+            how.block or 64,
+            how.window or 64,
+            self._picked_bounds if self._by_windows else how.bounds,
+            self.partitions_of(ranks),
+        )
 
     def steps(self, rows: int, ranks: Ranks) -> int:
         """Returns the number of batches of a whole epoch.
@@ -255,7 +303,7 @@ class Sampling:
                 always counted.
         """
         if self.ours:
-            drawn = self.order_of(rows, cursor)
+            drawn = self.order_of(rows, cursor, ranks)
             buckets = self.buckets
             picked, again = self._listed
             order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
@@ -368,13 +416,13 @@ class Sampling:
         for batch in replace(self, drop_last=False).plan(rows, cursor, ranks):
             yield from self.places(batch.rows, batch.occurrences).tolist()
 
-    def order_of(self, rows: int, cursor: Cursor) -> AnyOrder:
+    def order_of(self, rows: int, cursor: Cursor, ranks: Ranks) -> AnyOrder:
         """Returns the order of the cursor's epoch; a generator may draw it now."""
         if self.draw is not None:
             return DrawnOrder(self.draw(rows), cursor.of_order(), cursor.epoch)
         if cursor.follows_torch and self.permute is not None and self.permutes(rows):
             return DrawnOrder(self.permute(rows, cursor.of_order()), cursor.of_order())
-        return self.orders(rows, cursor.of_order()).epoch(cursor.epoch)
+        return self.orders(rows, cursor.of_order(), ranks).epoch(cursor.epoch)
 
     def keys(self, cursor: Cursor, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
         """Yields the sampler's batches of keys from the cursor to the end of its epoch.
@@ -391,13 +439,13 @@ class Sampling:
             StateMismatch: the sampler cannot load the state that was saved.
         """
         given = self.sampler if self.batch_sampler is None else self.batch_sampler
-        followed = _Followed(cast("Iterable[Any]", given), cursor.states or States())
+        followed = Followed(cast("Iterable[Any]", given), cursor.states or States())
         position, left_out = cursor.position, 0 if followed.resumed else cursor.position
         if self.batch_sampler is not None:
-            batches = _after(followed.keys, left_out, skip)
+            batches = after(followed.keys, left_out, skip)
         else:
-            keys = _behind(followed.keys, left_out, skip)
-            batches = _chunks(keys, self.batch_size or 1, self.drop_last)
+            keys = behind(followed.keys, left_out, skip)
+            batches = chunks(keys, self.batch_size or 1, self.drop_last)
         for batch in batches:
             position += len(batch)
             followed.note(position)
@@ -413,87 +461,5 @@ class Sampling:
         )
 
 
-class _Followed:
-    """Iterates over a user's sampler, and saves and loads the sampler's own state if it has one.
-
-    For torch's BatchSampler, the state of its inner sampler is saved: it draws no keys ahead.
-
-    Args:
-        sampler: sampler or batch sampler.
-        states: contains the state to continue from; the state after each batch is recorded in it.
-
-    Attributes:
-        keys: what iterating over the sampler yields.
-        resumed: whether the sampler or its iterator continues from a state of its own.
-    """
-
-    def __init__(self, sampler: Any, states: States) -> None:
-        inner = _sampler_in(sampler)
-        saved = (states.saved or {}).get("sampler")
-        self._states, self._sampler = states, inner if is_stateful(inner) else None
-        self._iterator: Any = None
-        if saved is not None and saved["sampler"] is not None:
-            _load(inner, saved["sampler"])
-        self.keys: Iterator[Any] = iter(sampler)
-        if self.keys is not inner and is_stateful(self.keys):
-            self._iterator = self.keys
-        if saved is not None and saved["iterator"] is not None:
-            _load(self.keys, saved["iterator"])
-        self.resumed = saved is not None
-
-    def note(self, position: float) -> None:
-        """Records the present state as that of a position; at the end, without the iterator's."""
-        if self._sampler is None and self._iterator is None:
-            return
-        iterator = None if position == END else self._iterator
-        state = {
-            name: None if one is None else deepcopy(one.state_dict())
-            for name, one in (("sampler", self._sampler), ("iterator", iterator))
-        }
-        self._states.note("sampler", position, state)
-
-
-def _sampler_in(sampler: Any) -> Any:
-    kind = type(sampler)
-    plain = (kind.__module__, kind.__name__) == ("torch.utils.data.sampler", "BatchSampler")
-    return sampler.sampler if plain else sampler
-
-
-def _load(one: Any, state: Any) -> None:
-    if not is_stateful(one):
-        raise StateMismatch(
-            f"the loader state has a state of the sampler, and {type(one).__name__} has no "
-            "load_state_dict: make the loader with the sampler that it was saved with"
-        )
-    one.load_state_dict(deepcopy(state))
-
-
 def _is_count(value: object) -> bool:
     return type(value) is int and value > 0
-
-
-def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    while batch := list(islice(keys, size)):
-        if drop_last and len(batch) < size:
-            return
-        yield batch
-
-
-def _behind(keys: Iterator[Any], position: int, skip: Skip) -> Iterator[Any]:
-    """Yields the keys after the first `position` ones."""
-    while position > 0 and (left_out := list(islice(keys, min(position, _SKIPPED)))):
-        skip(left_out)
-        position -= len(left_out)
-    yield from keys
-
-
-def _after(batches: Iterator[Any], position: int, skip: Skip) -> Iterator[Sequence[Any]]:
-    """Yields the batches after the first ones, which have `position` keys in total."""
-    done = 0
-    for batch in batches:
-        keys = batch if isinstance(batch, Sequence) else list(batch)
-        if done >= position:
-            yield keys
-        else:
-            skip(keys)
-        done += len(keys)

@@ -16,6 +16,7 @@ Reason = Literal[
     "argument", "any row", "store", "cached", "shards", "memory", "row groups", "parts", "state"
 ]
 Unit = Literal["block", "shard", "row group"]
+Fetcher = Literal["node", "rank"]
 
 _WHAT: dict[ShufflingKind, str] = {
     "sequential": "rows are not shuffled",
@@ -56,6 +57,10 @@ class Shuffling:
             by default.
         bounds: first row of each shard or row group, and the number of rows; None for blocks.
         window_bytes: memory of a window of row groups in bytes; 0 for other kinds.
+        fetched_by: who fetches the data from its store, once for all of its own batches: "node" if
+            the ranks of a node share a cache, else "rank". None if the data is on this machine.
+        partitions: number of partitions of the dataset of which each batch has equal parts, see
+            `order.partitions`. None if the ranks decide it, see `Sampling.partitions_of`.
     """
 
     kind: ShufflingKind = "shuffle"
@@ -65,6 +70,8 @@ class Shuffling:
     window: int | None = None
     bounds: tuple[int, ...] | None = None
     window_bytes: int = 0
+    fetched_by: Fetcher | None = None
+    partitions: int | None = None
 
     @property
     def by_windows(self) -> bool:
@@ -73,12 +80,24 @@ class Shuffling:
 
     def sentence(self) -> str:
         """Returns what users are told: how the rows are shuffled, and why."""
-        return f"{self.what()}: {_WHY[self.reason]}"
+        divided = ""
+        if not self._whole:
+            divided = (
+                f"; each global batch has equally many rows of each of {self.partitions} "
+                "partitions, and a row is in the same partition in every epoch"
+            )
+        return f"{self.what()}: {_WHY[self.reason]}{divided}"
 
     def what(self) -> str:
         """Returns how the rows are shuffled, as a clause; `repr(loader)` has it."""
         of_rows = f" of {self.block:,} rows" if self.block and self.bounds is None else ""
         number = "" if self.window is None else f"{self.window:,} "
-        return _WHAT[self.kind].format(
+        told = _WHAT[self.kind].format(
             units=f"{number}{self.unit}s{of_rows}", mib=self.window_bytes / 2**20
         )
+        return told if self._whole else told.replace("the whole dataset", "each partition")
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the dataset has one partition."""
+        return (self.partitions or 1) == 1

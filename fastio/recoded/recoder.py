@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Consumer, Outcome, Source
 from fastio.errors import CacheError, FastioError
-from fastio.order.order import Orders
+from fastio.order.orders import Orders
 from fastio.packed.codebook import default_codebook
 from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.recoded.originals import Originals, are_settled

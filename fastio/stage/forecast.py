@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import Consumer
-from fastio.order.order import Order, Orders, ShardOrder
+from fastio.order.order import Order, ShardOrder
+from fastio.order.orders import Orders
+from fastio.order.partitions import PartitionedOrder
 
 Numbers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
+_AnyOrder = Order | ShardOrder | PartitionedOrder
 _LOOKED_AT = 64  # sampled rows of a shard whose rows may be needed at any time
 
 
@@ -80,16 +83,13 @@ class Forecast:
         distance = np.where(at < max(ahead, position + 1), -1.0, at - position)
         return np.where(known, distance, np.inf)
 
-    def _from(self, order: Order | ShardOrder, position: int, numbers: Numbers) -> Distances:
+    def _from(self, order: _AnyOrder, position: int, numbers: Numbers) -> Distances:
         """Returns the first position from `position` on that needs each block; infinite if none."""
-        if isinstance(order, ShardOrder):
-            begins, ends = order.window_of(numbers)
-        elif not self.block_rows:
-            return self._by_shards(order, position, numbers)
-        elif order.mode == "shuffle" or order.block != self.block_rows:
-            return self._by_rows(order, position, numbers)
-        else:
-            begins, ends = order.window_of(numbers)
+        # A shard order has blocks of no rows, as this forecast has if its pieces are shards.
+        if order.block != self.block_rows or order.mode == "shuffle":
+            by_rows = self._by_rows if self.block_rows else self._by_shards
+            return by_rows(order, position, numbers)
+        begins, ends = order.window_of(numbers)
         at = np.maximum(begins, position).astype(np.float64)
         at[ends <= position] = np.inf
         return at
@@ -104,7 +104,7 @@ class Forecast:
         )
         return there
 
-    def _by_shards(self, order: Order, position: int, numbers: Numbers) -> Distances:
+    def _by_shards(self, order: _AnyOrder, position: int, numbers: Numbers) -> Distances:
         """Estimates the next use of shards in an order not by shards, from evenly spaced rows."""
         assert self.orders is not None
         assert self.orders.bounds is not None
@@ -118,12 +118,12 @@ class Forecast:
         rows = first[:, None] + ((last - first)[:, None] * steps).astype(np.int64)
         return _first_after(order, np.clip(rows, 0, order.rows - 1), position)
 
-    def _by_rows(self, order: Order, position: int, numbers: Numbers) -> Distances:
+    def _by_rows(self, order: _AnyOrder, position: int, numbers: Numbers) -> Distances:
         rows = numbers[:, None] * self.block_rows + np.arange(self.block_rows)
         return _first_after(order, np.minimum(rows, order.rows - 1), position)
 
 
-def _first_after(order: Order, rows: Numbers, position: int) -> Distances:
+def _first_after(order: _AnyOrder, rows: Numbers, position: int) -> Distances:
     """Returns, for each line of rows (n, m), the first position from `position` on: (n,)."""
     at = order.positions(rows.reshape(-1)).reshape(rows.shape).astype(np.float64)
     at[at < position] = np.inf

@@ -11,13 +11,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from fastio.errors import CacheError
-from fastio.order.order import Order, Orders, ShardOrder
+from fastio.order.order import Order, ShardOrder
+from fastio.order.orders import Orders
+from fastio.order.partitions import PartitionedOrder
 from fastio.order.plan import PlannedBatch
-from fastio.order.sampling import Sampling
+from fastio.order.sampling import Ranks, Sampling
 from fastio.packed.rows import Rows
 from fastio.stage.blocks import Blocks, GroupBlocks, blocks_of
 from fastio.stage.forecast import Forecast
@@ -58,7 +61,7 @@ def staged(
         return sampling, Stager(GroupBlocks(groups, fields), None, _GROUPS_AT_ONCE)
     packed, bounds = remote.packed, dataset.shard_bounds()
     if remote.whole and packed is not None and bounds is not None:
-        sampling = by_shards(sampling, bounds.tolist())
+        sampling = by_shards(sampling, bounds.tolist(), packed.cache is not None)
         return sampling, Stager(Blocks(packed, 0, bounds=bounds), packed.cache)
     room = None if remote.cache is None else remote.cache.folder().room
     sampling, rows = by_blocks(remote, sampling, room)
@@ -73,8 +76,11 @@ def staged(
     return sampling, stager
 
 
-def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
-    """Returns the bytes of blocks that are fetched ahead: at least two windows in window order."""
+def ahead_bytes(sampling: Sampling, stager: Stager, ranks: Ranks) -> int:
+    """Returns the bytes of blocks that are fetched ahead.
+
+    In window order it is at least two windows of each partition that this rank reads.
+    """
     wanted = _LEAST_AHEAD_BYTES
     with suppress(CacheError):  # the stager goes on without the cache, and warns
         if stager.cache is not None:
@@ -82,7 +88,9 @@ def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
     if isinstance(stager.blocks, GroupBlocks):
         wanted = max(wanted, window_bytes(stager.blocks.grouped))
     if sampling.mode in ("window", "settle"):
-        wanted = max(wanted, 2 * (sampling.shuffling.window or 1) * stager.blocks.mean_bytes)
+        windows = 2 * len(ranks.share_of(sampling.partitions_of(ranks)))
+        window = sampling.shuffling.window or 1
+        wanted = max(wanted, windows * window * stager.blocks.mean_bytes)
     return wanted
 
 
@@ -95,12 +103,14 @@ class StagingPlan:
         position: position in the epoch at which the run begins.
         ahead_bytes: size of the blocks that may be requested and not yet released.
         following: function that returns the next epoch's plan; None if it is unknown.
+        partitions: the partitions of the order that this rank reads.
     """
 
     forecast: Forecast
     position: int
     ahead_bytes: int
     following: Callable[[], Iterator[PlannedBatch]] | None = None
+    partitions: range = range(1)
 
 
 class Lookahead:
@@ -124,11 +134,12 @@ class Lookahead:
         self._forecast = forecast
         self._ahead_bytes = staging.ahead_bytes
         self._following = following
-        self._windows = deque(_windows(forecast, following is not None))
+        self._windows = deque(_windows(staging))
         self._by_windows = bool(self._windows)
         if self._by_windows:
-            least = (len(self._windows[0][1]) + _LEAST_AHEAD_SHARDS) * stager.blocks.mean_bytes
-            self._ahead_bytes = max(staging.ahead_bytes, least)
+            current = islice(self._windows, len(staging.partitions))
+            least = sum(len(shards) + _LEAST_AHEAD_SHARDS for _, shards in current)
+            self._ahead_bytes = max(staging.ahead_bytes, least * stager.blocks.mean_bytes)
         self._requested: deque[Window] = deque()
         self._next_plan: Iterator[PlannedBatch] | None = None
         self._queue: deque[tuple[PlannedBatch, Numbers]] = deque()
@@ -236,26 +247,26 @@ class Lookahead:
             self.close()
 
 
-def _windows(forecast: Forecast, goes_on: bool) -> list[Window]:
-    """Returns the windows of an epoch; none if the order has no windows of shards.
+def _windows(staging: StagingPlan) -> list[Window]:
+    """Returns the windows of an epoch that this rank reads; none if windows are not of shards.
 
-    Args:
-        forecast: The orders of all epochs, and the epoch.
-        goes_on: Whether the next epoch follows. If so, its first window follows the last one.
+    If the next epoch follows, its first windows follow the last ones.
     """
-    orders = forecast.orders
+    orders, epoch = staging.forecast.orders, staging.forecast.epoch
     if orders is None or orders.bounds is None:
         return []
-    found = _of_epoch(orders, forecast.epoch)
-    if found and goes_on:
-        following = _of_epoch(orders, forecast.epoch + 1)[:1]
+    found = _of_epoch(orders, epoch, staging.partitions)
+    if found and staging.following is not None:
+        following = _of_epoch(orders, epoch + 1, staging.partitions)[: len(staging.partitions)]
         found += [(orders.rows + end, shards) for end, shards in following]
     return found
 
 
-def _of_epoch(orders: Orders, epoch: int) -> list[Window]:
+def _of_epoch(orders: Orders, epoch: int, partitions: range) -> list[Window]:
     """Returns the windows of an epoch; none if each batch has rows from anywhere."""
     order = orders.epoch(epoch)
+    if isinstance(order, PartitionedOrder):
+        return order.spans(partitions)
     if isinstance(order, ShardOrder):
         return order.spans()
     if isinstance(order, Order) and order.mode == "sequential":

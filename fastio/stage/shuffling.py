@@ -12,6 +12,10 @@ unit:
   needs as much memory, but mixes neighbouring rows only. If the cache holds the whole dataset, rows
   are shuffled over all of it from the second epoch on.
 - remote datasets without images: windows of shards (`by_shards`).
+- remote datasets of which several nodes read their parts: the same windows, within a partition of
+  the dataset for each node, so that each block is fetched by one node (`order/partitions.py`). The
+  partitions are the same in every epoch, so that a node's cache has to hold its partition only.
+  Without a cache each rank fetches for itself, and has a partition of its own.
 - local tables: a copy in huge pages is read twice as fast as a mapped file, in any order. If a
   table does not fit into memory, each row would be read from the disk as a whole page, so rows are
   shuffled by windows of blocks, of which two are in memory: the current one and the next one; see
@@ -110,6 +114,7 @@ def by_blocks(dataset: Remote, sampling: Sampling, room: int | None) -> tuple[Sa
     block: int | None = chosen.block_rows
     if sampling.shuffling.window is None:
         how = Shuffling("window", "store", "block", chosen.block_rows, chosen.window)
+        how = replace(how, fetched_by="rank" if room is None else "node")
         how = replace(how, kind="settle", reason="cached") if fits else how
         sampling = replace(sampling, shuffling=how)
     if sampling.mode in ("window", "settle"):
@@ -118,16 +123,19 @@ def by_blocks(dataset: Remote, sampling: Sampling, room: int | None) -> tuple[Sa
     return sampling, block
 
 
-def by_shards(sampling: Sampling, bounds: Sequence[int]) -> Sampling:
+def by_shards(sampling: Sampling, bounds: Sequence[int], cached: bool) -> Sampling:
     """Returns the sampling for a remote dataset that is fetched by shards.
 
     Args:
         sampling: The requested sampling.
         bounds: The first row of each shard, and the number of rows.
+        cached: Whether there is a cache, which the ranks of a node share.
     """
     if sampling.shuffling.window is not None or not sampling.ours:
         return sampling
-    return _with(sampling, "window", "shards", "shard", window=_WINDOW_SHARDS, bounds=tuple(bounds))
+    how: dict[str, Any] = {"window": _WINDOW_SHARDS, "bounds": tuple(bounds)}
+    how["fetched_by"] = "node" if cached else "rank"
+    return _with(sampling, "window", "shards", "shard", **how)
 
 
 def by_groups(sampling: Sampling, bounds: Sequence[int], groups: int) -> Sampling:
@@ -200,12 +208,14 @@ def by_parts(sampling: Sampling, parts: Sequence[tuple[Sampling, int]]) -> Sampl
         own = np.append(np.arange(0, rows, max(1, round(mean))), rows) if cuts is None else cuts
         bounds.append(own[1:] + first)
         first += rows
+    fetchers = {own.shuffling.fetched_by for own, _ in windowed} - {None}
     return _with(
         sampling,
         "settle" if all(own.mode == "settle" for own, _ in windowed) else "window",
         "parts",
         window=min(own.shuffling.window or 64 for own, _ in windowed),
         bounds=tuple(np.concatenate(bounds).tolist()),
+        fetched_by=None if not fetchers else "rank" if "rank" in fetchers else "node",
     )
 
 

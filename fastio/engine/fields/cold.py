@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import FastioError
-from fastio.order.order import AnyOrder, Order
+from fastio.order.order import Order
+from fastio.order.orders import AnyOrder
 from fastio.order.plan import PlannedBatch
 from fastio.packed import Dataset
 from fastio.packed.layout import Layout, Ranges

@@ -120,8 +120,7 @@ class TableFeed(Feed):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _runs=weakref.WeakSet())
 
-    @property
-    def shuffling(self) -> Shuffling:
+    def shuffling(self, ranks: Ranks) -> Shuffling:
         """See `Feed`."""
         return by_whole_groups(self.sampling, self._window_bytes)
 

@@ -1,0 +1,97 @@
+"""Follows a user's sampler: its keys, from any position on, and its own state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import islice
+from typing import Any
+
+from fastio.errors import StateMismatch
+from fastio.order.state import END, States
+from fastio.sources.stateful import is_stateful
+
+_SKIPPED = 1 << 16  # keys that are left out at a time
+Skip = Callable[[Sequence[Any]], None]
+
+
+class Followed:
+    """Iterates over a user's sampler, and saves and loads the sampler's own state if it has one.
+
+    For torch's BatchSampler, the state of its inner sampler is saved: it draws no keys ahead.
+
+    Args:
+        sampler: sampler or batch sampler.
+        states: contains the state to continue from; the state after each batch is recorded in it.
+
+    Attributes:
+        keys: what iterating over the sampler yields.
+        resumed: whether the sampler or its iterator continues from a state of its own.
+    """
+
+    def __init__(self, sampler: Any, states: States) -> None:
+        inner = _sampler_in(sampler)
+        saved = (states.saved or {}).get("sampler")
+        self._states, self._sampler = states, inner if is_stateful(inner) else None
+        self._iterator: Any = None
+        if saved is not None and saved["sampler"] is not None:
+            _load(inner, saved["sampler"])
+        self.keys: Iterator[Any] = iter(sampler)
+        if self.keys is not inner and is_stateful(self.keys):
+            self._iterator = self.keys
+        if saved is not None and saved["iterator"] is not None:
+            _load(self.keys, saved["iterator"])
+        self.resumed = saved is not None
+
+    def note(self, position: float) -> None:
+        """Records the present state as that of a position; at the end, without the iterator's."""
+        if self._sampler is None and self._iterator is None:
+            return
+        iterator = None if position == END else self._iterator
+        state = {
+            name: None if one is None else deepcopy(one.state_dict())
+            for name, one in (("sampler", self._sampler), ("iterator", iterator))
+        }
+        self._states.note("sampler", position, state)
+
+
+def _sampler_in(sampler: Any) -> Any:
+    kind = type(sampler)
+    plain = (kind.__module__, kind.__name__) == ("torch.utils.data.sampler", "BatchSampler")
+    return sampler.sampler if plain else sampler
+
+
+def _load(one: Any, state: Any) -> None:
+    if not is_stateful(one):
+        raise StateMismatch(
+            f"the loader state has a state of the sampler, and {type(one).__name__} has no "
+            "load_state_dict: make the loader with the sampler that it was saved with"
+        )
+    one.load_state_dict(deepcopy(state))
+
+
+def chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    while batch := list(islice(keys, size)):
+        if drop_last and len(batch) < size:
+            return
+        yield batch
+
+
+def behind(keys: Iterator[Any], position: int, skip: Skip) -> Iterator[Any]:
+    """Yields the keys after the first `position` ones."""
+    while position > 0 and (left_out := list(islice(keys, min(position, _SKIPPED)))):
+        skip(left_out)
+        position -= len(left_out)
+    yield from keys
+
+
+def after(batches: Iterator[Any], position: int, skip: Skip) -> Iterator[Sequence[Any]]:
+    """Yields the batches after the first ones, which have `position` keys in total."""
+    done = 0
+    for batch in batches:
+        keys = batch if isinstance(batch, Sequence) else list(batch)
+        if done >= position:
+            yield keys
+        else:
+            skip(keys)
+        done += len(keys)

@@ -25,9 +25,10 @@ from fastio.order.state import Cursor, OrderState
 from fastio.stage.shuffling import by_parts
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
-from fastio.views.mixing import Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
+from fastio.views.mixing import CYCLE, Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
 
 _PLANNED = 64  # batches that are planned ahead to find the next one of each source
+_PLANNED_CYCLES = 8  # likewise for a mix with a schedule, in cycles of its samples
 _PLANNED_REMOTE = 4096  # likewise, if a source is remote and its blocks are fetched ahead
 
 
@@ -181,7 +182,8 @@ class MixFeed(JoinedFeed):
     @property
     def identity(self) -> str:
         parts = [feed.fingerprint for feed in self._feeds]
-        how = f"{parts} {self.dataset.weights} {self.dataset.seed} {self.dataset.stop}"
+        mix = self.dataset
+        how = f"{parts} {mix.weights} {mix.seed} {mix.stop} {mix.schedule or ''}"
         return xxhash.xxh3_64_hexdigest(how.encode())
 
     def shuffling(self, ranks: Ranks) -> Shuffling:
@@ -203,8 +205,12 @@ class MixFeed(JoinedFeed):
             for feed, chain in zip(self._feeds, self._chains, strict=True)
             for leaf in leaves_of(feed.leaves, chain, cursor)
         ]
-        # A source's epochs follow one another: each is looked for to its end.
-        run = JoinedRun(leaves, iter(plan), ranks, most=sys.maxsize)
+        # A source's epochs follow one another: each is looked for to its end. With a schedule, a
+        # source may be left out for as long as a phase.
+        most = sys.maxsize
+        if self.dataset.schedule:
+            most = max(_PLANNED, _PLANNED_CYCLES * CYCLE // (self.sampling.batch_size or 1))
+        run = JoinedRun(leaves, iter(plan), ranks, most)
         return Batches(run, Joiner(cursor.epoch, first, self._ragged, leaves).host_batch)
 
     def epoch_rows(self) -> int:
@@ -236,6 +242,7 @@ class MixFeed(JoinedFeed):
             order_seed=seed,
             shuffle=self.sampling.mode == "shuffle",
             stop=mix.stop,
+            schedule=mix.schedule,
         )
         in_order = Order(order.samples, seed, cursor.epoch, mode="sequential")
         plan = self.sampling.cut(in_order, ranks, cursor.position)

@@ -4,6 +4,9 @@ The order of a mix is a function of (seed, epoch), computed without state. Posit
 into cycles of `CYCLE`. In each cycle every source has a number of places proportional to its
 weight, in an order of the cycle's own. The k-th place of a source, counted over all epochs, has
 position k of that source's own epochs, which follow one another, each in its own order.
+
+With a schedule, the positions of all epochs together are divided into phases with weights of their
+own. Each phase begins a new cycle, and each source goes on where it was.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
 _KEPT_CYCLES = 4
 
 Stop = Literal["all", "first"]
+Weights = Mapping[Any, float] | Sequence[float]
 Indices = npt.NDArray[np.int64]
 
 
@@ -35,12 +39,14 @@ class Mix:
         weights: weight of each source; they add up to 1.
         seed: seed of the order in which sources alternate; None uses the loader's seed.
         stop: where an epoch ends, as in `fastio.mix`.
+        schedule: later weights, and the sample from which on each applies; ascending.
     """
 
     sources: tuple[Any, ...]
     weights: tuple[float, ...]
     seed: int | None = None
     stop: Stop | int = "all"
+    schedule: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
 
 def mix_of(dataset: object) -> Mix | None:
@@ -53,6 +59,7 @@ def mix(
     *,
     seed: int | None = None,
     stop: Stop | int = "all",
+    schedule: Mapping[int, Weights] | None = None,
 ) -> Mix:
     """Return several datasets with the same fields as one dataset for `Loader`.
 
@@ -78,24 +85,86 @@ def mix(
         stop: where an epoch ends: "all", when every source has been read once (small sources are
             read several times); "first", when the first source would start again; or a number of
             samples.
+        schedule: {sample: weights, ...}, the weights that apply from a sample on. Samples are
+            counted over all ranks and epochs, from 0: step s begins at sample `s * batch_size *
+            world_size`. Weights are {source: weight} for all sources, or a sequence of numbers in
+            the order of `sources`. Weights may be 0 if there is a schedule. `stop` has to be a
+            number, because the other values depend on the weights.
 
     Raises:
-        ValueError: there are no sources, or a weight or `stop` is not possible.
+        ValueError: there are no sources, or a weight, `stop` or `schedule` is not possible.
     """
     pairs = list(sources.items() if isinstance(sources, Mapping) else sources)
     if not pairs:
         raise ValueError("there is nothing to mix: pass {path: weight, ...}")
-    weights = np.array([float(weight) for _, weight in pairs])
-    if not np.isfinite(weights).all() or weights.min() <= 0:
-        raise ValueError(f"weights must be above 0, got {weights.tolist()}")
-    shares = weights / weights.sum()
-    if shares.min() < 1 / CYCLE:
-        raise ValueError(
-            f"a weight must be at least 1/{CYCLE} of their sum, got {weights.tolist()}"
-        )
+    given = tuple(source for source, _ in pairs)
+    first = _shares([weight for _, weight in pairs], zeros=bool(schedule))
     if stop not in ("all", "first") and (type(stop) is not int or stop < 1):
         raise ValueError(f"stop must be 'all', 'first' or a number of samples, got {stop!r}")
-    return Mix(tuple(source for source, _ in pairs), tuple(shares.tolist()), seed, stop)
+    if not schedule:
+        return Mix(given, first, seed, stop)
+    if not isinstance(stop, int):
+        raise ValueError(
+            f"stop={stop!r} cannot be combined with schedule, because it depends on weights that "
+            "change: pass the number of samples of an epoch as stop="
+        )
+    later = tuple((_start(at), _shares(_numbers(given, each, at))) for at, each in schedule.items())
+    starts = [start for start, _ in later]
+    if starts != sorted(set(starts)):
+        raise ValueError(f"the samples of schedule must be ascending, got {starts}")
+    for number, source in enumerate(given):
+        if not any(weights[number] for weights in (first, *(weights for _, weights in later))):
+            raise ValueError(f"the weight of {source} is never above 0: leave it out of the mix")
+    return Mix(given, first, seed, stop, later)
+
+
+def _shares(weights: Sequence[Any], zeros: bool = True) -> tuple[float, ...]:
+    """Returns weights that add up to 1.
+
+    Args:
+        weights: any numbers.
+        zeros: whether some may be 0.
+    """
+    numbers = np.array([float(weight) for weight in weights])
+    least = numbers.min() if np.isfinite(numbers).all() else -1.0
+    if least < 0 or (least == 0 and not zeros) or not numbers.any():
+        bound = "0 or more, and one above 0" if zeros else "above 0"
+        raise ValueError(f"weights must be {bound}, got {numbers.tolist()}")
+    shares = numbers / numbers.sum()
+    if shares[shares > 0].min() < 1 / CYCLE:
+        raise ValueError(
+            f"a weight must be at least 1/{CYCLE} of their sum, got {numbers.tolist()}"
+        )
+    return tuple(shares.tolist())
+
+
+def _start(sample: object) -> int:
+    if type(sample) is not int or sample < 1:
+        raise ValueError(
+            "schedule must be {sample: weights, ...} with numbers of samples from 1 on, got "
+            f"{sample!r}: the weights of the sources apply from sample 0 on"
+        )
+    return sample
+
+
+def _numbers(sources: Sequence[Any], weights: Weights, sample: int) -> list[float]:
+    """Returns the weights of one entry of a schedule in the order of the sources."""
+    if not isinstance(weights, Mapping):
+        if len(weights) != len(sources):
+            raise ValueError(
+                f"schedule has {len(weights)} weights from sample {sample} on, for "
+                f"{len(sources)} sources"
+            )
+        return list(weights)
+    unknown = [source for source in weights if source not in sources]
+    missing = [source for source in sources if source not in weights]
+    if unknown or missing:
+        what = "names an unknown source" if unknown else "names no weight for a source"
+        raise ValueError(
+            f"schedule {what} from sample {sample} on: {(unknown or missing)[0]}. It needs a "
+            "weight for each source of the mix; 0 leaves a source out"
+        )
+    return [weights[source] for source in sources]
 
 
 class Part(NamedTuple):
@@ -163,6 +232,22 @@ class Chain:
         return self._sampling.places(rows + self._bounds[dataset], occurrences)
 
 
+class _Phase(NamedTuple):
+    """A stretch of positions of all epochs in which the weights of the sources are the same.
+
+    Attributes:
+        start: first position.
+        cycle: number of cycles of the phases before it, of which the last ones may be cut.
+        quota: int64 (sources,), the places of each source in a cycle.
+        before: int64 (sources,), the places of each source in the phases before it.
+    """
+
+    start: int
+    cycle: int
+    quota: Indices
+    before: Indices
+
+
 class MixOrder:
     """The order of a mix.
 
@@ -173,6 +258,7 @@ class MixOrder:
         order_seed: seed of the order within sources.
         shuffle: whether the rows of each source are shuffled.
         stop: where an epoch ends, as in `mix`.
+        schedule: later weights, as in `Mix`.
 
     Attributes:
         samples: number of samples of an epoch.
@@ -190,16 +276,19 @@ class MixOrder:
         order_seed: int,
         shuffle: bool,
         stop: Stop | int,
+        schedule: Sequence[tuple[int, tuple[float, ...]]] = (),
     ) -> None:
         if min(rows) < 1:
             raise ValueError(f"a source of the mix has no samples: {rows}")
         self._rows = np.array(rows, np.int64)
-        self._quota = _quota(np.array(weights))
-        self._bounds = np.cumsum(self._quota)
         self._seed = seed
         self._cycles: dict[int, tuple[Indices, Indices]] = {}
         self._order_seed = order_seed
         self._mode: Literal["shuffle", "sequential"] = "shuffle" if shuffle else "sequential"
+        self._phases = [_Phase(0, 0, _quota(np.array(weights)), np.zeros(len(rows), np.int64))]
+        for start, later in schedule:
+            self._phases.append(self._after(self._phases[-1], start, _quota(np.array(later))))
+        self._starts = np.array([phase.start for phase in self._phases])
         self.samples = self._samples(stop)
 
     def parts(self, epoch: int, positions: Indices) -> list[Part]:
@@ -208,13 +297,23 @@ class MixOrder:
         Parts are ordered by source, then by the source's epoch.
         """
         # Epochs follow one another, and so do the sources' places in them.
-        cycle, place = np.divmod(positions + epoch * self.samples, CYCLE)
-        source, nth = np.empty_like(place), np.empty_like(place)
-        for each in np.unique(cycle).tolist():
-            here = cycle == each
-            sources, before = self._cycle(each)
-            source[here], nth[here] = sources[place[here]], before[place[here]]
-        nth += cycle * self._quota[source]
+        places = positions + epoch * self.samples
+        phases = np.searchsorted(self._starts, places, side="right") - 1
+        source, nth = np.empty_like(places), np.empty_like(places)
+        for number in np.unique(phases).tolist():
+            phase = self._phases[number]
+            of_phase = np.flatnonzero(phases == number)
+            cycle, place = np.divmod(places[of_phase] - phase.start, CYCLE)
+            for each in np.unique(cycle).tolist():
+                here = cycle == each
+                sources, before = self._cycle(phase, each)
+                found_there = sources[place[here]]
+                source[of_phase[here]] = found_there
+                nth[of_phase[here]] = (
+                    before[place[here]]
+                    + phase.before[found_there]
+                    + each * phase.quota[found_there]
+                )
         own_epoch, own_position = np.divmod(nth, self._rows[source])
         found = []
         for number in np.unique(source).tolist():
@@ -224,19 +323,29 @@ class MixOrder:
                 found.append(Part(number, own, places, rows))
         return found
 
-    def _cycle(self, cycle: int) -> tuple[Indices, Indices]:
+    def _cycle(self, phase: _Phase, cycle: int) -> tuple[Indices, Indices]:
         """Returns each cycle place's source, and how many earlier places that source has."""
-        kept = self._cycles.get(cycle)
+        kept = self._cycles.get(phase.cycle + cycle)
         if kept is None:
-            turns = Order(CYCLE, self._seed, cycle).span(0, CYCLE)
-            sources = np.searchsorted(self._bounds, turns, side="right")
+            bounds = np.cumsum(phase.quota)
+            turns = Order(CYCLE, self._seed, phase.cycle + cycle).span(0, CYCLE)
+            sources = np.searchsorted(bounds, turns, side="right")
             before = np.empty_like(sources)
             by_source = np.argsort(sources, kind="stable")
-            before[by_source] = np.arange(CYCLE) - (self._bounds - self._quota)[sources[by_source]]
+            before[by_source] = np.arange(CYCLE) - (bounds - phase.quota)[sources[by_source]]
             while len(self._cycles) >= _KEPT_CYCLES:
                 del self._cycles[next(iter(self._cycles))]
-            kept = self._cycles[cycle] = sources, before
+            kept = self._cycles[phase.cycle + cycle] = sources, before
         return kept
+
+    def _after(self, phase: _Phase, start: int, quota: Indices) -> _Phase:
+        """Returns the phase with other places a cycle that follows a phase at a position."""
+        cycles, places = divmod(start - phase.start, CYCLE)
+        cut = np.zeros_like(quota)
+        if places:
+            cut = np.bincount(self._cycle(phase, cycles)[0][:places], minlength=len(quota))
+        before = phase.before + cycles * phase.quota + cut
+        return _Phase(start, phase.cycle + cycles + (places > 0), quota, before)
 
     def _of(self, number: int, epoch: int) -> Order:
         key = (self._order_seed + 0x9E3779B97F4A7C15 * number) & WORD
@@ -245,7 +354,7 @@ class MixOrder:
     def _samples(self, stop: Stop | int) -> int:
         if isinstance(stop, int):
             return stop
-        needed = -(-self._rows * CYCLE // self._quota)
+        needed = -(-self._rows * CYCLE // self._phases[0].quota)
         return int(needed.max() if stop == "all" else max(1, needed.min()))
 
 
@@ -330,12 +439,16 @@ def concatenated(chain: Chain, epoch: int, plan: Iterable[PlannedBatch]) -> Iter
 
 
 def _quota(shares: npt.NDArray[np.float64]) -> Indices:
-    """Returns the places of each source in a cycle, by largest remainders and at least one each."""
+    """Returns the places of each source in a cycle, by largest remainders.
+
+    A source with a share has at least one place, and one without has none.
+    """
     exact = shares * CYCLE
-    quota = np.maximum(1, np.floor(exact)).astype(np.int64)
+    quota = np.maximum(shares > 0, np.floor(exact)).astype(np.int64)
     by_remainder = np.argsort(np.floor(exact) - exact, kind="stable")
+    by_remainder = by_remainder[shares[by_remainder] > 0]
     for place in range(CYCLE - int(quota.sum())):
-        quota[by_remainder[place % len(quota)]] += 1
+        quota[by_remainder[place % len(by_remainder)]] += 1
     while quota.sum() > CYCLE:
         quota[np.argmax(quota)] -= 1
     return quota

@@ -36,6 +36,7 @@ SMALL: dict[str, list[str]] = {
     "peers": [PHOTOS, "--images", "12", "--rounds", "1", "--only", "fastio_loader"],
     "pixels": ["--size", "128", "--rounds", "1", "--turns", "1"],
     "quality": [PHOTOS, "--crops", "1", "--large", "0"],
+    "table_images": [PHOTOS, "--count", "24", "--rounds", "1", "--alone"],
     "recoded": [PHOTOS, "--count", "24", "--rounds", "1"],
     "recipes": [PHOTOS, "--count", "24", "--slow", "12", "--rounds", "1", "--threads", "1"],
     "swap": ["--batches", "2", "--rounds", "1"],

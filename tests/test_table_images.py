@@ -91,6 +91,20 @@ def test_a_loader_gives_the_pixels_that_it_gives_of_the_same_files_in_a_folder(
             assert (images == batch["image"]).all()
 
 
+def test_images_of_uncompressed_arrow_files_are_read_where_they_lie(tmp_path: Path) -> None:
+    for part in range(2):
+        written(tmp_path / f"{part}.arrow", table().slice(part * 18, 18))
+    with Loader(tmp_path, 5, shuffle=True, seed=1, transforms={"image": CROP}) as loader:
+        assert sorted(rows_of(loader)) == list(range(N))
+        assert "any row can be read at any time" in loader.stats().order
+        reads = loader.dataset.image_reads("image", np.array([1, 30]))
+    for file, offset, length, row in zip(
+        reads.file, reads.offset, reads.length, (1, 30), strict=True
+    ):
+        data = Path(reads.path(int(file))).read_bytes()
+        assert data[offset : offset + length] == FILES[row]
+
+
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
 def test_byte_strings_whose_first_value_is_an_image_file_are_images(
     tmp_path: Path, kind: pa.DataType

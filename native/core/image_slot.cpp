@@ -324,8 +324,7 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   const auto decode = [&] {
     return worker.decoder.decode(task_, request, &ImageSlot::place, &target);
   };
-  const bool indexed =
-      codec == Codec::jpeg && bytes_.files && request.size >= JpegIndex::kLeastFile;
+  const bool indexed = codec == Codec::jpeg && request.size >= JpegIndex::kLeastFile;
   const Status status = indexed ? with_index(row, worker, request, decode) : decode();
   return target.refused.ok() ? status : target.refused;
 }

@@ -19,12 +19,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import ShardCorrupt, SourceNotFound
+from fastio.packed.metadata import MAGIC
 from fastio.runtime.files import check_file, only_files
 from fastio.sources.hugging_face.rows import Checked, SelectedRows, StoredBatch
 from fastio.sources.table.arrow import CheckedStream
 from fastio.sources.table.data import Mapped
 from fastio.sources.table.features import (
     Feature,
+    File,
+    Picture,
+    Plain,
     features_of,
     parse_features,
     pictures,
@@ -37,7 +41,9 @@ INFO = "dataset_info.json"
 STATE = "state.json"
 SPLITS = "dataset_dict.json"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BEGIN = MAGIC + bytes(2)  # of an Arrow file
 _INDICES = "indices"
+_EMBEDDED = (Picture, File)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,19 @@ class Opened:
     stamp: str
     files: tuple[str, ...] = ()
     folder: str | None = None
+
+
+@dataclass(frozen=True)
+class ArrowFiles:
+    """Local Arrow files that are not compressed, of which the datasets package need not know.
+
+    Attributes:
+        paths: The files, whose schemas are equal.
+        features: The features of columns of images and other files. No other columns hold files.
+    """
+
+    paths: tuple[str, ...]
+    features: Mapping[str, Feature]
 
 
 def is_hugging_face(dataset: Any) -> bool:
@@ -85,13 +104,15 @@ def has_transform(dataset: Any) -> bool:
 
 
 def open_hugging_face(dataset: Any) -> Opened:
-    """Opens a directory of `save_to_disk`, or a `datasets.Dataset`.
+    """Opens a directory of `save_to_disk`, a `datasets.Dataset`, or Arrow files.
 
     Raises:
         SourceNotFound: If it has several splits or no rows, is a stream, or lacks a file.
         ShardCorrupt: If a file is damaged.
     """
-    if isinstance(dataset, (str, os.PathLike)):
+    if isinstance(dataset, ArrowFiles):
+        opened = _open_files(dataset)
+    elif isinstance(dataset, (str, os.PathLike)):
         path = os.fspath(dataset)
         opened = _open_file(path) if os.path.isfile(path) else _open_folder(path)
     else:
@@ -126,6 +147,16 @@ def _open_file(path: str) -> Opened:
     return Opened(
         path, rows, features_of(schema), stamp([path]), (path,), os.path.dirname(path) or "."
     )
+
+
+def _open_files(files: ArrowFiles) -> Opened:
+    found = [record_batches(path) for path in files.paths]
+    schema = found[0][0]
+    known = {n: Plain() if isinstance(f, _EMBEDDED) else f for n, f in features_of(schema).items()}
+    rows = _rows(files.paths[0], schema, [batch for _, each in found for batch in each], None, None)
+    folder = os.path.dirname(files.paths[0]) or "."
+    about = known | dict(files.features)
+    return Opened(files.paths[0], rows, about, stamp(files.paths), files.paths, folder)
 
 
 # --- Directories ----------------------------------------------------------------------------------
@@ -205,7 +236,9 @@ def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
 
 
 def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
-    """Returns the record batches of an Arrow stream, as views of the mapped file.
+    """Returns the record batches of an Arrow stream or file, as views of the mapped file.
+
+    After eight bytes, an Arrow file is a stream that is followed by a footer.
 
     Raises:
         SourceNotFound: If there is no such file.
@@ -216,12 +249,15 @@ def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
         if os.path.getsize(path) == 0:
             raise ShardCorrupt(f"{path} is empty: it has 0 bytes; save the dataset again")
         file = Mapped(path)
-        if file.view[-len(_STREAM_END) :] != _STREAM_END:
+        is_file = bytes(file.view[: len(_BEGIN)]) == _BEGIN
+        end = MAGIC if is_file else _STREAM_END
+        if file.view[-len(end) :] != end:
             raise ShardCorrupt(
                 f"{path} is not an Arrow stream, or is truncated; copy it again, or save the "
                 "dataset again"
             )
-        reader, checked = _stream(_Views(file.view).read, path), Checked(path)
+        view = file.view[len(_BEGIN) :] if is_file else file.view
+        reader, checked = _stream(_Views(view).read, path), Checked(path)
         found = [StoredBatch(batch, n, checked, file) for n, batch in enumerate(reader)]
         file.check()
         reader.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # UTF-8?

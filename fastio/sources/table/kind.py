@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
-from fastio.schema import Field
+from fastio.schema import Field, Image
 from fastio.sources.base import (
     Findings,
     Found,
@@ -30,8 +30,12 @@ from fastio.sources.base import (
     file_check,
     files_findings,
 )
+from fastio.sources.hugging_face.dataset import HuggingFaceDataset
+from fastio.sources.hugging_face.sources import ArrowFiles
+from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.embedded import embedded_files
+from fastio.sources.table.features import File, Picture
 from fastio.sources.table.files import find_tables, table_kind
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.indexed import TableSamples
@@ -59,8 +63,17 @@ def _sniff(source: Any, options: Options) -> list[TableFile] | None:
     return find_tables(source, options.storage_options)
 
 
-def _open(found: Found) -> TableSamples:
+def _open(found: Found) -> TableSamples | HuggingFaceDataset:
     options, embedded = found.options, _embedded(found)
+    if options.filters is None and _lie_in_place(found.parts, embedded):
+        features = {
+            name: Picture(kind.mode) if isinstance(kind, Image) else File()
+            for name, kind in embedded.items()
+        }
+        files = ArrowFiles(tuple(file.name for file in found.parts), features)
+        dataset = HuggingFaceDataset(files, options.tables)
+        dataset.memory = options.memory
+        return dataset
     return (MediaTable if embedded else TableSamples)(
         partial(TableDataset, found.parts, embedded=embedded),
         options.tables,
@@ -81,7 +94,33 @@ def _embedded(found: Found) -> dict[str, Field]:
     return embedded_files(open_table(found.parts[0]), named, columns)
 
 
-def _pack(found: Found, skip_damaged: bool) -> Opened | TableSamples:
+def _lie_in_place(files: Sequence[TableFile], embedded: Mapping[str, Field]) -> bool:
+    """Returns whether images can be read where they lie: in local, uncompressed Arrow files."""
+    images = [name for name, kind in embedded.items() if isinstance(kind, Image)]
+    if not images or any(file.remote or file.values for file in files):
+        return False
+    if table_kind(files[0].name) != "arrow":
+        return False
+    tables = open_all(files).tables
+    kinds = [_bytes_type(tables[0].schema.field(name).type) for name in images]
+    return (
+        any(table.rows for table in tables)
+        and all(
+            isinstance(table, ArrowTable)
+            and table.has_batches
+            and table.has_parts
+            and table.schema.equals(tables[0].schema)
+            for table in tables
+        )
+        and all(kind in (pa.binary(), pa.large_binary()) for kind in kinds)
+    )
+
+
+def _bytes_type(kind: pa.DataType) -> pa.DataType:
+    return kind.field("bytes").type if pa.types.is_struct(kind) else kind
+
+
+def _pack(found: Found, skip_damaged: bool) -> Opened | TableSamples | HuggingFaceDataset:
     if isinstance(found.source, TableSamples):
         return found.source
     with suppress(ShardCorrupt) if skip_damaged else nullcontext():

@@ -67,7 +67,7 @@ def made(source: Path, threads: int) -> fastio.Loader[Any]:
 
 def of_datasets(path: Path, cache: Path, workers: int) -> Any:
     """Returns torch's loader of the datasets package's images, cropped by torchvision."""
-    import datasets
+    import datasets  # type: ignore[import-untyped]
     import plain_torchvision  # in tools/
     import torch
 
@@ -106,7 +106,8 @@ def measure(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     table = work / "photos.parquet"
     write_table(folder, table)
     sources = {"folder": folder, "Parquet": table}
-    for name, codec in (("packed jpeg", "jpeg"), ("packed blocks", "blocks")):
+    codecs: dict[str, Any] = {"packed jpeg": "jpeg", "packed blocks": "blocks"}
+    for name, codec in codecs.items():
         sources[name] = work / name.replace(" ", "-")
         fastio.pack(folder, sources[name], codec=codec)
     ways: dict[str, Callable[[], float]] = {}

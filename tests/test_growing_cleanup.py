@@ -11,6 +11,7 @@ import pytest
 
 import fastio
 from fastio import (
+    Loader,
     OptionError,
     PackConflict,
     PackError,
@@ -18,6 +19,7 @@ from fastio import (
     Scalar,
     Schema,
     SchemaError,
+    StateMismatch,
     Writer,
     gc,
     pack,
@@ -239,6 +241,42 @@ def test_a_new_pack_refuses_the_number_of_no_class(tmp_path: Path) -> None:
         pack(samples, tmp_path / "out", schema=NAMED)
     report = pack(samples, tmp_path / "other", schema=NAMED, on_error="skip")
     assert (report.rows, len(report.skipped)) == (1, 1)
+
+
+# --- States ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_state_from_between_two_epochs_goes_on_with_the_new_rows(
+    data: Path, shuffle: bool
+) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": shuffle, "seed": 1}
+    with Loader(data, **options) as loader:
+        list(loader)
+        state = loader.state_dict()
+    append(data, range(25, 40))
+    with Loader(data, **options) as loader:
+        loader.set_epoch(1)
+        expected = [batch.tolist() for batch in loader]
+    with Loader(data, **options) as loader:
+        loader.load_state_dict(state)
+        found = [batch.tolist() for batch in loader]
+        assert loader.state_dict()["epoch"] == 2
+    assert found == expected
+    assert sorted(number for batch in found for number in batch) == list(range(40))
+
+
+def test_a_state_of_a_newer_version_does_not_fit_an_older_one(data: Path) -> None:
+    append(data, range(25, 40))
+    with Loader(data, batch_size=5, shuffle=True, seed=1) as loader:
+        list(loader)
+        state = loader.state_dict()
+    with (
+        fastio.open(data, version=1) as dataset,
+        Loader(dataset, batch_size=5, shuffle=True, seed=1) as loader,
+        pytest.raises(StateMismatch, match="belongs to another dataset"),
+    ):
+        loader.load_state_dict(state)
 
 
 # --- Commands -------------------------------------------------------------------------------------

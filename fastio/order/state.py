@@ -129,6 +129,9 @@ def from_state(
 ) -> Cursor:
     """Returns the cursor that `to_state` wrote, for a loader of the same dataset and kind of order.
 
+    A state from between two epochs also fits a later version of its dataset, because it counts no
+    positions in the order of the older version.
+
     Args:
         state: what `to_state` returned.
         fingerprint, order: those of the loader, as for `to_state`.
@@ -142,15 +145,17 @@ def from_state(
     _same("version", state["version"], STATE_VERSION, "was saved by another version of fastio")
     try:
         version = (earlier or {}).get(state["fingerprint"])
-        if version is not None:
+        if version is not None and state["position"] != 0:
             raise StateMismatch(
                 f"the loader state belongs to version {version} of this dataset, and the loader "
                 "reads a newer version: to continue the epoch, make the loader of "
-                f"fastio.open(path, version={version}); to read the new samples too, start an "
-                "epoch without this state"
+                f"fastio.open(path, version={version}), whose state at the end of the epoch can be "
+                "loaded with the newer version; to read the new samples at once, start an epoch "
+                "without this state"
             )
-        _same("fingerprint", state["fingerprint"], fingerprint, "belongs to another dataset")
-        _same("order", state["order"], dict(order), "counts positions in another order")
+        if version is None:
+            _same("fingerprint", state["fingerprint"], fingerprint, "belongs to another dataset")
+            _same("order", state["order"], dict(order), "counts positions in another order")
         seed, order_seed, generator = state["seed"], state["order_seed"], state["generator"]
         cursor = Cursor(
             int(state["epoch"]),

@@ -21,7 +21,9 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.pack.packer import Filled, Packer
+from fastio.pack.encoder import Filled
+from fastio.pack.units import ShardWriter
+from fastio.packed import ShardEntry
 from fastio.runtime import memory
 from fastio.runtime.files import AnyPath
 from fastio.sources import folder
@@ -52,16 +54,19 @@ def give_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 def packing_ends_after(
     shards: int, error: type[BaseException] = KeyboardInterrupt
 ) -> Iterator[None]:
-    """Packing ends with an error, as by a kill, when so many shards are finished."""
-    write = Packer.write
+    """Packing ends with an error, as by a kill, when a process has written so many shards."""
+    write = ShardWriter.write
+    written = 0
 
-    def write_some(self: Packer[Any, Any], filled: Filled) -> None:
-        if len(self.entries) == shards:
+    def write_some(self: ShardWriter, filled: Filled, unit: int, part: int) -> ShardEntry:
+        nonlocal written
+        if written == shards:
             raise error
-        write(self, filled)
+        written += 1
+        return write(self, filled, unit, part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "write", write_some)
+        patch.setattr(ShardWriter, "write", write_some)
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import fastio
 from fastio import Image, PackError, SampleError, Scalar, Schema, SchemaError, TarDataset
-from fastio.pack import packer
+from fastio.pack import units
 from tests.pictures import jpeg
 from tests.tars import write_tar, write_tars
 
@@ -98,7 +98,7 @@ def test_an_interrupted_pack_goes_on(
     tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fastio.pack(tars, tmp_path / "whole", shard_size=20_000)
-    write_shard = packer.write_shard
+    write_shard = units.write_shard
     calls: list[Path] = []
 
     def fail_at_third(path: Path, *given: Any) -> Any:
@@ -107,7 +107,7 @@ def test_an_interrupted_pack_goes_on(
             raise OSError(5, "Input/output error", str(path))
         return write_shard(path, *given)
 
-    monkeypatch.setattr(packer, "write_shard", fail_at_third)
+    monkeypatch.setattr(units, "write_shard", fail_at_third)
     with pytest.raises(PackError, match="Input/output error"):
         fastio.pack(tars, tmp_path / "packed", shard_size=20_000)
     fastio.pack(tars, tmp_path / "packed", shard_size=20_000, resume=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fastio.cache import Cache, check_is_cache
 from fastio.errors import PackError
 from fastio.pack.destination import complete_dataset
-from fastio.pack.growth import fitted, open_base, options_of
+from fastio.pack.growth import open_base, options_of, with_numbers_of
 from fastio.pack.images import (
     DEFAULT,
     DEFAULT_CODEC,
@@ -281,7 +281,7 @@ def pack(
     how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
     source = open_source(src, schema, how, data, on_error == "skip")
     if base is not None:
-        source = fitted(base, source)
+        source = with_numbers_of(base, source)
     encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
         refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "from_cache": from_cache}

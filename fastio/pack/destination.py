@@ -30,7 +30,7 @@ from fastio.pack.journal import (
     Journal,
     contents_of,
     differences,
-    no_packing,
+    exclusive_access,
     remove_if,
     writing_to,
 )
@@ -86,7 +86,7 @@ def complete_dataset(
 
     Args:
         dst, storage_options: The destination.
-        identity: The options that the dataset's bytes depend on, see `packer.Encoder`.
+        identity: The options that the dataset's bytes depend on, see `encoder.Encoder`.
 
     Raises:
         DatasetExists: It was packed from another source, or with other options.
@@ -151,7 +151,7 @@ class Destination:
             raise PackError("resume and overwrite cannot be combined: choose one")
         own = self.files()
         if overwrite:
-            with self.no_packing(discard=True) as (_, own):
+            with self.exclusive_access(discard=True) as (_, own):
                 self.delete(own.keys() - {JOURNAL_NAME})
             own = {}
         elif base is not None:
@@ -169,7 +169,7 @@ class Destination:
                 raise
         return self._journal
 
-    def settle(self, base: Manifest) -> None:
+    def remove_ended_pack(self, base: Manifest) -> None:
         """Deletes the journal of a pack that has ended; `base` is the newest version.
 
         Such a pack was killed after it had written its manifest, or cannot write it any more.
@@ -177,7 +177,7 @@ class Destination:
         self._remove_journal_if(lambda journal: _has_ended(journal, base))
 
     def was_completed(self, base: Manifest, identity: Mapping[str, Any] | None) -> bool:
-        """Returns whether an append is to be resumed that wrote `base`, and settles it.
+        """Returns whether the append to be resumed wrote `base`; then deletes its journal.
 
         Args:
             base: The newest version.
@@ -208,9 +208,9 @@ class Destination:
         return completed
 
     @contextmanager
-    def no_packing(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
-        """Keeps other processes from packing; see `journal.no_packing`. Also yields `files`."""
-        with no_packing(self.folder, discard) as unfinished:
+    def exclusive_access(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
+        """See `journal.exclusive_access`; also yields `files`."""
+        with exclusive_access(self.folder, discard) as unfinished:
             yield unfinished, self.files()
 
     def _remove_journal_if(self, is_unneeded: Callable[[bytes], bool]) -> bool:
@@ -243,7 +243,7 @@ class Destination:
     def _check_newest(self, base: Manifest) -> None:
         """Raises PackConflict if the dataset was replaced or appended to since it was opened."""
         if Manifest(self.folder).fingerprint != base.fingerprint:
-            raise overtaken(self.name)
+            raise changed_meanwhile(self.name)
 
     def _is_committed(self, names: set[str]) -> bool:
         """Returns whether the manifest at the destination names any of these shards."""
@@ -401,7 +401,7 @@ def _check_repeated(
         )
 
 
-def overtaken(name: str) -> PackConflict:
+def changed_meanwhile(name: str) -> PackConflict:
     """Returns the error of an append to a dataset that has changed since it was opened."""
     return PackConflict(f"another process has changed {name} since this append began: append again")
 

@@ -68,8 +68,8 @@ def gc(
     newest = manifest()
     destination = open_destination(path, storage_options, None)
     with writing_to(destination.name):
-        destination.settle(newest)
-        with destination.no_packing(unfinished) as (found, files):
+        destination.remove_ended_pack(newest)
+        with destination.exclusive_access(unfinished) as (found, files):
             left = found and not unfinished
             newest = manifest()  # opened after the listing, which has all its shards
             last_dropped = newest.version - keep if keep is not None else 0

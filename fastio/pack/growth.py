@@ -1,4 +1,4 @@
-"""Fits a source of samples to the dataset to which they are appended.
+"""Gives the classes and words of a source the numbers of the dataset that it is appended to.
 
 Fields must be the same. Classes and vocabularies can grow: new names follow the existing ones.
 Before samples are encoded, the numbers that the source gives to names are replaced by those of the
@@ -61,7 +61,7 @@ def options_of(base: Manifest, options: SampleOptions, codebook_given: bool) -> 
     return replace(options, codebook=own)
 
 
-def fitted(base: Manifest, source: Source | RowSource) -> Source | RowSource:
+def with_numbers_of(base: Manifest, source: Source | RowSource) -> Source | RowSource:
     """Returns a source whose classes and words have the numbers of the dataset.
 
     Raises:
@@ -73,7 +73,7 @@ def fitted(base: Manifest, source: Source | RowSource) -> Source | RowSource:
     schema, numbers = _grown(base, source.schema, source.name)
     if isinstance(source, Source):
         _check_no_statistics(base, source.name)
-        return _fitted_samples(source, schema, numbers)
+        return _renumbered_samples(source, schema, numbers)
     made, makes = (each.get("tokens") or {} for each in (base.packing, source.identity))
     if made.get("tokenizer") != makes.get("tokenizer"):
         raise PackError(
@@ -89,7 +89,7 @@ def fitted(base: Manifest, source: Source | RowSource) -> Source | RowSource:
             "columns and groups"
         )
     sums = [_moments(about) for about in base.statistics]
-    return replace(_fitted_rows(source, schema, numbers), sums=sums)
+    return replace(_renumbered_rows(source, schema, numbers), sums=sums)
 
 
 def same_numbers(base: Manifest, schema: Schema) -> Schema:
@@ -172,7 +172,7 @@ def _union(there: Sequence[str], more: Sequence[str]) -> tuple[tuple[str, ...], 
     return every, np.array([number_of[name] for name in more], np.int64)
 
 
-def _fitted_samples(source: Source, schema: Schema, numbers: Numbers) -> Source:
+def _renumbered_samples(source: Source, schema: Schema, numbers: Numbers) -> Source:
     place_of = {name: place for place, name in enumerate(schema.fields)}
     places = {place_of[field]: each for field, each in numbers.items()}
 
@@ -205,7 +205,7 @@ def _renumbered(value: Any, known: NDArray[np.int64]) -> Any:
     return value if number < 0 else int(known[number])
 
 
-def _fitted_rows(source: RowSource, schema: Schema, numbers: Numbers) -> RowSource:
+def _renumbered_rows(source: RowSource, schema: Schema, numbers: Numbers) -> RowSource:
     changed = _changed(numbers)
 
     def convert(

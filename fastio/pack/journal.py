@@ -240,7 +240,7 @@ def remove_if(folder: Path, is_unneeded: Callable[[bytes], bool]) -> bool:
 
 
 @contextmanager
-def no_packing(folder: Path, discard: bool) -> Iterator[bool]:
+def exclusive_access(folder: Path, discard: bool) -> Iterator[bool]:
     """Keeps other processes from packing to a folder.
 
     Args:

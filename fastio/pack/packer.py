@@ -2,126 +2,40 @@
 
     source -> parts -> encoder (threads) -> encoder (one thread: shards) -> destination
 
-A source is divided into units (`journal.Plan`), and each unit into shards, usually only one.
-
 Every kind of data takes this way. What differs is the source, which gives the parts, and the
-encoder: `samples` encodes rows one by one, `tables` thousands of rows at once.
+encoder (`encoder.Encoder`). Units are packed by threads of this process (`units`), or by a
+`UnitRunner` on other machines.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Generic, Protocol
 
-import pyarrow as pa
-
-from fastio.pack.destination import Destination, shard_name, with_hash
-from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, UnitEnd, when_full, writing_to
-from fastio.pack.pipeline import OrderedPipeline
+from fastio.pack.destination import Destination
+from fastio.pack.encoder import E, Encoder, P
+from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, when_full, writing_to
 from fastio.pack.progress import progress_bar
+from fastio.pack.units import ShardWriter, UnitPacker
 from fastio.packed import Manifest, ShardEntry, write_manifest
-from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
-from fastio.packed.shard_writer import write_shard
-from fastio.runtime.files import flush_folder
-from fastio.schema import Schema
-
-P = TypeVar("P")
-E = TypeVar("E")
-
-# The bytes of parts that may be in memory beside the shard that is being filled.
-_BUDGET_BYTES = 256 << 20
 
 
-@dataclass(frozen=True)
-class Filled:
-    """A full shard, or the last one of a unit.
+class UnitRunner(Protocol):
+    """Packs the units of a source in other processes."""
 
-    Attributes:
-        arrays: The columns, in the order of `Schema.arrow_schema`; empty if the unit ends here
-            and all of its remaining samples were left out.
-        end: The end of the unit, or None if more rows of the unit follow.
-        counts: The rows of each image field by codec, as FIELD.CODEC.
-        indexed: The image fields that have a column of indexes.
-    """
+    def run(
+        self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
+    ) -> Iterator[FinishedUnit]:
+        """Yields the units after the finished ones, in order, when their shards are in place.
 
-    arrays: Sequence[pa.Array]
-    end: UnitEnd | None
-    counts: Mapping[str, int] = field(default_factory=dict)
-    indexed: Collection[str] = ()
-
-
-@dataclass(frozen=True)
-class About:
-    """What a manifest says of how a dataset was made; see `write_manifest`."""
-
-    packing: Mapping[str, Any]
-    codebook: bytes | None = None
-    statistics: list[Any] | None = None
-
-
-class Encoder(Protocol[P, E]):
-    """Turns the parts of one source into the columns of shards.
-
-    `encode` is called by several threads, everything else by one.
-
-    Attributes:
-        schema: The fields of the samples.
-        unit: What the source consists of, in words: "samples", "rows" or "documents".
-        total: The number of samples, or None if it is not known beforehand.
-        position: The number of samples of the source that are in shards or were left out.
-        skipped: (name, reason) of the samples that were left out.
-        workers: The number of threads; 0 encodes in the caller's thread.
-        depth: The largest number of parts under way.
-    """
-
-    schema: Schema
-    unit: str
-    total: int | None
-    position: int
-    skipped: list[tuple[str, str]]
-    workers: int
-    depth: int
-
-    def identity(self) -> Mapping[str, Any]:
-        """Returns the options that the dataset's bytes depend on, as JSON values."""
-        ...
-
-    def plan(self, progress: bool) -> Plan:
-        """Derives from the source how it is packed. Not called again when a pack is resumed."""
-        ...
-
-    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[P]:
-        """Returns the parts of the source after the finished units.
+        Args:
+            plan: How the source is divided into units.
+            finished: The units that are finished already.
+            writer: Writes shards to the folder of the destination.
 
         Raises:
-            PackError: The source is not the one from which these units were packed.
+            As for `units.pack_units`; the first error in the order of the source.
         """
-        ...
-
-    def memory_bytes(self, part: P) -> int:
-        """Returns about how many bytes a part takes before it is encoded."""
-        ...
-
-    def encode(self, part: P, hold: Callable[[int], None]) -> E:
-        """Returns a part in the form that shards store; see `OrderedPipeline` for `hold`."""
-        ...
-
-    def encoded_bytes(self, encoded: E) -> int:
-        """Returns about how many bytes an encoded part takes."""
-        ...
-
-    def fill(self, encoded: E) -> Iterator[Filled]:
-        """Adds rows to the shard that is being filled, and yields each shard that is full."""
-        ...
-
-    def rest(self) -> Filled | None:
-        """Returns the last shard of the source, or None if no rows are left for it."""
-        ...
-
-    def about(self, entries: list[ShardEntry]) -> About:
-        """Returns what the manifest says of the dataset; raises PackError if there are no rows."""
         ...
 
 
@@ -136,7 +50,7 @@ class Packer(Generic[P, E]):
         base: The dataset at the destination to which the samples are appended, or None.
 
     Attributes:
-        entries: The finished shards, without those of `base`.
+        entries: The shards of the finished units, without those of `base`.
         resumed: The number of shards that an earlier run has finished.
 
     Raises:
@@ -155,11 +69,8 @@ class Packer(Generic[P, E]):
     ) -> None:
         self.entries: list[ShardEntry] = []
         self.resumed = 0
-        self._units = 0  # number of finished units
-        self._unit: list[ShardEntry] = []  # the shards of the unit that is being packed
         self._encoder = encoder
         self._destination = destination
-        self._schema = encoder.schema
         self._base = base
         identity = dict(encoder.identity())
         if base is not None:
@@ -167,17 +78,21 @@ class Packer(Generic[P, E]):
         self._when_full = when_full(identity)
         with writing_to(destination.name, self._when_full):
             self._journal = destination.open(identity, resume, overwrite, base)
-        self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
-            encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
-        )
+        version = 1 if base is None else base.version + 1
+        self._writer = ShardWriter(destination.folder, encoder.schema, version, self._when_full)
+        self._units = UnitPacker(encoder, self._writer, len(self._journal.finished))
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
         """(name, reason) of the samples that were left out."""
         return self._encoder.skipped
 
-    def run(self, progress: bool) -> None:
+    def run(self, progress: bool, runner: UnitRunner | None = None) -> None:
         """Packs the whole source, and closes the packer in any case.
+
+        Args:
+            progress: Whether to show a progress bar on stderr.
+            runner: Packs the units elsewhere. If it is None, this process packs them.
 
         Raises:
             As for `add`; PackError: A finished shard is missing, the source is not the one that was
@@ -190,16 +105,24 @@ class Packer(Generic[P, E]):
                 for entry in unit.entries:
                     self._destination.check(entry)
                     self.entries.append(entry)
-            self.resumed, self._units = len(self.entries), len(journal.finished)
+            self.resumed = len(self.entries)
             if journal.plan is None:
                 journal.keep_plan(encoder.plan(progress))
-            parts = encoder.begin(journal.plan or Plan(), journal.finished)
+            plan = journal.plan or Plan()
+            parts = encoder.begin(plan, journal.finished)
             with progress_bar("packing", encoder.unit, encoder.total, progress) as advance:
                 shown = 0
-                for part in parts:
-                    self.add(part)
-                    advance(encoder.position - shown)
-                    shown = encoder.position
+                if runner is not None:
+                    for unit in runner.run(plan, journal.finished, self._writer):
+                        encoder.count(unit.end)
+                        self._commit(unit)
+                        advance(encoder.position - shown)
+                        shown = encoder.position
+                else:
+                    for part in parts:
+                        self.add(part)
+                        advance(encoder.position - shown)
+                        shown = encoder.position
                 self.finish()
                 advance(encoder.position - shown)
         finally:
@@ -213,16 +136,13 @@ class Packer(Generic[P, E]):
                 unless bad samples are skipped.
             PackError: The destination cannot be written.
         """
-        for encoded in self._pipeline.submit(part, self._encoder.memory_bytes(part)):
-            self._store(encoded)
+        for unit in self._units.add(part):
+            self._commit(unit)
 
     def finish(self) -> None:
         """Writes what is left and the manifest; raises PackError if there were no samples."""
-        for encoded in self._pipeline.drain():
-            self._store(encoded)
-        last = self._encoder.rest()
-        if last is not None:
-            self.write(last)
+        for unit in self._units.rest():
+            self._commit(unit)
         about = self._encoder.about(self.entries)
         destination, base = self._destination, self._base
         packing, codebook = about.packing, about.codebook
@@ -235,7 +155,7 @@ class Packer(Generic[P, E]):
             destination.prepare({entry.name for entry in self.entries}, base)
             write_manifest(
                 destination.folder,
-                self._schema,
+                self._encoder.schema,
                 packing,
                 self.entries,
                 codebook,
@@ -244,51 +164,23 @@ class Packer(Generic[P, E]):
             )
             destination.finish()
 
-    def write(self, filled: Filled) -> None:
-        """Writes a shard, and records its unit in the journal if the unit ends with it."""
-        entry = self._write_shard(filled) if filled.arrays else None
+    def _commit(self, unit: FinishedUnit) -> None:
+        """Records a unit whose shards were written, and passes them to the destination."""
         with writing_to(self._destination.name, self._when_full):
-            if filled.end is not None:
-                self._destination.record(FinishedUnit(self._unit, filled.end))
-                self._units, self._unit = self._units + 1, []
-            if entry is not None:
+            self.entries += unit.entries
+            self._destination.record(unit)
+            for entry in unit.entries:
                 self._destination.send(entry)
-
-    def _write_shard(self, filled: Filled) -> ShardEntry:
-        metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
-        schema = self._schema.arrow_schema(filled.indexed).with_metadata(metadata)
-        batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
-        version = 1 if self._base is None else self._base.version + 1
-        path = self._destination.folder / shard_name(self._units, len(self._unit), version)
-        with writing_to(path, self._when_full):
-            entry = write_shard(path, batch, self._schema.image_fields)
-            if version > 1:
-                entry = replace(entry, name=with_hash(entry.name, entry.xxh3))
-                path.rename(path.with_name(entry.name))
-                flush_folder(path.parent)
-            fields = self._schema.token_fields
-            tokens = {f"{name}.tokens": len(batch.column(name).values) for name in fields}
-        entry = replace(entry, of_fields={**entry.of_fields, **filled.counts, **tokens})
-        self.entries.append(entry)
-        self._unit.append(entry)
-        return entry
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""
-        self._pipeline.close()
+        self._units.close()
+        written = {entry.name for entry in (*self.entries, *self._units.entries)}
         with writing_to(self._destination.name, self._when_full):
-            self._destination.discard({entry.name for entry in self.entries}, self._base)
+            self._destination.discard(written, self._base)
 
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""
-        self._pipeline.close()
-        self._destination.close(keep=bool(self.entries or self._journal.finished))
-
-    def _store(self, encoded: E) -> None:
-        for filled in self._encoder.fill(encoded):
-            self.write(filled)
-
-    def _metadata(self) -> dict[str, Any]:
-        """Returns the metadata that make a shard readable without its manifest."""
-        schema = replace(self._schema, classes=None, vocabularies={})
-        return {"format_version": FORMAT_VERSION, "schema": schema.to_json()}
+        self._units.close()
+        written = self.entries or self._units.entries or self._journal.finished
+        self._destination.close(keep=bool(written))

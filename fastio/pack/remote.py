@@ -25,8 +25,8 @@ import xxhash
 from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound, StoreError
 from fastio.pack.destination import (
     Destination,
+    changed_meanwhile,
     is_own_name,
-    overtaken,
     own_files,
     remove_strays,
 )
@@ -136,7 +136,7 @@ class RemoteDestination(Destination):
             raise
 
     @contextmanager
-    def no_packing(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
+    def exclusive_access(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
         """See `Destination`. A store has no locks: a running append fails without its journal.
 
         Meanwhile a journal of this process is there, so that no append begins. If the process is
@@ -198,7 +198,7 @@ class RemoteDestination(Destination):
         older = self.folder / version_name(base.version)
         older.write_bytes(self._store.read(MANIFEST_NAME, expect=found))
         if Manifest(self.name, str(older)).fingerprint != base.fingerprint:
-            raise overtaken(self.name)
+            raise changed_meanwhile(self.name)
 
     def check(self, entry: ShardEntry) -> None:
         """See `Destination`. Does nothing: all shards were checked when it was opened."""
@@ -345,7 +345,7 @@ class RemoteDestination(Destination):
         try:
             yield
         except SourceChanged as error:
-            raise overtaken(self.name) from error
+            raise changed_meanwhile(self.name) from error
         except (StoreError, SourceNotFound) as error:
             how = "resume (--resume)"
             if self._base is not None:

@@ -21,10 +21,10 @@ from fastio.pack.cells import (
     indexed_fields,
     memory_bytes,
 )
+from fastio.pack.encoder import About, Filled
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import AGAIN, UNREAD, Item, Source
 from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
-from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.runtime.ahead import in_order
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, is_fixed_width, row_bytes
@@ -67,7 +67,7 @@ class SampleOptions:
 
 
 class SampleEncoder:
-    """Encodes the samples of a source; see `packer.Encoder`.
+    """Encodes the samples of a source; see `encoder.Encoder`.
 
     Args:
         source: The samples.
@@ -94,7 +94,7 @@ class SampleEncoder:
         self._use(Plan())
 
     def identity(self) -> Mapping[str, Any]:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         options = self._options
         return {
             **options.to_json(),
@@ -106,7 +106,7 @@ class SampleEncoder:
         }
 
     def plan(self, progress: bool) -> Plan:
-        """See `packer.Encoder`. Trains a codebook if one was requested."""
+        """See `encoder.Encoder`. Trains a codebook if one was requested."""
         source, options, codebook = self._source, self._options, None
         if options.codebook is not None and options.codebook.data is None:
             codebook = train_codebook(source, options.images, progress)
@@ -121,7 +121,7 @@ class SampleEncoder:
         return Plan(codebook, max(1, math.ceil(options.shard_bytes / max(row_bytes, 1))))
 
     def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Item]:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         self._use(plan)
         source, begun = self._source, 0
         if not finished:
@@ -129,7 +129,6 @@ class SampleEncoder:
         last = finished[-1].end
         items = source.items(0 if source.has_keys else last.position)
         for end in (unit.end for unit in finished):
-            self.skipped += end.skipped
             stamps = xxhash.xxh3_64()
             for item in islice(items, (end.position - begun) * source.has_keys):
                 stamps.update(_stamp(item))
@@ -140,21 +139,33 @@ class SampleEncoder:
                     f"{AGAIN}"
                 )
             begun = end.position
+            self.count(end)
         if last.last and next(items, None) is not None:
             raise PackError(
                 f"cannot resume: {source.name} had {last.position} samples when it was packed to "
                 f"its end, and has more now; {AGAIN}"
             )
-        self._skipped_before = len(self.skipped)
-        self.position = begun
         return items
 
+    def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Item]:
+        """See `encoder.Encoder`."""
+        self._use(plan)
+        rows = plan.unit_rows or 0
+        self.position = number * rows
+        return islice(self._source.items(self.position), rows)
+
+    def count(self, end: UnitEnd) -> None:
+        """See `encoder.Encoder`."""
+        self.position = end.position
+        self.skipped += end.skipped
+        self._skipped_before = len(self.skipped)
+
     def memory_bytes(self, part: Item) -> int:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         return memory_bytes(part)
 
     def encode(self, part: Item, hold: Callable[[int], None]) -> Row:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         stamp = _stamp(part, hold)
         if part.error is not None:
             return Row(part.name, stamp, error=part.error)
@@ -180,11 +191,11 @@ class SampleEncoder:
                 )
 
     def encoded_bytes(self, encoded: Row) -> int:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         return encoded.nbytes
 
     def fill(self, encoded: Row) -> Iterator[Filled]:
-        """See `packer.Encoder`. Raises the error of a bad sample unless those are skipped."""
+        """See `encoder.Encoder`. Raises the error of a bad sample unless those are skipped."""
         error = encoded.error
         if error is not None and not self._options.skip_bad:
             raise error
@@ -203,11 +214,12 @@ class SampleEncoder:
             yield self._filled(ends)
 
     def rest(self) -> Filled | None:
-        """See `packer.Encoder`."""
-        return self._filled(ends=True, last=True) if self._rows or self._cut else None
+        """See `encoder.Encoder`."""
+        unfinished = self._rows or self._cut or len(self.skipped) > self._skipped_before
+        return self._filled(ends=True, last=True) if unfinished else None
 
-    def about(self, entries: list[ShardEntry]) -> About:
-        """See `packer.Encoder`."""
+    def about(self, entries: Sequence[ShardEntry]) -> About:
+        """See `encoder.Encoder`."""
         if not entries:
             raise self._nothing_packed()
         counts = [f"{name}.{CODEC_NAMES[CODEC_BLOCKS]}" for name in self.schema.image_fields]

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import record_array, variable_array
+from fastio.pack.encoder import About, Filled
 from fastio.pack.items import AGAIN
 from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
-from fastio.pack.packer import About, Filled
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import Array, Schema, field_columns, is_fixed_width, row_bytes
@@ -170,7 +170,7 @@ class EncodedRows:
 
 
 class TableEncoder:
-    """Converts a table's rows to fields, and collects them to shards; see `packer.Encoder`.
+    """Converts a table's rows to fields, and collects them to shards; see `encoder.Encoder`.
 
     Args:
         source: The rows.
@@ -198,7 +198,7 @@ class TableEncoder:
         self._sums = list(source.sums)
 
     def identity(self) -> Mapping[str, Any]:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         return {
             "format_version": FORMAT_VERSION,
             "shard_size": self._shard_bytes,
@@ -208,14 +208,14 @@ class TableEncoder:
         }
 
     def plan(self, progress: bool) -> Plan:
-        """See `packer.Encoder`. If all rows have the same size, the plan says how many fit."""
+        """See `encoder.Encoder`. If all rows have the same size, the plan says how many fit."""
         layout = self._layout
         if layout is None or not all(map(is_fixed_width, self.schema.fields.values())):
             return Plan()
         return Plan(unit_rows=math.ceil(self._shard_bytes / layout.dtype.itemsize))
 
     def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Piece]:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         for done in (unit.end for unit in finished):
             if done.source != self._stamp:
                 raise PackError(
@@ -223,19 +223,33 @@ class TableEncoder:
                     f"{done.position} rows were packed (files added, removed, renamed or "
                     f"modified); {AGAIN}"
                 )
-            self.position = done.position
-            self._sums = _merged(self._sums, from_json(done.statistics or []))
+            self.count(done)
         return self._source.pieces(self.position)
 
+    def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Piece]:
+        """See `encoder.Encoder`."""
+        rows = plan.unit_rows or 0
+        self.position = number * rows
+        end = self.position + rows
+        for piece in self._source.pieces(self.position):
+            yield piece.until(end)
+            if piece.first_row + piece.rows >= end:
+                return
+
+    def count(self, end: UnitEnd) -> None:
+        """See `encoder.Encoder`."""
+        self.position = end.position
+        self._sums = _merged(self._sums, from_json(end.statistics or []))
+
     def memory_bytes(self, part: Piece) -> int:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         nbytes = 0 if self._layout is None else self._layout.nbytes * part.rows
         if self._layout is None or len(self._layout.offsets) < len(self.schema.fields):
             nbytes += sum(batch.nbytes for _, batch in part.parts)
         return nbytes
 
     def encode(self, part: Piece, hold: Callable[[int], None]) -> EncodedRows:
-        """See `packer.Encoder`. Raises SchemaError if a value cannot be stored."""
+        """See `encoder.Encoder`. Raises SchemaError if a value cannot be stored."""
         records = None
         if self._layout is not None:
             # The bytes between fields are zero.
@@ -260,12 +274,12 @@ class TableEncoder:
         return EncodedRows(begin, records, joined, same, sums)
 
     def encoded_bytes(self, encoded: EncodedRows) -> int:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         fixed = 0 if encoded.records is None else 2 * encoded.records.nbytes
         return int(fixed + sum(rows.values.nbytes for rows in encoded.ragged.values()))
 
     def fill(self, encoded: EncodedRows) -> Iterator[Filled]:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         begin = 0
         while begin < encoded.count:
             end, nbytes = self._cut(encoded, begin)
@@ -277,11 +291,11 @@ class TableEncoder:
             begin = end
 
     def rest(self) -> Filled | None:
-        """See `packer.Encoder`."""
+        """See `encoder.Encoder`."""
         return self._filled(last=True) if self._held else None
 
-    def about(self, entries: list[ShardEntry]) -> About:
-        """See `packer.Encoder`."""
+    def about(self, entries: Sequence[ShardEntry]) -> About:
+        """See `encoder.Encoder`."""
         source = self._source
         if not entries:
             raise PackError(f"there is nothing to pack: {source.name} has no rows")

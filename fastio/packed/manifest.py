@@ -201,7 +201,7 @@ class Manifest:
         """
         try:
             found = stamp(self._newest)
-            if found != self._stamp and not self.is_part_of(Manifest(self.folder)):
+            if found != self._stamp and not self.is_version_of(Manifest(self.folder)):
                 raise SourceChanged(
                     f"{self._newest} was replaced or written to after it was opened: "
                     f"{self.folder} may contain another dataset now; open it again"
@@ -213,7 +213,7 @@ class Manifest:
             ) from error
         self._stamp = found
 
-    def is_part_of(self, newest: Manifest) -> bool:
+    def is_version_of(self, newest: Manifest) -> bool:
         """Returns whether `newest` describes this version or a later one of the same dataset."""
         return self.fingerprint in (newest.fingerprint, *(v.fingerprint for v in newest.history))
 

@@ -129,7 +129,7 @@ class StoredShards(Shards):
         """See `Shards`."""
         with suppress(OSError, ManifestInvalid):
             newest = _fetch_manifest(self.store)
-            if not self.manifest.is_part_of(newest):
+            if not self.manifest.is_version_of(newest):
                 raise SourceChanged(
                     f"{self.path} was replaced after it was opened: its fingerprint is "
                     f"{newest.fingerprint}, expected {self.manifest.fingerprint}; open it again"
@@ -277,7 +277,7 @@ def _open_version(store: Store, version: int | None) -> Manifest:
             f"{', '.join(map(str, kept))}"
         )
     older = _fetch_manifest(store, version)
-    if not older.is_part_of(newest):
+    if not older.is_version_of(newest):
         raise SourceChanged(
             f"{older.path} is not version {version} of {store.url}: its fingerprint is "
             f"{older.fingerprint}, which the newest manifest does not name"

@@ -46,6 +46,16 @@ class Piece:
         """The number of rows."""
         return sum(int(batch.num_rows) for _, batch in self.parts)
 
+    def until(self, end: int) -> Piece:
+        """Returns the rows before row number `end`, which is after the first row."""
+        parts: list[tuple[Place, pa.RecordBatch]] = []
+        left = end - self.first_row
+        for place, batch in self.parts:
+            if left > 0:
+                parts.append((place, batch.slice(0, left)))
+                left -= batch.num_rows
+        return Piece(self.first_row, parts)
+
 
 class Tables:
     """Tables with the same columns, one after another.

@@ -1,0 +1,123 @@
+"""What the packer asks of an encoder, which turns the parts of a source into the columns of shards.
+
+`samples` encodes rows one by one, `tables` thousands of rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
+from fastio.packed import ShardEntry
+from fastio.schema import Schema
+
+P = TypeVar("P")
+E = TypeVar("E")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A full shard, or the last one of a unit.
+
+    Attributes:
+        arrays: The columns, in the order of `Schema.arrow_schema`; empty if the unit ends here
+            and all of its remaining samples were left out.
+        end: The end of the unit, or None if more rows of the unit follow.
+        counts: The rows of each image field by codec, as FIELD.CODEC.
+        indexed: The image fields that have a column of indexes.
+    """
+
+    arrays: Sequence[pa.Array]
+    end: UnitEnd | None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    indexed: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class About:
+    """What a manifest says of how a dataset was made; see `write_manifest`."""
+
+    packing: Mapping[str, Any]
+    codebook: bytes | None = None
+    statistics: list[Any] | None = None
+
+
+class Encoder(Protocol[P, E]):
+    """Turns the parts of one source into the columns of shards.
+
+    `encode` is called by several threads, everything else by one.
+
+    Attributes:
+        schema: The fields of the samples.
+        unit: What the source consists of, in words: "samples", "rows" or "documents".
+        total: The number of samples, or None if it is not known beforehand.
+        position: The number of samples of the source that are in shards or were left out.
+        skipped: (name, reason) of the samples that were left out.
+        workers: The number of threads; 0 encodes in the caller's thread.
+        depth: The largest number of parts under way.
+    """
+
+    schema: Schema
+    unit: str
+    total: int | None
+    position: int
+    skipped: list[tuple[str, str]]
+    workers: int
+    depth: int
+
+    def identity(self) -> Mapping[str, Any]:
+        """Returns the options that the dataset's bytes depend on, as JSON values."""
+        ...
+
+    def plan(self, progress: bool) -> Plan:
+        """Derives from the source how it is packed. Not called again when a pack is resumed."""
+        ...
+
+    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[P]:
+        """Returns the parts of the source after the finished units.
+
+        Raises:
+            PackError: The source is not the one from which these units were packed.
+        """
+        ...
+
+    def parts_of_unit(self, plan: Plan, number: int) -> Iterator[P]:
+        """Returns the parts of one unit, without those before it. Called in place of `begin`.
+
+        Args:
+            plan: The plan, which says how many samples a unit has.
+            number: The number of the unit, from 0.
+        """
+        ...
+
+    def count(self, end: UnitEnd) -> None:
+        """Counts the next unit of the source, which another encoder has packed."""
+        ...
+
+    def memory_bytes(self, part: P) -> int:
+        """Returns about how many bytes a part takes before it is encoded."""
+        ...
+
+    def encode(self, part: P, hold: Callable[[int], None]) -> E:
+        """Returns a part in the form that shards store; see `OrderedPipeline` for `hold`."""
+        ...
+
+    def encoded_bytes(self, encoded: E) -> int:
+        """Returns about how many bytes an encoded part takes."""
+        ...
+
+    def fill(self, encoded: E) -> Iterator[Filled]:
+        """Adds rows to the shard that is being filled, and yields each shard that is full."""
+        ...
+
+    def rest(self) -> Filled | None:
+        """Returns the last shard of the source, or None if no rows are left for it."""
+        ...
+
+    def about(self, entries: Sequence[ShardEntry]) -> About:
+        """Returns what the manifest says of the dataset; raises PackError if there are no rows."""
+        ...

@@ -1,0 +1,133 @@
+"""Where processes on other machines put the shards of a pack: a shared folder, or a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastio.errors import PackError
+from fastio.packed import JOURNAL_NAME, ShardEntry
+from fastio.store import Store, open_store
+
+
+class ShardPlace(Protocol):
+    """Where shards go; can be pickled.
+
+    Attributes:
+        name: The path or URL, for messages.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def folder(self) -> AbstractContextManager[Path]:
+        """Returns a folder to write the shards of a unit to.
+
+        Raises:
+            PackError: The destination does not belong to this pack, or is not on this machine.
+        """
+        ...
+
+    def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
+        """Puts shards that were written to the folder in their place."""
+        ...
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """The folder of the dataset, on a file system that all machines have.
+
+    Attributes:
+        path: Its absolute path.
+        journal_id: The id in the journal of the pack, which lies in the folder.
+    """
+
+    path: Path
+    journal_id: str
+
+    @property
+    def name(self) -> str:
+        """See `ShardPlace`."""
+        return str(self.path)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """See `ShardPlace`. Shards are written here at once, under temporary names first."""
+        try:
+            with open(self.path / JOURNAL_NAME, "rb") as file:
+                found = json.loads(file.readline())["id"]
+        except (OSError, KeyError, TypeError, ValueError):
+            found = None
+        if found != self.journal_id:
+            raise PackError(
+                f"{platform.node()}, a machine of the Ray cluster, does not find the journal of "
+                f"this pack in {self.path}: the destination must be a URL, or a folder on a file "
+                "system that all machines have under the same path, and no other pack may have "
+                "started there"
+            )
+        yield self.path
+
+    def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
+        """See `ShardPlace`."""
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """The folder of the dataset in a store, to which each process uploads its shards.
+
+    Attributes:
+        url: Its URL, as it was given.
+        storage_options: The options of its file system.
+        staging: The folder for shards that are not uploaded yet; None for a temporary folder.
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] | None = field(repr=False)  # may have keys
+    staging: str | os.PathLike[str] | None
+
+    @property
+    def name(self) -> str:
+        """See `ShardPlace`."""
+        with self._store() as store:
+            return store.url
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """See `ShardPlace`."""
+        if self.staging is not None:
+            os.makedirs(self.staging, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fastio-pack-", dir=self.staging) as folder:
+            yield Path(folder)
+
+    def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
+        """See `ShardPlace`."""
+        with self._store() as store:
+            for entry in entries:
+                upload(store, folder / entry.name)
+                (folder / entry.name).unlink()
+
+    @contextmanager
+    def _store(self) -> Iterator[Store]:
+        store = open_store(self.url, self.storage_options)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def upload(store: Store, path: Path) -> None:
+    """Uploads a file; raises PackError if the store has another size afterwards."""
+    store.write(path.name, path)
+    expected, found = path.stat().st_size, store.size(path.name)
+    if found != expected:
+        raise PackError(
+            f"{store.url.rstrip('/')}/{path.name} has {found:,} bytes after it was uploaded, "
+            f"expected {expected:,}"
+        )

@@ -1,0 +1,311 @@
+"""Packs on a Ray cluster: each unit of the source is a task, and this process is the driver.
+
+The driver opens the source, derives the plan, and keeps the journal and the manifest, as a pack on
+one machine does. Tasks write shards to their final place and return what the journal records
+(`ray_tasks`). The driver takes results in the order of the source, so that errors and the journal
+are those of a pack on one machine. It submits tasks only so far ahead of the oldest unfinished unit
+that its memory does not depend on the number of units.
+
+Ray repeats tasks whose process or machine is lost. That is safe because the bytes of a unit depend
+on nothing else: two tasks for one unit write the same files.
+
+A source whose units are only known after it was read (text, tables with strings) is read by one
+task, from beginning to end, which uses all cores of its machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from fastio.errors import PackError
+from fastio.pack.destination import Destination
+from fastio.pack.encoder import Encoder
+from fastio.pack.journal import FinishedUnit, Plan
+from fastio.pack.ray_tasks import FileStamp, Job, SourceRead
+from fastio.pack.units import ShardWriter
+from fastio.shown import shown_lines
+from fastio.store import is_remote
+
+# Tasks that are submitted ahead of the oldest unfinished one, for each that can run at a time. One
+# unit may take so many times longer than the others before cores are idle.
+_AHEAD = 8
+_LEAST_AHEAD = 32
+_LOOK_AGAIN_S = 5.0  # how often the driver asks how many cores the cluster has
+# How often a unit is repeated whose process or machine was lost. Machines that are taken back with
+# notice do not count (Ray's DRAINING nodes), nor do tasks that Ray ends to free memory.
+_RETRIES = 10
+_RESUME = "; the finished units are kept: continue with resume (--resume)"
+
+
+def import_ray() -> Any:
+    """Returns the module; PackError if it is not installed."""
+    try:
+        import ray  # an optional package
+    except ImportError as error:
+        raise PackError(
+            f"packing on Ray needs the package ray: pip install 'fastio[ray]' ({error})"
+        ) from error
+    return ray
+
+
+class RayRunner:
+    """Runs the units of a pack as Ray tasks; see `packer.UnitRunner`.
+
+    Connects to a cluster as `ray.init()` does, if this process is not connected yet.
+
+    Args:
+        encoder: The encoder of this process, which reads what is asked of the source as a whole.
+        make_encoder: Returns a new encoder of the source, with a number of threads.
+        src: The source as it was given.
+        name: The name of the source, which Ray's dashboard shows.
+        destination: Where the shards go.
+        workers: The number of cores and threads of a task; None for one.
+
+    Raises:
+        PackError: Ray is missing, there is no cluster, or no machine has so many cores.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder[Any, Any],
+        make_encoder: Callable[[int], Encoder[Any, Any]],
+        src: Any,
+        name: str,
+        destination: Destination,
+        workers: int | None,
+    ) -> None:
+        self._ray = ray = import_ray()
+        self._encoder = encoder
+        self._make_encoder = make_encoder
+        self._files = [FileStamp.of(path) for path in _local_paths(src)]
+        self._name = f"fastio pack {name}"
+        self._destination = destination
+        self._workers = workers
+        self._cores = 0
+        self._looked_s = -math.inf
+        try:
+            if not ray.is_initialized():
+                ray.init()
+            largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
+        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+            raise PackError(f"cannot connect to a Ray cluster: {shown_lines(str(error))}") from error
+        self._largest = int(largest)
+        if workers is not None and 0 < self._largest < workers:
+            raise PackError(
+                f"workers is {workers}, but the largest machine of the Ray cluster has "
+                f"{self._largest} cores: with Ray, workers is the number of cores of each task"
+            )
+
+    def run(
+        self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
+    ) -> Iterator[FinishedUnit]:
+        """See `packer.UnitRunner`."""
+        total, rows = self._encoder.total, plan.unit_rows
+        if total is None or rows is None:
+            yield from self._run_source(self._put_job(plan, writer, self._cores_of_source()), finished)
+            return
+        count = math.ceil(total / rows)
+        if len(finished) < count:
+            job = self._put_job(plan, writer, self._workers or 1)
+            yield from self._run_units(job, range(len(finished), count), rows)
+
+    def _put_job(self, plan: Plan, writer: ShardWriter, threads: int) -> Any:
+        """Returns a reference to the job, which was put into Ray's object store."""
+        make, place = self._make_encoder, self._destination.shared_place()
+        job = Job(
+            lambda: make(threads), plan, writer, place, os.getcwd(), self._files
+        )
+        try:
+            return self._ray.put(job)
+        except (TypeError, AttributeError, ValueError) as error:  # as pickle raises them
+            raise PackError(
+                f"{self._name.split(' ', 2)[2]} cannot be sent to other processes "
+                f"({shown_lines(str(error).partition(chr(10))[0])}): give a path or URL, or a "
+                "dataset that can be pickled; an iterable can only be packed by one process"
+            ) from error
+
+    # --- Units as tasks ---------------------------------------------------------------------------
+
+    def _run_units(self, job: Any, numbers: range, rows: int) -> Iterator[FinishedUnit]:
+        ray, version = self._ray, _version()
+        task = ray.remote(_unit_task()).options(
+            name=self._name, num_cpus=self._workers or 1, max_retries=_RETRIES
+        )
+        left = iter(numbers)
+        pending: deque[tuple[int, Any]] = deque()
+        try:
+            while True:
+                for _ in range(self._ahead() - len(pending)):
+                    number = next(left, None)
+                    if number is None:
+                        break
+                    # In a list, so that the job is not read before the versions are compared.
+                    pending.append((number, task.remote(version, [job], number)))
+                if not pending:
+                    return
+                number, ref = pending[0]
+                where = f"unit {number} (samples {number * rows:,} to {(number + 1) * rows - 1:,})"
+                unit = self._result(ref, where)
+                pending.popleft()
+                yield unit
+        finally:
+            for _, ref in pending:
+                ray.cancel(ref, force=True)
+
+    def _ahead(self) -> int:
+        """Returns how many tasks may be under way. Machines may join and leave."""
+        now = time.monotonic()
+        if now - self._looked_s > _LOOK_AGAIN_S:
+            self._cores = int(self._ray.cluster_resources().get("CPU", 0))
+            self._looked_s = now
+        return max(_LEAST_AHEAD, _AHEAD * self._cores // (self._workers or 1))
+
+    # --- A source that one task reads -------------------------------------------------------------
+
+    def _run_source(self, job: Any, finished: Sequence[FinishedUnit]) -> Iterator[FinishedUnit]:
+        ray, version = self._ray, _version()
+        task = ray.remote(_source_task()).options(
+            name=self._name,
+            num_cpus=self._cores_of_source(),
+            num_returns="streaming",
+            max_retries=0,  # a repeated task would begin at the first unit again
+        )
+        number, last, losses = len(finished), list(finished[-1:]), 0
+        while True:
+            results = task.remote(version, [job], last, number)
+            try:
+                for ref in results:
+                    unit = self._result(ref, f"unit {number}", reraise=True)
+                    if isinstance(unit, SourceRead):
+                        self._encoder.packing = lambda found=unit.packing: found
+                        return
+                    yield unit
+                    number, last, losses = number + 1, [unit], 0
+            except _lost(ray) as error:
+                losses += 1
+                if losses > _RETRIES:
+                    raise self._lost_unit(f"unit {number}", error) from error
+            finally:
+                ray.cancel(results, force=True)
+
+    def _cores_of_source(self) -> int:
+        return self._workers or max(1, self._largest)
+
+    # --- Results ----------------------------------------------------------------------------------
+
+    def _result(self, ref: Any, where: str, reraise: bool = False) -> Any:
+        """Returns the result of a task, or raises its error.
+
+        Args:
+            ref: The reference of the result.
+            where: Which unit it is, for messages.
+            reraise: Whether Ray's errors of lost processes are raised as they are.
+        """
+        ray = self._ray
+        try:
+            result = ray.get(ref)
+        except ray.exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None) or error
+            raise PackError(
+                f"{where} failed on a machine of the Ray cluster: {type(cause).__name__}: "
+                f"{shown_lines(str(cause).strip())}{_RESUME}"
+            ) from error
+        except _lost(ray) as error:
+            if reraise:
+                raise
+            raise self._lost_unit(where, error) from error
+        if isinstance(result, str):  # a machine with another fastio, or without one
+            raise PackError(result)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _lost_unit(self, where: str, error: BaseException) -> PackError:
+        reason = shown_lines(str(error).strip().partition("\n")[0])
+        return PackError(
+            f"{where} was lost {_RETRIES + 1} times, each time with the process or machine that "
+            f"packed it ({type(error).__name__}: {reason}): look for too little memory, or a "
+            f"sample that ends the process{_RESUME}"
+        )
+
+
+def _lost(ray: Any) -> tuple[type[BaseException], ...]:
+    """Returns Ray's errors of a task whose process or machine was lost."""
+    errors = ray.exceptions
+    return errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError
+
+
+def _nodes(ray: Any) -> list[Any]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _version() -> str:
+    import fastio  # which imports this module
+
+    return fastio.__version__
+
+
+# Ray sends functions of a module by their name, and functions inside of others with their code. So
+# these run where another version of fastio is installed, or none.
+
+
+def _unit_task() -> Callable[..., Any]:
+    def fastio_pack_unit(version: str, job: list[Any], number: int) -> Any:
+        import platform
+
+        try:
+            import fastio
+
+            found = fastio.__version__
+        except ImportError as error:
+            found = f"none ({error})"
+        if found != version:
+            return (
+                f"{platform.node()}, a machine of the Ray cluster, has another version of fastio: "
+                f"{found}, and the driver has {version}: install the same version on all machines"
+            )
+        from fastio.pack.ray_tasks import run_unit
+
+        return run_unit(job[0], number)
+
+    return fastio_pack_unit
+
+
+def _source_task() -> Callable[..., Any]:
+    def fastio_pack_source(version: str, job: list[Any], last: Any, number: int) -> Any:
+        import platform
+
+        try:
+            import fastio
+
+            found = fastio.__version__
+        except ImportError as error:
+            found = f"none ({error})"
+        if found != version:
+            yield (
+                f"{platform.node()}, a machine of the Ray cluster, has another version of fastio: "
+                f"{found}, and the driver has {version}: install the same version on all machines"
+            )
+            return
+        from fastio.pack.ray_tasks import run_source
+
+        yield from run_source(job[0], last, number)
+
+    return fastio_pack_source
+
+
+def _local_paths(src: Any) -> Iterator[str]:
+    """Yields the local files and folders that a source names; of a pattern, its folder."""
+    for each in src if isinstance(src, (list, tuple)) else [src]:
+        path = each if isinstance(each, (str, os.PathLike)) else getattr(each, "path", None)
+        if not isinstance(path, (str, os.PathLike)) or is_remote(path):
+            continue
+        name = os.path.abspath(path)
+        while not os.path.exists(name):
+            name = os.path.dirname(name)
+        yield name

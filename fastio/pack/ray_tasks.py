@@ -1,0 +1,159 @@
+"""What a Ray task does: packs one unit of a source, or all units of one that is read as a whole.
+
+A task is given the source as the driver has opened it: paths, indexes and options, or data in
+memory. It writes the shards of a unit to their final place and returns what the journal records,
+which is small. A task that Ray starts a second time writes the same bytes. `ray_engine` has the
+driver's side.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from fastio.errors import FastioError, PackError
+from fastio.pack.encoder import Encoder
+from fastio.pack.journal import FinishedUnit, Plan, writing_to
+from fastio.pack.place import ShardPlace
+from fastio.pack.units import ShardWriter, pack_unit, pack_units
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """A file or folder of the source, as it is on the driver's machine.
+
+    Attributes:
+        path: Its path.
+        modified_ns: The time of its last change.
+        nbytes: The size of a file; 0 for a folder.
+    """
+
+    path: str
+    modified_ns: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, path: str) -> FileStamp:
+        """Returns the stamp of a file or folder; raises OSError."""
+        status = os.stat(path)
+        return cls(path, status.st_mtime_ns, 0 if os.path.isdir(path) else status.st_size)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pack, as tasks need it.
+
+    Attributes:
+        make_encoder: Returns a new encoder of the source.
+        plan: How the source is divided into units.
+        writer: Writes the shards; tasks replace its folder.
+        place: Where the shards go.
+        folder: The driver's working directory, to which paths may be relative.
+        files: The local files and folders of the source.
+    """
+
+    make_encoder: Callable[[], Encoder[Any, Any]]
+    plan: Plan
+    writer: ShardWriter
+    place: ShardPlace
+    folder: str
+    files: Sequence[FileStamp]
+
+
+@dataclass(frozen=True)
+class SourceRead:
+    """The end of a source that was read as a whole.
+
+    Attributes:
+        packing: What the manifest says of it, see `RowSource.packing`.
+    """
+
+    packing: Mapping[str, Any]
+
+
+# What a task returns: errors are values, which Ray passes on as they are.
+Result = FinishedUnit | SourceRead | FastioError
+
+
+def run_unit(ref: Any, number: int) -> Result:
+    """Packs one unit of a job and returns it, or the error that stopped it.
+
+    Args:
+        ref: The Ray reference of the `Job`.
+        number: The number of the unit.
+    """
+    try:
+        job = _open_job(ref)
+        with writing_to(job.place.name, job.writer.when_full), job.place.folder() as folder:
+            writer = replace(job.writer, folder=folder)
+            unit = pack_unit(job.make_encoder(), job.plan, number, writer)
+            job.place.put(folder, unit.entries)
+        return unit
+    except FastioError as error:
+        return _portable(error)
+
+
+def run_source(ref: Any, finished: Sequence[FinishedUnit], number: int) -> Iterator[Result]:
+    """Packs the units of a source from one on, and yields each when its shards are in place.
+
+    Args:
+        ref: The Ray reference of the `Job`.
+        finished: The unit before, if there is one.
+        number: The number of the first unit.
+    """
+    try:
+        job = _open_job(ref)
+        encoder = job.make_encoder()
+        with writing_to(job.place.name, job.writer.when_full), job.place.folder() as folder:
+            writer = replace(job.writer, folder=folder)
+            parts = encoder.begin(job.plan, finished)
+            for unit in pack_units(encoder, parts, writer, number):
+                job.place.put(folder, unit.entries)
+                yield unit
+        yield SourceRead(encoder.packing())
+    except FastioError as error:
+        yield _portable(error)
+
+
+@lru_cache(maxsize=1)  # a worker process runs many tasks of a job, and reads it once
+def _open_job(ref: Any) -> Job:
+    import ray  # an optional package, which runs this task
+
+    job: Job = ray.get(ref)
+    with suppress(OSError):
+        os.chdir(job.folder)
+    for wanted in job.files:
+        _check_file(wanted)
+    return job
+
+
+def _check_file(wanted: FileStamp) -> None:
+    """Raises PackError unless this machine has the same file or folder of the source."""
+    try:
+        found = FileStamp.of(wanted.path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    else:
+        if found == wanted:
+            return
+        reason = "it is another one there, with another size or time"
+    raise PackError(
+        f"{platform.node()}, a machine of the Ray cluster, does not have {wanted.path} as the "
+        f"driver has it: {reason}; with Ray, the source must be a URL or lie on a file system that "
+        "all machines have under the same path"
+    )
+
+
+def _portable(error: FastioError) -> FastioError:
+    """Returns an error that the driver can read; its cause may be of a class that it has not."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return PackError(str(error))

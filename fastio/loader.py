@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
@@ -38,6 +38,7 @@ from fastio.transforms import Augmentation, Mixed
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 _Batch = TypeVar("_Batch", covariant=True, default=Any)
 
@@ -139,6 +140,9 @@ class Loader(LikeDataLoader[_Batch]):
             `seed`, all processes must make such loaders in the same order, and in the first epoch
             they wait until rank 0 has started it.
         rank, world_size: the part of each global batch to deliver, instead of `distributed`.
+        mesh, dims: a `DeviceMesh` of torch, and the names of its dimensions along which the data is
+            divided, such as ("dp", "fsdp"); None for all. Ranks that differ in other dimensions
+            get the same batches. Instead of `distributed`; needs `seed`.
         fields: names of the fields to deliver, in this order; None delivers all. Native path only.
         channels_last: deliver image batches (N, C, H, W) in torch.channels_last memory format,
             which can make convolutions faster. By default they are contiguous.
@@ -209,6 +213,8 @@ class Loader(LikeDataLoader[_Batch]):
         distributed: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
+        dims: Sequence[str] | None = None,
         fields: Iterable[str] | None = None,
         ragged: Form | Mapping[str, Form] | None = None,
         channels_last: bool = False,
@@ -217,7 +223,7 @@ class Loader(LikeDataLoader[_Batch]):
     ) -> None:
         auto_threads = num_workers == "auto"
         num_workers = check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
-        self._given_ranks = given_ranks(distributed, rank, world_size)
+        self._given_ranks = given_ranks(distributed, rank, world_size, mesh, dims, seed)
         drawn = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
         sampling = replace(drawn, repeat=repeat, partitions=partitions)
         # Attributes have the names of the arguments, so that Lightning can make another loader
@@ -237,16 +243,10 @@ class Loader(LikeDataLoader[_Batch]):
         self.collate_fn = self._usual_collate if collate_fn is None else collate_fn
         self.transforms = transforms
         self.device = resolve_device(device)
-        self.seed = seed
-        self.order = order
-        self.on_error = on_error
-        self.rank = rank
-        self.world_size = world_size
-        self.channels_last = channels_last
-        self.repeat = repeat
-        self.partitions = partitions
-        self.ragged = ragged
-        self.distributed = distributed
+        self.seed, self.order, self.on_error = seed, order, on_error
+        self.rank, self.world_size, self.distributed = rank, world_size, distributed
+        self.mesh, self.dims, self.channels_last = mesh, dims, channels_last
+        self.repeat, self.partitions, self.ragged = repeat, partitions, ragged
         given = open_named(dataset, cache, fields)
         self.dataset, self._opened, self.fields, self.cache = given
         request = Request(

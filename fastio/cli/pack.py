@@ -16,6 +16,7 @@ from fastio.cli.parsing import (
 )
 from fastio.pack.api import PackReport, parse_size
 from fastio.pack.api import pack as pack_samples
+from fastio.pack.ray_engine import ray_cluster
 from fastio.runtime.sizes import counted, size_text
 from fastio.sources import describe, find
 
@@ -51,6 +52,7 @@ _WRITTEN = {
     "max_unzipped_bytes": Written("max-unzipped", "SIZE", "1GiB, for example.", parse=parse_size),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "separator": Written(metavar="auto|none|TOKEN|NUMBER", parse=_separator),
+    "ray": Written(metavar="auto|ADDRESS|local"),
     "source_options": replace(STANDARD["storage_options"], syntax=_REPEATED),
 }
 
@@ -58,17 +60,28 @@ _WRITTEN = {
 @command(
     pack_samples,
     written=_WRITTEN,
-    without=frozenset({"progress", "schema", "vocabulary_size"}),
+    without=frozenset({"progress", "schema", "vocabulary_size", "engine"}),
 )
-def pack(given: Given, quiet: bool = False) -> Output:
-    """Pack images, tables or text into a dataset that loads fast."""
+def pack(given: Given, quiet: bool = False, ray: str | None = None) -> Output:
+    """Pack images, tables or text into a dataset that loads fast.
+
+    Args:
+        ray: Pack on a Ray cluster: 'auto' for the one that this machine belongs to, its address
+            such as 10.0.0.1:6379, or 'local' for one that is started on this machine and ends with
+            the pack. Needs fastio[ray]; see docs/ray.md.
+    """
     src, text = given.pop("src"), given["tokenizer"] is not None
     if len(src) > 1 and not text and find(src) is None:
         raise BadParameter(
             f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): only tars, tables, and "
             "text with --tokenizer can have more than one"
         )
-    report = pack_samples(src if len(src) > 1 else src[0], **given, progress=not quiet)
+    source = src if len(src) > 1 else src[0]
+    if ray is None:
+        report = pack_samples(source, **given, progress=not quiet)
+    else:
+        with ray_cluster(ray):
+            report = pack_samples(source, **given, progress=not quiet, engine="ray")
     values = dataclasses.asdict(report)
     if report.tokens is None:
         del values["tokens"]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, SchemaError
-from fastio.feed.seeds import process_ranks
+from fastio.feed.seeds import mesh_ranks, process_ranks
 from fastio.order.sampling import Ranks
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
@@ -22,6 +22,9 @@ from fastio.sources import open as open_data
 from fastio.sources.arrays import is_columns
 from fastio.sources.registry import is_named, kind_of
 from fastio.sources.torch_dataset import is_iterable_dataset
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class GivenDataset(NamedTuple):
@@ -148,8 +151,15 @@ def check_names(unknown: Set[str], of_loader: Set[str]) -> None:
         )
 
 
-def given_ranks(distributed: bool | None, rank: int | None, world_size: int | None) -> Ranks | None:
-    """Returns the rank and world size that were given as numbers, or None.
+def given_ranks(
+    distributed: bool | None,
+    rank: int | None,
+    world_size: int | None,
+    mesh: DeviceMesh | None = None,
+    dims: Sequence[str] | None = None,
+    seed: int | None = None,
+) -> Ranks | None:
+    """Returns the rank and world size that were given, as numbers or by a mesh; None if none were.
 
     Raises:
         ValueError: the arguments exclude one another, or `distributed` finds impossible ranks.
@@ -158,6 +168,14 @@ def given_ranks(distributed: bool | None, rank: int | None, world_size: int | No
         raise ValueError("rank and world_size must be given together")
     if distributed is not None and rank is not None:
         raise ValueError("distributed option is mutually exclusive with rank and world_size")
+    if mesh is not None:
+        if distributed is not None or rank is not None:
+            raise ValueError("mesh is mutually exclusive with distributed, rank and world_size")
+        if seed is None:
+            raise ValueError("mesh needs seed=, from which all ranks draw the same order")
+        return mesh_ranks(mesh, dims)
+    if dims is not None:
+        raise ValueError("dims are the names of dimensions of a mesh: give mesh= too")
     if distributed:
         process_ranks()  # raises here if rank or world size are impossible
     return None if rank is None or world_size is None else Ranks(rank, world_size)

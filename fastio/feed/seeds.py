@@ -6,12 +6,12 @@ import base64
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from fastio.order.sampling import Permutation, Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.runtime.nodes import node_count
 from fastio.stage.shuffling import by_generator
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -142,6 +145,35 @@ def distributed_ranks() -> Ranks | None:
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size())
     return None
+
+
+def mesh_ranks(mesh: DeviceMesh, dims: Sequence[str] | None) -> Ranks:
+    """Returns this process's rank and world size along some dimensions of a mesh.
+
+    Args:
+        mesh: the mesh of the devices.
+        dims: names of the dimensions, the slowest first; None for all of them.
+
+    Raises:
+        ValueError: the mesh has no such dimension, or no place for this process.
+    """
+    names = mesh.mesh_dim_names or ()
+    wanted = range(mesh.ndim) if dims is None else [_place(name, names) for name in dims]
+    place = mesh.get_coordinate()
+    if place is None:
+        raise ValueError(f"this process is not in the mesh {mesh}")
+    rank, world_size = 0, 1
+    for dim in wanted:
+        rank, world_size = rank * mesh.size(dim) + place[dim], world_size * mesh.size(dim)
+    return Ranks(rank, world_size)
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    if name not in names:
+        raise ValueError(
+            f"the mesh has no dimension {name!r}; it has {', '.join(names) or 'no names'}"
+        )
+    return names.index(name)
 
 
 def ranks_of(given: Ranks | None, sampling: Sampling, distributed: bool | None) -> Ranks:

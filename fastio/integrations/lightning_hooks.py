@@ -193,7 +193,8 @@ class DataModuleHooks:
 
     def _loader(self, name: str, split: Any) -> Loader:
         if isinstance(split, Loader):
-            if self.trainer is not None and split.distributed is None and split.rank is None:
+            how = (split.distributed, split.rank, split.mesh)
+            if self.trainer is not None and all(each is None for each in how):
                 split.distributed = self.trainer.distributed_sampler_kwargs is not None
             return split
         place = self._place()

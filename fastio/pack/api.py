@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,9 @@ from fastio.pack.images import (
     ImageOptions,
     choose_codebook,
 )
+from fastio.pack.items import Source
 from fastio.pack.packer import Packer
+from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.sources import open_source
@@ -112,6 +115,7 @@ def pack(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
     staging: str | os.PathLike[str] | None = None,
+    engine: Literal["threads", "ray"] = "threads",
 ) -> PackReport:
     """Packs data into a dataset that `fastio.open` and `fastio.Loader` read.
 
@@ -179,7 +183,8 @@ def pack(
             that shards have this size on average; a unit of more than twice the size becomes
             several shards. For other sources (text, tables with strings, iterables), a shard ends
             with the row that reaches the size.
-        workers: Number of threads (default: all cores that this process may use).
+        workers: Number of threads (default: all cores that this process may use). With Ray, the
+            number of cores and threads of each task (default: 1).
         on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
             bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
             cannot be opened; damage inside of a file always stops. Not for text.
@@ -232,6 +237,9 @@ def pack(
         source_options: Like the storage options, but for the source only, if both are URLs.
         staging: For a URL: folder for shards that are not uploaded yet (default: a temporary
             folder).
+        engine: What packs: 'threads' of this process, or tasks on a 'ray' cluster, which needs
+            fastio[ray]. The bytes are the same. With Ray, source and destination must be URLs or
+            lie on a file system that all machines share (docs/ray.md).
 
     Returns:
         What was packed and what was skipped. When samples are appended, only these are counted.
@@ -282,7 +290,6 @@ def pack(
     source = open_source(src, schema, how, data, on_error == "skip")
     if base is not None:
         source = with_numbers_of(base, source)
-    encoder: SampleEncoder | TableEncoder
     if isinstance(source, RowSource):
         refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "from_cache": from_cache}
         refused |= {"max_side": max_side, "quality": quality}
@@ -291,9 +298,15 @@ def pack(
         for option, value in refused.items():
             if value is not None:
                 raise PackError(f"{option} cannot be used with tables, and {source.name} is one")
-        encoder = TableEncoder(source, options.shard_bytes, options.workers)
-    else:
-        encoder = SampleEncoder(source, options)
+    make_encoder = partial(_encoder_of, source, options)
+    encoder = make_encoder(options.workers)
+    runner = None
+    if engine == "ray":
+        if cache is not None:
+            raise PackError("from_cache cannot be used with Ray: other machines lack the cache")
+        runner = RayRunner(encoder, make_encoder, src, source.name, destination, workers)
+    elif engine != "threads":
+        raise PackError(f"engine must be 'threads' or 'ray', got {engine!r}")
     if base is not None:
         if destination.was_completed(base, encoder.identity() if resume else None):
             return _complete(base, start)
@@ -304,15 +317,24 @@ def pack(
     packer: Packer[Any, Any]
     packer = Packer(destination, encoder, resume=resume, overwrite=overwrite, base=base)
     try:
-        packer.run(progress)
+        packer.run(progress, runner)
     finally:
         if cache is not None and cache is not from_cache:
             cache.close()
     report = report_of(packer, start)
     if tokenizer is not None and isinstance(source, RowSource):
-        empty = source.packing()["tokens"]["empty"]
+        empty = encoder.packing()["tokens"]["empty"]
         return replace(report, tokens=_token_counts(packer, empty, report))
     return report
+
+
+def _encoder_of(
+    source: Source | RowSource, options: SampleOptions, workers: int
+) -> SampleEncoder | TableEncoder:
+    """Returns a new encoder of a source, with a number of threads."""
+    if isinstance(source, RowSource):
+        return TableEncoder(source, options.shard_bytes, workers)
+    return SampleEncoder(source, replace(options, workers=workers))
 
 
 def _complete(done: Manifest, start: float) -> PackReport:

@@ -34,6 +34,7 @@ from fastio.pack.journal import (
     remove_if,
     writing_to,
 )
+from fastio.pack.place import ShardPlace, SharedFolder
 from fastio.packed import (
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -290,6 +291,14 @@ class Destination:
     def send(self, entry: ShardEntry) -> None:
         """Takes a shard that was written to the folder, after `record` if it is a unit's last."""
 
+    def shared_place(self) -> ShardPlace:
+        """Returns where processes on other machines put shards. Called after `open`."""
+        return SharedFolder(self.folder.absolute(), self._journal.id)
+
+    def record_placed(self, unit: FinishedUnit) -> None:
+        """Notes a unit whose shards other processes have put in their place."""
+        self._journal.append(unit)
+
     def prepare(self, names: set[str], base: Manifest | None) -> None:
         """Prepares for the manifest: called after all uploads, right before it is written.
 
@@ -298,7 +307,9 @@ class Destination:
 
         Raises:
             PackConflict: Another process has appended to `base`.
+            PackError: A shard that is named is missing.
         """
+        self._check_there(names, own_files(self.folder))
         if base is None:
             remove_strays(self.folder, names | {JOURNAL_NAME, MANIFEST_NAME})
             return
@@ -311,6 +322,15 @@ class Destination:
                 raise
             with whole_file(older) as file:  # some file systems have no links
                 file.write(read_file(newest))
+
+    def _check_there(self, names: set[str], there: Iterable[str]) -> None:
+        """Raises PackError unless all shards are there."""
+        missing = sorted(names.difference(there))
+        if missing:
+            raise PackError(
+                f"{missing[0]} is missing in {self.name}, and was written by this pack: another "
+                "process has deleted it, or a machine of the pack has another folder there"
+            )
 
     def finish(self) -> None:
         """Publishes the manifest that was written to the folder, which completes the dataset."""

@@ -59,6 +59,7 @@ class Encoder(Protocol[P, E]):
         skipped: (name, reason) of the samples that were left out.
         workers: The number of threads; 0 encodes in the caller's thread.
         depth: The largest number of parts under way.
+        packing: Returns what the manifest says of the source, after all of it was read.
     """
 
     schema: Schema
@@ -68,6 +69,7 @@ class Encoder(Protocol[P, E]):
     skipped: list[tuple[str, str]]
     workers: int
     depth: int
+    packing: Callable[[], Mapping[str, Any]]
 
     def identity(self) -> Mapping[str, Any]:
         """Returns the options that the dataset's bytes depend on, as JSON values."""

@@ -89,6 +89,7 @@ class Journal:
         place: The path or URL of the destination, for messages. If None, the folder.
 
     Attributes:
+        id: The random id in its first line.
         finished: The finished units that it listed when it was opened.
         plan: The plan that it holds, or None.
 
@@ -106,6 +107,7 @@ class Journal:
         self._when_full = when_full(options)
         self.finished: list[FinishedUnit] = []
         self.plan: Plan | None = None
+        self.id = new_id()
         # Opened before it is locked, so without truncating what another pack may be writing.
         # Unbuffered: after a failed write, nothing is left that a later flush would write.
         self._file = open(self.path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115
@@ -116,7 +118,7 @@ class Journal:
                 raise unreadable_journal(folder)
             self._file.truncate(good_bytes)
             if not good_bytes:
-                self._append({"journal": 1, "id": new_id(), "options": dict(options)})
+                self._append({"journal": 1, "id": self.id, "options": dict(options)})
                 flush_folder(folder)
         except BaseException:
             self.close()
@@ -164,7 +166,9 @@ class Journal:
             return 0  # killed before the first line was whole: nothing is finished
         good_bytes = 0
         try:
-            _check_options(self._place, json.loads(lines[0])["options"], options)
+            first = json.loads(lines[0])
+            _check_options(self._place, first["options"], options)
+            self.id = str(first["id"])
             for line in lines[:-1]:
                 if good_bytes:
                     self._take(json.loads(line))

@@ -9,7 +9,8 @@ encoder (`encoder.Encoder`). Units are packed by threads of this process (`units
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import Generic, Protocol
 
 from fastio.pack.destination import Destination
@@ -25,7 +26,7 @@ class UnitRunner(Protocol):
 
     def run(
         self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
-    ) -> Iterator[FinishedUnit]:
+    ) -> Generator[FinishedUnit, None, None]:
         """Yields the units after the finished ones, in order, when their shards are in place.
 
         Args:
@@ -113,11 +114,12 @@ class Packer(Generic[P, E]):
             with progress_bar("packing", encoder.unit, encoder.total, progress) as advance:
                 shown = 0
                 if runner is not None:
-                    for unit in runner.run(plan, journal.finished, self._writer):
-                        encoder.count(unit.end)
-                        self._commit(unit)
-                        advance(encoder.position - shown)
-                        shown = encoder.position
+                    with closing(runner.run(plan, journal.finished, self._writer)) as units:
+                        for unit in units:
+                            encoder.count(unit.end)
+                            self._record_placed(unit)
+                            advance(encoder.position - shown)
+                            shown = encoder.position
                 else:
                     for part in parts:
                         self.add(part)
@@ -171,6 +173,12 @@ class Packer(Generic[P, E]):
             self._destination.record(unit)
             for entry in unit.entries:
                 self._destination.send(entry)
+
+    def _record_placed(self, unit: FinishedUnit) -> None:
+        """Records a unit whose shards the runner's processes have put in their place."""
+        with writing_to(self._destination.name, self._when_full):
+            self.entries += unit.entries
+            self._destination.record_placed(unit)
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""

@@ -6,15 +6,15 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastio.errors import PackError
 from fastio.packed import JOURNAL_NAME, ShardEntry
-from fastio.store import Store, open_store
+from fastio.store import Store
 
 
 class ShardPlace(Protocol):
@@ -83,20 +83,17 @@ class StorePlace:
     """The folder of the dataset in a store, to which each process uploads its shards.
 
     Attributes:
-        url: Its URL, as it was given.
-        storage_options: The options of its file system.
+        store: The store.
         staging: The folder for shards that are not uploaded yet; None for a temporary folder.
     """
 
-    url: str
-    storage_options: Mapping[str, Any] | None = field(repr=False)  # may have keys
+    store: Store
     staging: str | os.PathLike[str] | None
 
     @property
     def name(self) -> str:
         """See `ShardPlace`."""
-        with self._store() as store:
-            return store.url
+        return self.store.url
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -108,18 +105,9 @@ class StorePlace:
 
     def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
         """See `ShardPlace`."""
-        with self._store() as store:
-            for entry in entries:
-                upload(store, folder / entry.name)
-                (folder / entry.name).unlink()
-
-    @contextmanager
-    def _store(self) -> Iterator[Store]:
-        store = open_store(self.url, self.storage_options)
-        try:
-            yield store
-        finally:
-            store.close()
+        for entry in entries:
+            upload(self.store, folder / entry.name)
+            (folder / entry.name).unlink()
 
 
 def upload(store: Store, path: Path) -> None:

@@ -19,7 +19,10 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from fastio.errors import PackError
@@ -39,6 +42,7 @@ _LOOK_AGAIN_S = 5.0  # how often the driver asks how many cores the cluster has
 # How often a unit is repeated whose process or machine was lost. Machines that are taken back with
 # notice do not count (Ray's DRAINING nodes), nor do tasks that Ray ends to free memory.
 _RETRIES = 10
+_Units = Generator[FinishedUnit, None, None]
 _RESUME = "; the finished units are kept: continue with resume (--resume)"
 
 
@@ -51,6 +55,30 @@ def import_ray() -> Any:
             f"packing on Ray needs the package ray: pip install 'fastio[ray]' ({error})"
         ) from error
     return ray
+
+
+@contextmanager
+def ray_cluster(address: str) -> Iterator[None]:
+    """Connects this process to a Ray cluster for the duration of the block.
+
+    Args:
+        address: The address of the cluster, "auto", or "local" for a new one on this machine.
+
+    Raises:
+        PackError: Ray is missing, or there is no such cluster.
+    """
+    ray = import_ray()
+    try:
+        # Warnings of worker processes would break the progress bar. Errors are results of tasks.
+        ray.init(address, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise PackError(
+            f"cannot connect to the Ray cluster {address}: {shown_lines(str(error))}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 class RayRunner:
@@ -93,7 +121,9 @@ class RayRunner:
                 ray.init()
             largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
         except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-            raise PackError(f"cannot connect to a Ray cluster: {shown_lines(str(error))}") from error
+            raise PackError(
+                f"cannot connect to a Ray cluster: {shown_lines(str(error))}"
+            ) from error
         self._largest = int(largest)
         if workers is not None and 0 < self._largest < workers:
             raise PackError(
@@ -101,13 +131,13 @@ class RayRunner:
                 f"{self._largest} cores: with Ray, workers is the number of cores of each task"
             )
 
-    def run(
-        self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
-    ) -> Iterator[FinishedUnit]:
+    def run(self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter) -> _Units:
         """See `packer.UnitRunner`."""
         total, rows = self._encoder.total, plan.unit_rows
         if total is None or rows is None:
-            yield from self._run_source(self._put_job(plan, writer, self._cores_of_source()), finished)
+            yield from self._run_source(
+                self._put_job(plan, writer, self._cores_of_source()), finished
+            )
             return
         count = math.ceil(total / rows)
         if len(finished) < count:
@@ -117,9 +147,7 @@ class RayRunner:
     def _put_job(self, plan: Plan, writer: ShardWriter, threads: int) -> Any:
         """Returns a reference to the job, which was put into Ray's object store."""
         make, place = self._make_encoder, self._destination.shared_place()
-        job = Job(
-            lambda: make(threads), plan, writer, place, os.getcwd(), self._files
-        )
+        job = Job(lambda: make(threads), plan, writer, place, os.getcwd(), self._files)
         try:
             return self._ray.put(job)
         except (TypeError, AttributeError, ValueError) as error:  # as pickle raises them
@@ -131,9 +159,9 @@ class RayRunner:
 
     # --- Units as tasks ---------------------------------------------------------------------------
 
-    def _run_units(self, job: Any, numbers: range, rows: int) -> Iterator[FinishedUnit]:
-        ray, version = self._ray, _version()
-        task = ray.remote(_unit_task()).options(
+    def _run_units(self, job: Any, numbers: range, rows: int) -> _Units:
+        ray, installed = self._ray, version("fastio")
+        task = ray.remote(_tasks()[0]).options(
             name=self._name, num_cpus=self._workers or 1, max_retries=_RETRIES
         )
         left = iter(numbers)
@@ -145,7 +173,7 @@ class RayRunner:
                     if number is None:
                         break
                     # In a list, so that the job is not read before the versions are compared.
-                    pending.append((number, task.remote(version, [job], number)))
+                    pending.append((number, task.remote(installed, [job], number)))
                 if not pending:
                     return
                 number, ref = pending[0]
@@ -167,9 +195,9 @@ class RayRunner:
 
     # --- A source that one task reads -------------------------------------------------------------
 
-    def _run_source(self, job: Any, finished: Sequence[FinishedUnit]) -> Iterator[FinishedUnit]:
-        ray, version = self._ray, _version()
-        task = ray.remote(_source_task()).options(
+    def _run_source(self, job: Any, finished: Sequence[FinishedUnit]) -> _Units:
+        ray, installed = self._ray, version("fastio")
+        task = ray.remote(_tasks()[1]).options(
             name=self._name,
             num_cpus=self._cores_of_source(),
             num_returns="streaming",
@@ -177,12 +205,12 @@ class RayRunner:
         )
         number, last, losses = len(finished), list(finished[-1:]), 0
         while True:
-            results = task.remote(version, [job], last, number)
+            results = task.remote(installed, [job], last, number)
             try:
                 for ref in results:
                     unit = self._result(ref, f"unit {number}", reraise=True)
                     if isinstance(unit, SourceRead):
-                        self._encoder.packing = lambda found=unit.packing: found
+                        self._encoder.packing = partial(dict, unit.packing)
                         return
                     yield unit
                     number, last, losses = number + 1, [unit], 0
@@ -237,75 +265,69 @@ class RayRunner:
 def _lost(ray: Any) -> tuple[type[BaseException], ...]:
     """Returns Ray's errors of a task whose process or machine was lost."""
     errors = ray.exceptions
-    return errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError
+    return (
+        errors.WorkerCrashedError,
+        errors.NodeDiedError,
+        errors.OutOfMemoryError,
+        errors.ObjectLostError,
+    )
 
 
 def _nodes(ray: Any) -> list[Any]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _version() -> str:
-    import fastio  # which imports this module
+def _tasks() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns the functions of the tasks for one unit and for a whole source.
 
-    return fastio.__version__
+    Ray sends functions of a module by their names, and functions inside of others with their code.
+    So these run where another version of fastio is installed, or none.
+    """
 
-
-# Ray sends functions of a module by their name, and functions inside of others with their code. So
-# these run where another version of fastio is installed, or none.
-
-
-def _unit_task() -> Callable[..., Any]:
-    def fastio_pack_unit(version: str, job: list[Any], number: int) -> Any:
+    def other_version(wanted: str) -> str | None:
         import platform
+        from importlib.metadata import PackageNotFoundError, version
 
         try:
-            import fastio
+            found = version("fastio")
+        except PackageNotFoundError:
+            found = "none"
+        if found == wanted:
+            return None
+        return (
+            f"{platform.node()}, a machine of the Ray cluster, has another version of fastio: "
+            f"{found}, and the driver has {wanted}: install the same version on all machines"
+        )
 
-            found = fastio.__version__
-        except ImportError as error:
-            found = f"none ({error})"
-        if found != version:
-            return (
-                f"{platform.node()}, a machine of the Ray cluster, has another version of fastio: "
-                f"{found}, and the driver has {version}: install the same version on all machines"
-            )
+    def fastio_pack_unit(wanted: str, job: list[Any], number: int) -> Any:
+        problem = other_version(wanted)
+        if problem is not None:
+            return problem
         from fastio.pack.ray_tasks import run_unit
 
         return run_unit(job[0], number)
 
-    return fastio_pack_unit
-
-
-def _source_task() -> Callable[..., Any]:
-    def fastio_pack_source(version: str, job: list[Any], last: Any, number: int) -> Any:
-        import platform
-
-        try:
-            import fastio
-
-            found = fastio.__version__
-        except ImportError as error:
-            found = f"none ({error})"
-        if found != version:
-            yield (
-                f"{platform.node()}, a machine of the Ray cluster, has another version of fastio: "
-                f"{found}, and the driver has {version}: install the same version on all machines"
-            )
+    def fastio_pack_source(wanted: str, job: list[Any], last: Any, number: int) -> Any:
+        problem = other_version(wanted)
+        if problem is not None:
+            yield problem
             return
         from fastio.pack.ray_tasks import run_source
 
         yield from run_source(job[0], last, number)
 
-    return fastio_pack_source
+    return fastio_pack_unit, fastio_pack_source
 
 
-def _local_paths(src: Any) -> Iterator[str]:
-    """Yields the local files and folders that a source names; of a pattern, its folder."""
+def _local_paths(src: Any) -> list[str]:
+    """Returns the local files and folders that a source names; of a pattern, its folder."""
+    found: dict[str, None] = {}
     for each in src if isinstance(src, (list, tuple)) else [src]:
         path = each if isinstance(each, (str, os.PathLike)) else getattr(each, "path", None)
-        if not isinstance(path, (str, os.PathLike)) or is_remote(path):
-            continue
-        name = os.path.abspath(path)
-        while not os.path.exists(name):
-            name = os.path.dirname(name)
-        yield name
+        if isinstance(path, (str, os.PathLike)) and not is_remote(path):
+            name = os.path.abspath(path)
+            while each is src and not os.path.exists(name):
+                name = os.path.dirname(name)
+            if os.path.exists(name):  # a list may also have texts
+                found[name] = None
+    return list(found)

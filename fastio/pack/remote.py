@@ -9,11 +9,13 @@ are missing or have another size. A local shard is deleted after it was uploaded
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -34,6 +36,7 @@ from fastio.pack.journal import (
     APPEND_TO,
     GC,
     WRITER,
+    FinishedUnit,
     Journal,
     check_not_in_use,
     contents_of,
@@ -41,6 +44,7 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
+from fastio.pack.place import ShardPlace, StorePlace, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.files import whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
@@ -49,6 +53,7 @@ from fastio.store import Stamp, is_remote, open_store
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
 _DELETIONS = 16
+_JOURNAL_EVERY_S = 10.0  # how often the journal is sent while other processes upload shards
 
 
 def open_destination(
@@ -86,6 +91,7 @@ class RemoteDestination(Destination):
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
         self._is_writer = False
+        self._journal_sent_s = -math.inf
         self._journaled = b""  # the journal in the store, if this process has written it
         # For an append: the versions of the objects that this process has read or written. They are
         # replaced only if they have not changed since, so that one of two appends fails.
@@ -212,13 +218,31 @@ class RemoteDestination(Destination):
             self._collect()
         self._uploads.append(self._pool.submit(self._upload, entry, length))
 
+    def shared_place(self) -> ShardPlace:
+        """See `Destination`. Sends the journal, without which shards cannot be resumed."""
+        with self._advice():
+            self._put_journal()
+        return StorePlace(self._store, self._staging)
+
+    def record_placed(self, unit: FinishedUnit) -> None:
+        """See `Destination`. Sends the journal now and then: it grows with every unit."""
+        self._journal.append(unit)
+        now = time.monotonic()
+        if now - self._journal_sent_s > _JOURNAL_EVERY_S and not self._uploads:
+            self._journal_sent_s = now
+            length = self._journal.path.stat().st_size
+            self._uploads.append(self._pool.submit(self._send_journal, length))
+        with self._advice():
+            self._collect()
+
     def prepare(self, names: set[str], base: Manifest | None) -> None:
         """See `Destination`; waits until all shards are uploaded."""
         with self._advice():
-            for upload in self._uploads:
-                wait_for(upload)
+            for future in self._uploads:
+                wait_for(future)
             there = set(self.files())
             if base is None:
+                self._check_there(names, there)
                 self.delete(there - names - {JOURNAL_NAME, MANIFEST_NAME})
             elif not there.issuperset({*names, JOURNAL_NAME}):
                 raise PackConflict(
@@ -231,7 +255,7 @@ class RemoteDestination(Destination):
         with self._advice():
             path = self.folder / MANIFEST_NAME
             if self._base is None:
-                self._send(MANIFEST_NAME, path.stat().st_size)
+                upload(self._store, path)
             else:
                 self._commit(self._base, path)
             try:
@@ -250,7 +274,7 @@ class RemoteDestination(Destination):
         """Replaces the manifest of `base`; SourceChanged if another process has done so."""
         self._put_journal()  # fails if gc has deleted it, or another process has replaced it
         older = version_name(base.version)
-        self._send(older, (self.folder / older).stat().st_size)
+        upload(self._store, self.folder / older)
         self._store.replace(MANIFEST_NAME, path.read_bytes(), self._manifest_stamp)
 
     def discard(self, names: set[str], base: Manifest | None) -> None:
@@ -267,6 +291,9 @@ class RemoteDestination(Destination):
     def close(self, keep: bool) -> None:
         """See `Destination`. The journal in the store stays in any case."""
         self._end_uploads()
+        if self._journal_sent_s > 0 and self._journal.path.exists():  # of shards placed by others
+            with suppress(StoreError, SourceNotFound, SourceChanged):
+                self._send_journal(self._journal.path.stat().st_size)
         super().close(keep=True)
         self._leave_folder()
         self._store.close()
@@ -297,7 +324,7 @@ class RemoteDestination(Destination):
             if self._stopped.is_set():
                 return
             self._send_journal(journal_length)
-            self._send(entry.name, entry.bytes)
+            upload(self._store, self.folder / entry.name)
             (self.folder / entry.name).unlink()
         except BaseException:
             self._stopped.set()
@@ -319,21 +346,12 @@ class RemoteDestination(Destination):
             self._journal_stamp = self._store.replace(JOURNAL_NAME, lines, self._journal_stamp)
         self._journaled = lines
 
-    def _send(self, name: str, nbytes: int) -> None:
-        self._store.write(name, self.folder / name)
-        found = self._store.size(name)
-        if found != nbytes:
-            raise PackError(
-                f"{self.name.rstrip('/')}/{name} has {found:,} bytes after it was uploaded, "
-                f"expected {nbytes:,}"
-            )
-
     def _collect(self) -> None:
         """Raises the errors of uploads that have ended."""
-        done = [upload for upload in self._uploads if upload.done()]
-        self._uploads = [upload for upload in self._uploads if not upload.done()]
-        for upload in done:
-            upload.result()
+        done = [future for future in self._uploads if future.done()]
+        self._uploads = [future for future in self._uploads if not future.done()]
+        for future in done:
+            future.result()
 
     def _end_uploads(self) -> None:
         self._stopped.set()

@@ -83,6 +83,7 @@ class SampleEncoder:
         # Numbers and strings cost less to encode than to pass to a thread.
         self.workers = options.workers if source.schema.image_fields else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
+        self.packing: Callable[[], Mapping[str, Any]] = dict
         self._source = source
         self._options = options
         self._fixed_bytes = sum(row_bytes(*each) for each in source.schema.fields.items())

@@ -24,6 +24,7 @@ from fastio.pack.cells import record_array, variable_array
 from fastio.pack.encoder import About, Filled
 from fastio.pack.items import AGAIN
 from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
+from fastio.pack.ray_data import RayTable, is_ray_dataset
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import Array, Schema, field_columns, is_fixed_width, row_bytes
@@ -135,9 +136,11 @@ def memory_table(src: Any, name: str) -> Table | None:
 
     Args:
         src: A Table, RecordBatch or RecordBatchReader, or an object that gives an Arrow stream (a
-            pandas or polars DataFrame).
+            pandas or polars DataFrame), or a ray.data.Dataset.
         name: The name of the table in messages.
     """
+    if is_ray_dataset(src):
+        return RayTable(src)
     if isinstance(src, pa.RecordBatch):
         src = pa.Table.from_batches([src])
     if not isinstance(src, (pa.Table, pa.RecordBatchReader)):
@@ -187,6 +190,7 @@ class TableEncoder:
         # Conversion releases the interpreter lock for as long as arrays are copied.
         self.workers = workers if workers > 1 else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
+        self.packing = source.packing
         self._source = source
         self._layout = source.schema.record_layout
         self._shard_bytes = shard_bytes
@@ -304,7 +308,7 @@ class TableEncoder:
         )
         statistics = described(source.columns, self._sums, texts, self.schema.vocabularies)
         packing = {"shard_bytes": self._shard_bytes, "source": source.name, "skipped": 0}
-        return About({**packing, **source.packing()}, None, statistics or None)
+        return About({**packing, **self.packing()}, None, statistics or None)
 
     def _cut(self, rows: EncodedRows, begin: int) -> tuple[int, int]:
         """Returns where the shard that is being filled ends in these rows, and the bytes added."""

@@ -1,0 +1,161 @@
+"""Packing on Ray survives the loss of worker processes, of machines, and of the driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastio
+from fastio.errors import DatasetNotFound, PackError
+from fastio.pack.packer import Packer
+from fastio.packed import JOURNAL_NAME
+from tests.pictures import write_folder
+from tests.ray_support import cluster_of, task_processes
+from tests.support import contents
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning:ray"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with cluster_of(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def connected(cluster: Any) -> Iterator[Any]:
+    import ray
+
+    ray.init(cluster.address, log_to_driver=False, logging_level="warning")
+    yield cluster
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    write_folder(folder, 60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("expected") / "packed"
+    assert fastio.pack(photos, out, shard_size=SHARD).shards > 30
+    return contents(out)
+
+
+SHARD = 10_000
+
+
+def kill_tasks() -> int:
+    """Kills the processes that run tasks now, as soon as there is one; returns their number."""
+    for _ in range(2000):
+        found = task_processes()
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        if found:
+            return len(found)
+        time.sleep(0.005)
+    return 0
+
+
+def test_lost_processes_and_machines_lose_and_repeat_nothing(
+    connected: Any, photos: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    record, events = Packer._record_placed, {1: "kill", 4: "kill", 6: "lose", 9: "kill"}
+    killed = seen = 0
+    extra = connected.add_node(num_cpus=1, object_store_memory=100 << 20)
+    connected.wait_for_nodes()
+
+    def disturb(self: Packer[Any, Any], unit: Any) -> None:
+        nonlocal killed, seen
+        record(self, unit)
+        seen += 1
+        event = events.get(seen)
+        if event == "kill":
+            killed += kill_tasks()
+        elif event == "lose":
+            connected.remove_node(extra, allow_graceful=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Packer, "_record_placed", disturb)
+        report = fastio.pack(photos, tmp_path / "out", shard_size=SHARD, engine="ray")
+    assert killed >= 3
+    assert report.rows == 300
+    assert contents(tmp_path / "out") == expected
+
+
+def test_a_source_that_one_task_reads_goes_on_after_a_kill(connected: Any, tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"{number:03}.txt").write_text(f"{number} " * 5000)
+    sources = sorted(map(str, tmp_path.glob("*.txt")))
+    record, seen = Packer._record_placed, 0
+
+    def disturb(self: Packer[Any, Any], unit: Any) -> None:
+        nonlocal seen
+        record(self, unit)
+        seen += 1
+        if seen in (2, 30):
+            assert kill_tasks()
+
+    options: dict[str, Any] = {"tokenizer": "bytes", "shard_size": 50_000}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Packer, "_record_placed", disturb)
+        fastio.pack(sources, tmp_path / "ray", engine="ray", **options)
+    fastio.pack(sources, tmp_path / "threads", **options)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
+
+
+def test_a_unit_that_ends_its_process_each_time_is_named(connected: Any, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"unit 0 \(samples 0 to .*\) was lost 11 times"):
+        fastio.pack(Deadly(), tmp_path / "out", shard_size=1000, engine="ray")
+    with pytest.raises(DatasetNotFound):
+        fastio.open(tmp_path / "out")
+
+
+class Deadly:
+    """Samples whose process ends, except the driver's."""
+
+    def __init__(self) -> None:
+        self.driver = os.getpid()
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        if os.getpid() != self.driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def test_a_killed_driver_s_pack_is_resumed(
+    cluster: Any, photos: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fastio", "pack", str(photos), str(out), "--quiet"]
+    command += [f"--shard-size={SHARD}", f"--ray={cluster.address}"]
+    driver = subprocess.Popen(command)
+    journal = out / JOURNAL_NAME
+    while driver.poll() is None:
+        if journal.exists() and journal.read_bytes().count(b"\n") > 6:
+            driver.kill()
+            break
+        time.sleep(0.005)
+    assert driver.wait() == -signal.SIGKILL
+    with pytest.raises(DatasetNotFound):
+        fastio.open(out)
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == expected

@@ -175,7 +175,7 @@ class ShardingWarning(UserWarning):
 
 
 class WorkerDied(FastioError, RuntimeError):
-    """A worker process of a PerSample ended while it called the function for samples."""
+    """A worker process ended: of a PerSample, or of a pack that reads a Python dataset."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):

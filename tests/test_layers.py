@@ -84,6 +84,7 @@ OWNERS = {
         "integrations",
         "train",
         "diagnose",
+        "sources.torch_calls",
         "sources.torch_dataset",
         "sources.torch_rows",
         "views.subsets",

@@ -357,11 +357,11 @@ def test_a_dataset_s_finished_samples_are_not_asked_for_again(tmp_path: Path) ->
                 raise RuntimeError("no")
             return index
 
-    pack(Numbers(-1), tmp_path / "expected", shard_size=80)
+    pack(Numbers(-1), tmp_path / "expected", shard_size=80, workers=1)
     with pytest.raises(SampleError):
-        pack(Numbers(35), tmp_path / "out", shard_size=80)
+        pack(Numbers(35), tmp_path / "out", shard_size=80, workers=1)
     again = Numbers(-1)
-    pack(again, tmp_path / "out", shard_size=80, resume=True)
+    pack(again, tmp_path / "out", shard_size=80, workers=1, resume=True)
     assert again.asked == [0, *range(30, 50)]  # the first decides the schema
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 

@@ -145,7 +145,7 @@ def test_a_torch_iterable_dataset_is_iterated_even_if_it_has_a_length(tmp_path: 
     assert packed(tmp_path, Stream()) == [1, 2, 3]
 
 
-def test_a_dataset_is_called_in_order_by_one_thread(tmp_path: Path) -> None:
+def test_with_one_worker_a_dataset_is_called_in_order_by_one_thread(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
 
     class Recorder(Dataset[Any]):
@@ -156,7 +156,7 @@ def test_a_dataset_is_called_in_order_by_one_thread(tmp_path: Path) -> None:
             calls.append((index, threading.get_ident()))
             return pixels(8, 8, seed=index)
 
-    pack(Recorder(), tmp_path / "out", workers=4)
+    pack(Recorder(), tmp_path / "out", workers=1)
     tried = [0, *spread(40, 8)]  # the first decides the schema, and some how many make a unit
     assert [index for index, _ in calls] == [*tried, *range(40)]
     assert {thread for _, thread in calls} == {threading.get_ident()}

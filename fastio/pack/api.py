@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -157,10 +158,10 @@ def pack(
             or a pattern such as 'data/*.parquet', also by URL); a directory written by save_to_disk
             of the datasets package; or, with a tokenizer, text in such tables or .txt files.
             Several tars, tables or text files can be given. In Python also: Arrow data; a
-            datasets.Dataset; a dataset with `__len__` and `__getitem__`, which one thread calls in
-            order, after up to 64 samples that show how large they are; or any iterable. A
-            torchvision ImageFolder without transforms is packed as its folder is, with EXIF
-            orientations applied.
+            datasets.Dataset; a dataset with `__len__` and `__getitem__`, which worker processes
+            read as those of torch's DataLoader do, after up to 64 samples that show how large they
+            are; or any iterable, which one thread reads. A torchvision ImageFolder without
+            transforms is packed as its folder is, with EXIF orientations applied.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
             are finished, and the manifest last. Any machine can resume the pack. Two packs to one
             URL at the same time are not detected, two appends are.
@@ -183,8 +184,10 @@ def pack(
             that shards have this size on average; a unit of more than twice the size becomes
             several shards. For other sources (text, tables with strings, iterables), a shard ends
             with the row that reaches the size.
-        workers: Number of threads (default: all cores that this process may use). With Ray, the
-            number of cores and threads of each task (default: 1).
+        workers: Number of threads (default: all cores that this process may use). Also the maximum
+            number of processes that read a Python dataset with `__len__` and `__getitem__`; each
+            has at least 16 samples. 1 reads it in the calling thread. With Ray, the number of cores
+            and threads of each task (default: 1).
         on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
             bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
             cannot be opened; damage inside of a file always stops. Not for text.
@@ -254,6 +257,7 @@ def pack(
         StoreError: A URL is not valid, or its store cannot be listed.
         ImageError: An image is damaged, or has more than 8 bits per channel.
         SampleError: The source failed to give a sample.
+        WorkerDied: A worker process that read samples was killed. The pack can be resumed.
         SchemaError: A value cannot be stored or does not fit its field, or the fields of an
             append differ from those of the dataset.
         ShardCorrupt: A table file or a tar is damaged.
@@ -287,40 +291,48 @@ def pack(
         max_unzipped_bytes=max_unzipped_bytes,
     )
     how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
-    source = open_source(src, schema, how, data, on_error == "skip")
-    if base is not None:
-        source = with_numbers_of(base, source)
-    if isinstance(source, RowSource):
-        refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "from_cache": from_cache}
-        refused |= {"max_side": max_side, "quality": quality}
-        if on_error == "skip" and not source.can_skip:
-            refused["on_error"] = on_error
-        for option, value in refused.items():
-            if value is not None:
-                raise PackError(f"{option} cannot be used with tables, and {source.name} is one")
-    make_encoder = partial(_encoder_of, source, options)
-    encoder = make_encoder(options.workers)
-    runner = None
-    if engine == "ray":
-        if cache is not None:
-            raise PackError("from_cache cannot be used with Ray: other machines lack the cache")
-        runner = RayRunner(encoder, make_encoder, src, source.name, destination, workers)
-    elif engine != "threads":
-        raise PackError(f"engine must be 'threads' or 'ray', got {engine!r}")
-    if base is not None:
-        if destination.was_completed(base, encoder.identity() if resume else None):
-            return _complete(base, start)
-    elif resume and not overwrite:
-        done = complete_dataset(dst, of_destination, encoder.identity())
-        if done is not None:
-            return _complete(done, start)
-    packer: Packer[Any, Any]
-    packer = Packer(destination, encoder, resume=resume, overwrite=overwrite, base=base)
-    try:
-        packer.run(progress, runner)
-    finally:
-        if cache is not None and cache is not from_cache:
-            cache.close()
+    reads = options.workers if engine == "threads" else 1  # a task of Ray reads in its own process
+    source = open_source(src, schema, how, data, on_error == "skip", reads)
+    with source.reading() if isinstance(source, Source) else nullcontext():
+        if base is not None:
+            source = with_numbers_of(base, source)
+        if isinstance(source, RowSource):
+            refused: dict[str, Any] = {
+                "codec": codec,
+                "codebook": codebook,
+                "from_cache": from_cache,
+            }
+            refused |= {"max_side": max_side, "quality": quality}
+            if on_error == "skip" and not source.can_skip:
+                refused["on_error"] = on_error
+            for option, value in refused.items():
+                if value is not None:
+                    raise PackError(
+                        f"{option} cannot be used with tables, and {source.name} is one"
+                    )
+        make_encoder = partial(_encoder_of, source, options)
+        encoder = make_encoder(options.workers)
+        runner = None
+        if engine == "ray":
+            if cache is not None:
+                raise PackError("from_cache cannot be used with Ray: other machines lack the cache")
+            runner = RayRunner(encoder, make_encoder, src, source.name, destination, workers)
+        elif engine != "threads":
+            raise PackError(f"engine must be 'threads' or 'ray', got {engine!r}")
+        if base is not None:
+            if destination.was_completed(base, encoder.identity() if resume else None):
+                return _complete(base, start)
+        elif resume and not overwrite:
+            done = complete_dataset(dst, of_destination, encoder.identity())
+            if done is not None:
+                return _complete(done, start)
+        packer: Packer[Any, Any]
+        packer = Packer(destination, encoder, resume=resume, overwrite=overwrite, base=base)
+        try:
+            packer.run(progress, runner)
+        finally:
+            if cache is not None and cache is not from_cache:
+                cache.close()
     report = report_of(packer, start)
     if tokenizer is not None and isinstance(source, RowSource):
         empty = encoder.packing()["tokens"]["empty"]

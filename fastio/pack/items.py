@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,7 @@ class Source:
         items: Yields the samples from a number on. Raises PackError if the source ends before.
         pick: Yields the samples of some numbers. Raises PackError if the source can be iterated
             over only once.
+        reading: Entered while samples are read; its end frees what reads them.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Source:
     has_keys: bool
     items: Callable[[int], Iterator[Item]]
     pick: Callable[[Sequence[int]], Iterator[Item]]
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""

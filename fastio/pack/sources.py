@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from fastio.cache import Cache
-from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.pack.cells import field_values, infer_schema
+from fastio.errors import PackError, SchemaError, SourceNotFound
 from fastio.pack.files import LIST_SUFFIXES, is_image_list, list_source, open_array_folder
-from fastio.pack.items import (
-    Item,
-    RowImage,
-    Source,
-    ended,
-    source_of_rows,
-    unreadable,
-)
+from fastio.pack.items import Item, RowImage, Source, source_of_rows, unreadable
+from fastio.pack.objects import indexed_source, is_indexed, iterated_source
 from fastio.pack.tables import RowSource, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
@@ -30,7 +23,7 @@ from fastio.runtime.ahead import in_order
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
-from fastio.sources.arrays import class_names, is_columns
+from fastio.sources.arrays import is_columns
 from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
@@ -46,7 +39,12 @@ _NO_SCHEMA = (
 
 
 def open_source(
-    src: Any, schema: Schema | None, tokens: TokenOptions, data: Options, skip_damaged: bool
+    src: Any,
+    schema: Schema | None,
+    tokens: TokenOptions,
+    data: Options,
+    skip_damaged: bool,
+    workers: int = 1,
 ) -> Source | RowSource:
     """Returns the source for what `fastio.pack` was given.
 
@@ -56,6 +54,7 @@ def open_source(
         tokens: How text becomes tokens, if there is a tokenizer.
         data: The options of the source, as `fastio.open` has them.
         skip_damaged: Whether tables that are empty or cannot be opened are left out.
+        workers: The largest number of processes that read a dataset of Python code.
 
     Raises:
         SourceNotFound: A path does not exist, or has no images.
@@ -72,7 +71,7 @@ def open_source(
                 "with dtypes"
             )
         return open_documents(src, tokens, data.tables)
-    opened = open_memory(src, data.filters) or _open_kind(src, schema, data, skip_damaged)
+    opened = open_memory(src, data.filters) or _open_kind(src, schema, data, skip_damaged, workers)
     if isinstance(opened, Source):
         return opened
     if schema is not None:
@@ -82,7 +81,7 @@ def open_source(
 
 
 def _open_kind(
-    src: Any, schema: Schema | None, data: Options, skip_damaged: bool
+    src: Any, schema: Schema | None, data: Options, skip_damaged: bool, workers: int
 ) -> Source | Opened:
     """Returns the samples or tables of data that the registry knows, or that only packing reads."""
     of_columns = bool(data.tables) or data.filters is not None
@@ -92,7 +91,8 @@ def _open_kind(
     found = find(src, data) if kind is None else Found(kind, src, data, src)
     columns = type(src) is dict or (type(src) is tuple and is_columns(src)) or kind is ARRAYS
     if found is not None and found.kind is ARRAYS and not columns:
-        found = None  # its samples show which fields are images: PIL images and tensors (C, H, W)
+        # Its samples show which fields are images: PIL images and tensors (C, H, W).
+        found, workers = None, 1
     takes = found.kind.options if found is not None and kind is None else frozenset()
     _check_wanted(src, of_columns, takes, data)
     if found is None or found.kind in (IMAGE_FOLDER, SOUND_FOLDER):
@@ -100,7 +100,7 @@ def _open_kind(
         if arrays is not None:
             return arrays
     if found is None:
-        return _open_samples(src, schema, data.kept)
+        return _open_samples(src, schema, data.kept, workers)
     if found.kind is HUGGING_FACE and schema is not None and kind is None:
         raise SchemaError(_NO_SCHEMA.format("a Hugging Face dataset, whose features"))
     packed = found.kind.pack(found, skip_damaged)
@@ -154,7 +154,7 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_samples(src: Any, schema: Schema | None, cache: Cache | None) -> Source:
+def _open_samples(src: Any, schema: Schema | None, cache: Cache | None, workers: int) -> Source:
     """Returns data that no kind in the registry knows as a source."""
     if isinstance(src, (str, os.PathLike)):
         if os.path.isfile(src):
@@ -172,8 +172,8 @@ def _open_samples(src: Any, schema: Schema | None, cache: Cache | None) -> Sourc
     folder = _files_of_image_folder(src)
     if folder is not None:
         return rows_source(folder, _name_of(folder, folder.path), schema, cache)
-    if _is_indexed(src):
-        return indexed_source(src, schema)
+    if is_indexed(src):
+        return indexed_source(src, schema, workers)
     if isinstance(src, Iterable):
         return iterated_source(src, schema)
     raise PackError(
@@ -270,80 +270,6 @@ def _fields_of(dataset: Rows, wanted: Schema) -> list[str]:
     return names[: len(wanted.fields)]
 
 
-def indexed_source(dataset: Any, schema: Schema | None) -> Source:
-    """Returns the samples of a dataset with `__len__` and `__getitem__`, called by one thread."""
-    name, total = type(dataset).__name__, len(dataset)
-    if not total:
-        raise PackError(f"there is nothing to pack: {name} has no samples")
-    wanted = schema or infer_schema(_first_sample(dataset, name), class_names(dataset))
-
-    def item(row: int) -> Item:
-        try:
-            sample = dataset[row]
-        except Exception as error:  # a dataset's own code: which errors it has is not known
-            return unreadable(name, row, error)
-        return checked_item(wanted, row, sample)
-
-    return source_of_rows(name, wanted, total, lambda rows: map(item, rows), has_keys=False)
-
-
-def _first_sample(dataset: Any, name: str) -> Any:
-    """Returns the first sample that can be read; packing reports bad ones before it."""
-    first_error = None
-    for position in range(len(dataset)):
-        try:
-            return dataset[position]
-        except Exception as error:  # as in `indexed_source`
-            first_error = first_error or error
-    raise PackError(f"no sample of {name} can be read: {first_error}") from first_error
-
-
-def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
-    """Returns the samples of any iterable, which is iterated over only once."""
-    name = type(iterable).__name__
-    samples = iter(iterable)
-    if schema is None:
-        first = list(islice(samples, 1))
-        if not first:
-            raise PackError(f"there is nothing to pack: {name} has no samples")
-        samples = chain(first, samples)
-        schema = infer_schema(first[0], class_names(iterable))
-    wanted = schema
-
-    def items(start: int) -> Iterator[Item]:
-        position = 0
-        while True:
-            try:
-                sample = next(samples)
-            except StopIteration:
-                if position < start:
-                    raise ended(name, position, start) from None
-                return
-            except Exception as error:  # the iterable's own code, which cannot go on after it
-                raise SampleError(name, position, f"sample {position}", error) from error
-            if position >= start:
-                yield checked_item(wanted, position, sample)
-            position += 1
-
-    def pick(rows: Sequence[int]) -> Iterator[Item]:
-        raise PackError(
-            f"a codebook cannot be trained on a {name}, which can be gone through only once: "
-            "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
-            "codebook or one from a file"
-        )
-
-    return Source(name, wanted, None, False, items, pick)
-
-
-def checked_item(schema: Schema, position: int, sample: Any) -> Item:
-    """Returns a sample as an item, or why it does not have the structure of the schema."""
-    name = f"sample {position}"
-    try:
-        return Item(position, name, field_values(schema, sample, name))
-    except SchemaError as error:
-        return Item(position, name, error=error)
-
-
 def _files_of_image_folder(src: Any) -> FolderDataset | None:
     """Returns the files of a torchvision ImageFolder without transforms; None for other objects."""
     if not type(src).__module__.startswith(("torchvision.", "torch.")):
@@ -355,10 +281,3 @@ def _files_of_image_folder(src: Any) -> FolderDataset | None:
     if isinstance(found, Slow) or found.transform is not None or found.target_transform is not None:
         return None
     return found.as_dataset()
-
-
-def _is_indexed(src: Any) -> bool:
-    # torch's IterableDataset inherits a __getitem__ that only raises.
-    names = {base.__name__ for base in type(src).__mro__ if base.__module__.startswith("torch.")}
-    has_both = hasattr(src, "__len__") and hasattr(src, "__getitem__")
-    return has_both and "IterableDataset" not in names

@@ -19,10 +19,10 @@ from fastio.pack.growth import open_base, same_numbers
 from fastio.pack.images import TRAIN, ImageCodec
 from fastio.pack.items import Item, Source
 from fastio.pack.journal import WRITER
+from fastio.pack.objects import checked_item
 from fastio.pack.packer import Packer
 from fastio.pack.remote import open_destination
 from fastio.pack.samples import SampleEncoder
-from fastio.pack.sources import checked_item
 from fastio.schema import Schema
 
 

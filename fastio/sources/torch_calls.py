@@ -1,0 +1,139 @@
+"""Calls functions with a dataset in the worker processes of torch's DataLoader, in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from typing import Any
+
+import torch
+
+from fastio.errors import WorkerDied
+from fastio.sources.torch_dataset import TorchReader, WorkerSettings
+
+# Results up to this size go through a pipe, larger ones through shared memory.
+_PIPE_BYTES = 64 << 10
+
+Call = Callable[[Any], Any]
+
+
+class DatasetCalls:
+    """Worker processes that have a dataset and call functions with it. Used by one thread.
+
+    The dataset is used in the workers only, so that files which it opens when the first sample is
+    read, and keeps open, are opened by each worker for itself.
+
+    Args:
+        dataset: The dataset. It is pickled unless processes are forked.
+        processes: The number of worker processes, which start with the first call.
+        name: What the dataset is called in messages.
+    """
+
+    def __init__(self, dataset: Any, processes: int, name: str) -> None:
+        self._name = name
+        settings = WorkerSettings(
+            num_workers=processes,
+            collate_fn=_as_it_is,
+            # With its default seed: what workers draw does not depend on torch's global generator,
+            # nor does it change that generator.
+            generator=torch.Generator(),
+            persistent_workers=True,
+        )
+        self._reader: TorchReader | None = TorchReader(_Called(dataset), settings, batched=False)
+
+    def results(self, calls: Iterable[Call]) -> Iterator[Any]:
+        """Yields the results of functions, in order. They are drawn as far ahead as workers take.
+
+        Raises:
+            WorkerDied: A worker process ended.
+            The error of a function, if it raised one.
+        """
+        assert self._reader is not None
+        with self.naming_deaths():
+            for message in self._reader.read(lambda: iter(calls)):
+                found = pickle.loads(_payload(message))
+                if isinstance(found, _Failed):
+                    raise found.error
+                yield found
+
+    @contextmanager
+    def naming_deaths(self) -> Iterator[None]:
+        """Raises the error that DataLoader raises in the main thread, anywhere, as WorkerDied."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            reason = str(error.__cause__ or error).partition(". ")[0].strip()
+            raise WorkerDied(
+                f"a worker process that read samples of {self._name} ended: {reason}. If memory "
+                "or shared memory (/dev/shm) ran out, use fewer workers. Continue with "
+                "resume=True; with workers=1, this process reads the samples"
+            ) from error
+
+    def close(self) -> None:
+        """Ends the workers. Idempotent."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+def may_start_processes() -> bool:
+    """Returns whether this process may have child processes, which a daemonic one may not."""
+    return not multiprocessing.current_process().daemon
+
+
+def why_not_sent(dataset: Any) -> str | None:
+    """Returns why a dataset cannot be sent to worker processes; None if it can be."""
+    if multiprocessing.get_start_method() == "fork":
+        return None
+    try:
+        pickle.dumps(dataset)
+    except Exception as error:  # a dataset's own code, too
+        return str(error) or type(error).__name__
+    return None
+
+
+def portable(error: Exception) -> Any:
+    """Returns an error in a form that can be pickled, with its traceback as a text."""
+    kept = error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        kept = RuntimeError(f"{type(error).__name__}: {error}")
+    return ExceptionWithTraceback(kept, error.__traceback__)
+
+
+class _Failed:
+    """The error of a function that was called in a worker."""
+
+    def __init__(self, error: Any) -> None:
+        self.error = error
+
+
+class _Called:
+    """What DataLoader indexes: a key is a function, and its item what the function returns."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, call: Call) -> Any:
+        # Pickled here: if DataLoader's thread cannot pickle a result, the result is never sent.
+        try:
+            data = pickle.dumps(call(self._dataset), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            data = pickle.dumps(_Failed(portable(error)))
+        if len(data) <= _PIPE_BYTES:
+            return data
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _payload(message: Any) -> Any:
+    return message.numpy().data if isinstance(message, torch.Tensor) else message
+
+
+def _as_it_is(message: Any) -> Any:
+    return message

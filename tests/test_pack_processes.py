@@ -1,0 +1,287 @@
+"""Worker processes read the samples of a Python dataset for a pack, in order."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as PillowImage
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+import fastio
+from fastio import (
+    Dataset,
+    PackError,
+    PerformanceWarning,
+    SampleError,
+    SchemaError,
+    WorkerDied,
+    pack,
+)
+from tests.pictures import decoded, jpeg
+from tests.support import contents
+
+
+class Samples(TorchDataset[Any]):
+    """A map-style dataset of what a function returns for a number."""
+
+    def __init__(self, count: int, sample: Callable[[int], Any]) -> None:
+        self.count, self.sample = count, sample
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index)
+
+
+def process(index: int) -> dict[str, int]:
+    return {"index": index, "process": os.getpid()}
+
+
+def test_processes_read_the_samples_and_keep_their_order(tmp_path: Path) -> None:
+    pack(Samples(200, process), tmp_path / "out", workers=3)
+    found = list(Dataset(tmp_path / "out"))
+    assert [sample["index"] for sample in found] == list(range(200))
+    assert len({sample["process"] for sample in found} - {os.getpid()}) == 3
+
+
+@pytest.mark.parametrize(("count", "workers"), [(200, 1), (31, 4)])
+def test_one_worker_or_few_samples_are_read_in_this_process(
+    tmp_path: Path, count: int, workers: int
+) -> None:
+    pack(Samples(count, process), tmp_path / "out", workers=workers)
+    assert {sample["process"] for sample in Dataset(tmp_path / "out")} == {os.getpid()}
+
+
+def test_lists_are_read_in_this_process(tmp_path: Path) -> None:
+    class Sample(dict[str, Any]):
+        def __reduce__(self) -> Any:
+            raise AssertionError("sent to another process")
+
+    pack([Sample(x=number) for number in range(100)], tmp_path / "out", workers=2)
+    assert len(Dataset(tmp_path / "out")) == 100
+
+
+class OpensOnce:
+    """Opens its file when the first sample is read, as datasets of HDF5 files and LMDB do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file: io.BufferedReader | None = None
+        self.opened_by = 0
+
+    def __len__(self) -> int:
+        return self.path.stat().st_size // 8
+
+    def __getitem__(self, index: int) -> int:
+        if self.file is None:
+            self.file, self.opened_by = self.path.open("rb", buffering=8), os.getpid()
+        assert self.opened_by == os.getpid(), "opened by another process"
+        self.file.seek(8 * index)
+        return int.from_bytes(self.file.read(8), "little")
+
+
+def test_a_worker_never_has_a_file_that_the_dataset_opened_for_a_sample_here(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "numbers").write_bytes(np.arange(1000, dtype="<i8").tobytes())
+    dataset = OpensOnce(tmp_path / "numbers")
+    pack(dataset, tmp_path / "out", workers=2)
+    assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(1000))
+    assert dataset.file is None
+
+
+def values(index: int) -> dict[str, Any]:
+    return {
+        "image": PillowImage.open(io.BytesIO(jpeg(seed=index))),
+        "drawn": PillowImage.new("RGB", (4, 3), (index, 0, 0)),
+        "pixels": torch.full((3, 5, 4), index, dtype=torch.uint8),
+        "array": np.full((2, 3), index, np.float32),
+        "tensor": torch.full((2,), float(index)),
+        "view": memoryview(b"%d" % index),
+        "text": str(index),
+        "flag": index % 2 == 0,
+        "number": torch.tensor(index, dtype=torch.int16),
+    }
+
+
+def test_the_bytes_are_those_of_one_thread(tmp_path: Path) -> None:
+    pack(Samples(50, values), tmp_path / "one", workers=1, shard_size=20_000)
+    pack(Samples(50, values), tmp_path / "two", workers=2, shard_size=20_000)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_the_file_of_an_image_that_a_worker_opened_is_kept(tmp_path: Path) -> None:
+    pack(Samples(40, values), tmp_path / "out", workers=2, codec="jpeg")
+    with Dataset(tmp_path / "out") as dataset:
+        np.testing.assert_array_equal(dataset[33]["image"], decoded(jpeg(seed=33)))
+        assert bytes(dataset.stored_image("image", 33).data) == jpeg(seed=33)
+
+
+class NotPickled(Exception):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__("two numbers are needed to make this")
+
+
+def bad_at_21(index: int) -> int:
+    if index == 21:
+        raise NotPickled(1, 2)
+    return index
+
+
+def test_an_error_of_the_dataset_names_the_sample_and_has_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(SampleError, match=r"sample 21: .*two numbers are needed") as caught:
+        pack(Samples(64, bad_at_21), tmp_path / "out", workers=2)
+    assert caught.value.row == 21
+    assert "bad_at_21" in str(caught.value.__cause__.__cause__)  # type: ignore[union-attr]
+
+
+def test_bad_samples_can_be_skipped(tmp_path: Path) -> None:
+    report = pack(Samples(64, bad_at_21), tmp_path / "out", workers=2, on_error="skip")
+    assert report.rows == 63
+    assert [name for name, _ in report.skipped] == ["sample 21"]
+
+
+def changing(index: int) -> dict[str, Any]:
+    return {"x": index} if index != 40 else {"y": index}
+
+
+def odd(index: int) -> dict[str, Any]:
+    return {"x": index if index != 40 else (number for number in range(3))}
+
+
+@pytest.mark.parametrize(
+    ("sample", "problem"),
+    [(changing, "sample 40: expected a dict with the keys x"), (odd, "sample 40: field 'x'")],
+)
+def test_a_sample_that_does_not_fit_the_first_one_is_named(
+    tmp_path: Path, sample: Callable[[int], Any], problem: str
+) -> None:
+    with pytest.raises(SchemaError, match=problem):
+        pack(Samples(64, sample), tmp_path / "out", workers=2)
+
+
+def first_ones_are_bad(index: int) -> int:
+    if index < 5:
+        raise ValueError("not there")
+    return index
+
+
+def test_the_first_sample_that_can_be_read_decides_the_schema(tmp_path: Path) -> None:
+    report = pack(Samples(64, first_ones_are_bad), tmp_path / "out", workers=2, on_error="skip")
+    assert (report.rows, len(report.skipped)) == (59, 5)
+
+
+def test_a_dataset_without_a_readable_sample_is_an_error(tmp_path: Path) -> None:
+    def never(index: int) -> int:
+        raise OSError("the disk is away")
+
+    with pytest.raises(PackError, match="no sample of Samples can be read: the disk is away"):
+        pack(Samples(64, never), tmp_path / "out", workers=2)
+
+
+def test_a_worker_that_is_killed_is_named_and_the_pack_resumes(tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+
+    def killed_at_900(index: int) -> int:
+        if index == 900 and not alive.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+    source = Samples(1000, killed_at_900)
+    with pytest.raises(WorkerDied, match=r"read samples of Samples ended: .*resume=True"):
+        pack(source, tmp_path / "out", workers=2, shard_size=400)
+    kept = {name for name in contents(tmp_path / "out") if name.startswith("shard")}
+    assert kept
+    stamps = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept}
+    alive.touch()
+    pack(source, tmp_path / "out", workers=2, shard_size=400, resume=True)
+    assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(1000))
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept} == stamps
+
+
+def test_the_processes_end_with_the_pack(tmp_path: Path) -> None:
+    before = set(multiprocessing.active_children())
+    pack(Samples(64, process), tmp_path / "out", workers=2)
+    with pytest.raises(SampleError):
+        pack(Samples(64, bad_at_21), tmp_path / "bad", workers=2)
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_large_samples_pass_through_shared_memory(tmp_path: Path) -> None:
+    def large(index: int) -> np.ndarray[Any, Any]:
+        return np.full(1_000_000, index, np.int16)
+
+    pack(Samples(32, large), tmp_path / "out", workers=2)
+    found = Dataset(tmp_path / "out")
+    assert [int(found[row].min()) for row in (0, 31)] == [0, 31]
+    assert found[31].shape == (1_000_000,)
+
+
+def test_torch_s_random_numbers_are_not_drawn(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    pack(Samples(64, process), tmp_path / "out", workers=2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_dataset_that_cannot_be_sent_is_read_here_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "spawn")
+    source = Samples(64, lambda index: process(index))
+    with pytest.warns(PerformanceWarning, match=r"Samples is read by one thread.*pickle"):
+        pack(source, tmp_path / "out", workers=2)
+    assert {sample["process"] for sample in Dataset(tmp_path / "out")} == {os.getpid()}
+
+
+class Streaming(IterableDataset[Any]):
+    """An IterableDataset whose samples have numbers too, as MosaicML's and LitData's have."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("its own order may repeat samples")
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_an_iterable_dataset_with_numbered_samples_is_read_by_number(tmp_path: Path) -> None:
+    pack(Streaming(), tmp_path / "out", workers=2)
+    assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(64))
+
+
+class Sharded(IterableDataset[Any]):
+    """An IterableDataset that divides its samples among the workers of a DataLoader."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        yield from range(
+            0 if worker is None else worker.id, 64, worker.num_workers if worker else 1
+        )
+
+
+def test_what_can_only_be_iterated_over_is_read_by_one_thread(tmp_path: Path) -> None:
+    pack(Sharded(), tmp_path / "out", workers=2)
+    assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(64))
+
+
+def test_a_pack_with_processes_can_be_appended_to(tmp_path: Path) -> None:
+    pack(Samples(64, process), tmp_path / "out", workers=2)
+    pack(Samples(100, process), tmp_path / "out", workers=2, append=True)
+    found = [sample["index"] for sample in fastio.open(tmp_path / "out")]
+    assert found == [*range(64), *range(100)]

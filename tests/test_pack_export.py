@@ -295,11 +295,12 @@ def test_a_damaged_image_is_named(folder: Path, tmp_path: Path) -> None:
 def test_class_names_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     classes = ("../up", "a/b", "a_b", "..", "", "/etc", "\ud800", "\udcff")
     fields = {"image": Image(), "label": Scalar("int64")}
-    samples = [{"image": png(seed=row), "label": row} for row in range(9)]
+    labels = [*range(8), -1]
+    samples = [{"image": png(seed=row), "label": label} for row, label in enumerate(labels)]
     path = packed(tmp_path, fields, samples, classes=classes)
     before = {name for name in files(tmp_path) if not name.startswith("out/")}
     export(path, tmp_path / "out")
-    names = [".._up", "a_b", "a_b_", "_..", "_", "_etc", "?", "\udcff", "8"]
+    names = [".._up", "a_b", "a_b_", "_..", "_", "_etc", "?", "\udcff", "-1"]
     expected = {f"{name}/{row:06d}.png" for row, name in enumerate(names)}
     assert set(files(tmp_path / "out")) == expected
     assert {name for name in files(tmp_path) if not name.startswith("out/")} == before

@@ -39,6 +39,7 @@ SMALL: dict[str, list[str]] = {
     "table_images": [PHOTOS, "--count", "24", "--rounds", "1", "--alone"],
     "recoded": [PHOTOS, "--count", "24", "--rounds", "1"],
     "recipes": [PHOTOS, "--count", "24", "--slow", "12", "--rounds", "1", "--threads", "1"],
+    "scale": ["--nodes", "1", "3", "--rows", "1e6", "--drawn", "4", "--steps", "4"],
     "swap": ["--batches", "2", "--rounds", "1"],
     "tables warm": ["warm", "--rows", "400000", "--rounds", "1"],
     "tables cold": ["cold", "--rows", "40000", "--rounds", "1"],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from fastio.engine.fields.columns import Columns
 from fastio.packed import comparisons
 from fastio.runtime import node
 from fastio.runtime.node import NodeMemory
-from tests.children import run_ranks
+from tests.children import run_code, run_ranks
 from tests.staging_support import pack_table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs memfd_create and /proc")
@@ -178,6 +180,79 @@ def test_a_process_that_was_stopped_with_the_lock_is_not_waited_for(folder: Path
     with held, pytest.raises(BlockingIOError), node._locked(path, wait_s=0.01):
         pass
     first.close()
+
+
+def test_files_of_containers_whose_processes_are_not_visible_stay(folder: Path) -> None:
+    first = NodeMemory("key", 1)
+    path = next(folder.iterdir())
+    foreign = path.with_name(path.name + "9")  # of another namespace of processes
+    foreign.write_text("1 2 3 4\n")
+    NodeMemory("new", 1).close()
+    assert foreign.read_text() == "1 2 3 4\n"
+    first.close()
+
+
+def test_memory_of_another_format_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = NodeMemory("key", 1)
+    first.native.publish(0, 7)
+    monkeypatch.setattr(node, "_FORMAT", node._FORMAT + 1)
+    second = NodeMemory("key", 1)
+    assert second.native.published(0) == 0
+    first.close()
+    second.close()
+
+
+def test_lines_of_others_survive_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = NodeMemory("key", 1)
+    path = next(folder.iterdir())
+    lines = path.read_text()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space"):
+            NodeMemory("key", 1)
+    assert path.read_text() == lines
+    first.close()
+
+
+def test_a_file_that_somebody_deletes_is_no_error(folder: Path) -> None:
+    first = NodeMemory("key", 1)
+    with pytest.raises(FileNotFoundError), node._locked(next(folder.iterdir())):
+        raise FileNotFoundError
+    for path in folder.iterdir():
+        path.unlink()
+    first.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_memory_takes_a_quarter_of_the_descriptors_at_most(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (16, 16))
+    monkeypatch.setattr(node, "_in_use", WeakSet())
+    one, two = NodeMemory("one", 1), NodeMemory("two", 1)
+    with pytest.raises(OSError, match="the limit is 2"):
+        NodeMemory("three", 1)
+    two.close()
+    NodeMemory("three", 1).close()
+    one.close()
+
+
+def test_a_process_that_ends_without_closing_leaves_no_file(tmp_path: Path) -> None:
+    code = """
+import sys
+from fastio.runtime import node
+node._SHM = sys.argv[1]
+kept = node.NodeMemory("key", 1)
+"""
+    done = run_code(code, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [list(path.iterdir()) for path in tmp_path.iterdir()] == [[]]
 
 
 @pytest.mark.parametrize(
@@ -378,6 +453,101 @@ def test_the_ranks_of_a_machine_have_one_copy_of_a_table(tmp_path: Path) -> None
     assert together < 1.5 * max(memory["Rss"] for _, memory in found)
 
 
+def test_a_repaired_file_is_not_read_from_the_copy_of_the_damaged_one(
+    tmp_path: Path, folder: Path, ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if its time of modification is set back, as `cp -p` and rsync do."""
+    table = fastio.open(pack_table(tmp_path / "ds"))
+    shard = sorted(Path(table.path).glob("shard-*"))[0]
+    good, status = shard.read_bytes(), shard.stat()
+    data = bytearray(good)
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    copied = columns_of(table)
+    copied._begin_copies()
+    with monkeypatch.context() as late:
+        late.setattr(comparisons.Comparisons, "add_shard", lambda *_: None)
+        with copied._mapped(range(table.num_shards)):
+            pass
+    assert wait_for(copied, table.num_shards)
+
+    shard.write_bytes(good)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = fastio.open(table.path)
+    mine = columns_of(again)
+    assert right(again, mine)
+    assert wait_for(mine, table.num_shards - 1)
+    assert right(again, mine)
+    assert mine.table.resident == table.num_shards - 1
+    copied.close()
+    mine.close()
+
+
+_FULL = """
+import os, sys, time
+import numpy as np
+import fastio
+from fastio.runtime import node
+from tests.test_node import columns_of, right
+
+def create(key, size):
+    fd = os.open(os.path.join(sys.argv[2], key), os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, size)
+    return fd
+
+node._create = create
+table = fastio.open(sys.argv[1])
+columns = columns_of(table)
+assert right(table, columns)
+native, deadline_s = columns._node.native, time.monotonic() + 60
+while not native.published(0) and time.monotonic() < deadline_s:
+    time.sleep(0.01)
+for _ in range(20):
+    assert right(table, columns)
+    time.sleep(0.01)
+assert right(table, columns)
+columns.close()
+print(0 < columns.table.resident < table.num_shards)
+"""
+
+
+def test_where_memory_is_full_shards_stay_mapped(tmp_path: Path) -> None:
+    """Writing to memory that the system does not have would end the process."""
+    path, small = tmp_path / "ds", tmp_path / "small"
+    schema = fastio.Schema({"x": fastio.Array("uint8", (1024,)), "y": fastio.Scalar("int64")})
+    with fastio.Writer(path, schema, shard_size="1MiB") as writer:
+        for row in range(8192):
+            writer.write({"x": np.full(1024, row % 251, np.uint8), "y": row})
+    small.mkdir()
+    mount = 'mount -t tmpfs -o size=5m fastio "$1" 2> /dev/null || exit 77; shift; exec "$@"'
+    done = subprocess.run(
+        [
+            "unshare",
+            "-Urm",
+            "sh",
+            "-c",
+            mount,
+            "sh",
+            small,
+            sys.executable,
+            "-c",
+            _FULL,
+            path,
+            small,
+        ],
+        env={**os.environ, "LOCAL_WORLD_SIZE": "2"},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode in (1, 77) and "True" not in done.stdout and "Traceback" not in done.stderr:
+        pytest.skip(f"cannot mount here: {done.stderr}")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 # --- Notes of what was verified -------------------------------------------------------------------
 
 
@@ -433,12 +603,40 @@ def test_a_shard_whose_rank_hangs_while_it_verifies_is_verified_here(
     monkeypatch.setattr(comparisons, "_WAIT_S", 0.1)
 
     def work() -> object:
-        notes = NodeMemory(f"checked-{table.fingerprint}", table.num_shards)
+        notes = NodeMemory(*table.shards._comparisons._notes_of)
         return notes if notes.native.claim(0) else None
 
     with child(work):
         read_all(table.path)
     assert len(verifying) == table.num_shards
+
+
+def test_shards_that_wait_for_long_are_verified_once_all_the_same(
+    table: fastio.Dataset,
+    folder: Path,
+    ranks: None,
+    verifying: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparisons, "_WAIT_S", 0.0)  # of a shard that another rank verifies
+
+    def work() -> object:
+        dataset = fastio.open(table.path)
+        with fastio.Loader(dataset, 64, num_workers=1, distributed=False) as loader:
+            for _ in loader:
+                pass
+        return dataset
+
+    mine = fastio.open(table.path)
+    queued: list[Callable[[], bool]] = []
+    monkeypatch.setattr(mine.shards._comparisons, "_queue", queued.append)
+    for shard in range(table.num_shards):
+        mine.shard(shard)
+    with child(work):
+        assert all(compare() for compare in queued)
+    assert len(queued) == table.num_shards
+    assert verifying == []
+    mine.close()
 
 
 def test_every_rank_finds_the_damage_of_a_shard(

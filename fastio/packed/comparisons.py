@@ -30,7 +30,7 @@ from fastio.runtime.node import NodeMemory
 _CHECKED_BYTES = 16 << 20
 _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
 _LOOK_S = 0.02  # between two looks at shards that other ranks verify
-_WAIT_S = 60.0  # a rank that hangs is not waited for longer
+_WAIT_S = 60.0  # a rank that verifies one shard is not waited for longer
 
 # Numbers of the files whose columns were verified in this process.
 _verified: set[int] = set()
@@ -55,6 +55,7 @@ class Comparisons:
     Thread-safe.
 
     Args:
+        path: The path or URL of the dataset.
         nbytes: The size of the dataset in bytes. If it exceeds the available memory, data is read
             without the page cache, so that the rows needed next are not displaced.
         fingerprint: The fingerprint of the dataset.
@@ -64,9 +65,11 @@ class Comparisons:
         problem: The first error that was found, or None. The next read of rows raises it.
     """
 
-    def __init__(self, nbytes: int, fingerprint: str, shards: int) -> None:
+    def __init__(self, path: str, nbytes: int, fingerprint: str, shards: int) -> None:
         self._nbytes = nbytes
-        self._notes_of = fingerprint, shards
+        # Copies of a dataset in several places are verified each for itself.
+        place = xxhash.xxh3_64_hexdigest(path.encode("utf-8", "surrogateescape"))
+        self._notes_of = f"checked-{fingerprint}-{place}", shards
         self.problem: FastioError | OSError | None = None
         self._closed = False
         self._owner = Owner()
@@ -76,6 +79,7 @@ class Comparisons:
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], bool]] = deque()
         self._busy = False
+        self._claimed_s: dict[int, float] = {}  # shards: when other ranks were seen to verify them
         self._opening = threading.Lock()
         self._notes: NodeMemory | None = None
         self._shares = local_ranks() > 1
@@ -94,8 +98,7 @@ class Comparisons:
             compare(reader)
             self._note(shard, number)
             return
-        deadline_s = time.monotonic() + _WAIT_S
-        self._queue(lambda: self._compare(reader, shard, number, deadline_s))
+        self._queue(lambda: self._compare(reader, shard, number))
 
     def add(self, work: Callable[[], None]) -> None:
         """Queues a function that raises an error if something is wrong."""
@@ -135,16 +138,21 @@ class Comparisons:
         if self._notes is not None:
             self._notes.close()
 
-    def _compare(self, reader: ShardReader, shard: int, number: int, deadline_s: float) -> bool:
+    def _compare(self, reader: ShardReader, shard: int, number: int) -> bool:
         """Verifies a shard; returns False if another rank is at it."""
-        notes = self._open_notes()
-        if notes is None or time.monotonic() >= deadline_s:
-            self._check(reader, number)
-            return True
         if self._is_noted(shard, number):
             return True
+        notes = self._open_notes()
+        if notes is None:
+            self._check(reader, number)
+            return True
         if not notes.native.claim(shard):
-            return False
+            now_s = time.monotonic()
+            if now_s - self._claimed_s.setdefault(shard, now_s) < _WAIT_S:
+                return False
+            self._check(reader, number)  # that rank hangs
+            self._note(shard, number)
+            return True
         try:
             if not self._is_noted(shard, number):  # meanwhile
                 self._check(reader, number)
@@ -169,9 +177,8 @@ class Comparisons:
             with self._opening:
                 if self._shares and self._notes is None:
                     self._shares = False
-                    fingerprint, shards = self._notes_of
                     with suppress(OSError):
-                        self._notes = NodeMemory(f"checked-{fingerprint}", shards)
+                        self._notes = NodeMemory(*self._notes_of)
                         self._shares = True
         return self._notes
 
@@ -188,6 +195,7 @@ class Comparisons:
             notes.native.publish(shard, number)
 
     def _work(self) -> None:
+        skipped = 0  # in turn
         while True:
             with self._changed:
                 if not self._waiting or self._closed or self.problem is not None:
@@ -197,9 +205,15 @@ class Comparisons:
                     return
                 work = self._waiting.popleft()
             try:
-                if not work():
-                    with self._changed:
-                        self._waiting.append(work)
+                if work():
+                    skipped = 0
+                    continue
+                with self._changed:
+                    self._waiting.append(work)
+                    skipped += 1
+                    wait = skipped >= len(self._waiting)
+                if wait:
+                    skipped = 0
                     time.sleep(_LOOK_S)
             except (FastioError, OSError) as error:
                 if not self._closed:

@@ -64,7 +64,10 @@ class FileStamp(NamedTuple):
 
 def stamp(path: str | os.PathLike[str]) -> FileStamp:
     """Returns the stamp of a file."""
-    found = os.stat(path)
+    return _stamp(os.stat(path))
+
+
+def _stamp(found: os.stat_result) -> FileStamp:
     return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
@@ -154,6 +157,8 @@ class MappedFile:
         name: The name in messages.
         mapping, data: The mapping of the file, and its bytes: uint8 (n,), read-only.
         stamp: The identity of the file that was mapped.
+        changed_ns: When the file was changed last, before it was mapped. This time cannot be set,
+            unlike that of the last write, but links and permissions change it too.
 
     Raises:
         SourceNotFound: The file does not exist or cannot be opened.
@@ -171,7 +176,8 @@ class MappedFile:
         self._error = error
         self._advice = advice
         try:
-            self.stamp = stamp(path)
+            found = os.stat(path)
+            self.stamp, self.changed_ns = _stamp(found), found.st_ctime_ns
             self.mapping = _native.Mapping(path)
             if stamp(path) != self.stamp:
                 raise SourceChanged(

@@ -108,6 +108,7 @@ class ShardReader:
         self._indexes: dict[str, tuple[int, NDArray[np.int64]] | None] = {}
         file = MappedFile(self._where, ShardCorrupt, name)
         self.stamp: FileStamp = file.stamp
+        self._changed_ns = file.changed_ns
         self._mapping: _native.Mapping | None = file.mapping
         self._size = len(file.data)
         self._address = file.data.ctypes.data
@@ -132,10 +133,10 @@ class ShardReader:
         return sum(nbytes for _, nbytes in self._ranges)
 
     @property
-    def identity(self) -> tuple[FileStamp, str]:
-        """The identity of the file, and the expected hash of its columns."""
+    def identity(self) -> tuple[FileStamp, int, str]:
+        """The identity of the file, when it was changed last, and the expected columns' hash."""
         assert self._expected is not None
-        return self.stamp, self._expected.columns_xxh3
+        return self.stamp, self._changed_ns, self._expected.columns_xxh3
 
     def check_columns(
         self,

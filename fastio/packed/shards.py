@@ -186,7 +186,7 @@ class Shards:
         self.manifest = manifest or Manifest(path, version=version)
         self.readers = OpenShards(path, self._open)
         self._comparisons = Comparisons(
-            self.manifest.nbytes, self.manifest.fingerprint, len(self.manifest.shard_rows)
+            path, self.manifest.nbytes, self.manifest.fingerprint, len(self.manifest.shard_rows)
         )
         self._look_s, self._looks = 0.0, 0
         self._manifest_asked = self.manifest.checked

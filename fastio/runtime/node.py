@@ -13,20 +13,24 @@ and to note what was verified. native/core/node_memory.h describes what is in it
 - The files are in a folder that only this user can enter, and the memory must belong to this user
   and be sealed against resizing. So no other user can provide it, and no process can cut it off.
 - Processes in containers that do not share their process numbers do not find each other, because
-  the names of the files contain the namespace. Each container has its own memory then.
+  the names of the files contain the namespace. Each container has its own memory then. Files of
+  other namespaces are never deleted: their processes cannot be seen.
 - If any of this is not possible here (not Linux, no /proc), the constructor raises OSError, and
   the caller does without.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import platform
 import re
+import resource
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,8 +39,12 @@ from fastio import _native
 
 _SHM = "/dev/shm"  # on this machine in any case, unlike a folder for temporary files
 _SHMEM_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+_FORMAT = 1  # of the memory: versions of fastio with another one do not use the same memory
 _LOCK_S = 5.0  # a process that was stopped while it had the lock is not waited for longer
+_CLOSE_S = 0.5  # likewise when memory is let go of, maybe by a thread that has the lock itself
 _POLL_S = 0.001
+_FILES_PART = 0.25  # of the descriptors that a process may open, at most so many are for memory
+_FILES_EACH = 2  # here, and in native code
 
 
 class NodeMemory:
@@ -57,38 +65,48 @@ class NodeMemory:
 
     def __init__(self, key: str, shards: int, nbytes: int = 0) -> None:
         size = _native.NodeMemory.bytes_for(shards, nbytes)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _FILES_PART / _FILES_EACH
+        if 0 <= most <= len(_in_use):
+            raise OSError(
+                f"{len(_in_use)} blocks of memory are shared, and the limit is {most:.0f}"
+            )
         try:
-            folder = _folder()
-            self._file = folder / f"{key}-{os.stat('/proc/self/ns/pid').st_ino}"
-            with _locked(self._file) as users:
+            folder, namespace = _folder(), _namespace()
+            file = folder / f"{key}-{_FORMAT}{namespace}"
+            with _locked(file) as users:
                 lines = _read(users)
                 opened = (_open(line, size) for line in lines)
                 found = next((fd for fd in opened if fd is not None), None)
-                self._fd = _create(key, size) if found is None else found
-                self._line = _line(self._fd)
-                _write(users, [*(line for line in lines if _lives(line)), self._line])
+                fd = _create(key, size) if found is None else found
+                line = _line(fd)
+                # When this is collected, or the process ends, at the latest.
+                self._end = weakref.finalize(self, _let_go, file, line, fd)
+                _in_use.add(self)
+                _write(users, [*(line for line in lines if _lives(line)), line])
             if found is None:
-                _sweep(folder)
-            self.native = _native.NodeMemory(self._fd, shards)
+                _sweep(folder, namespace)
+            self.native = _native.NodeMemory(fd, shards)
         except (AttributeError, ValueError) as error:  # no memfd_create
             raise OSError(f"memory cannot be shared on this system: {error}") from error
 
-    def __del__(self) -> None:
-        if hasattr(self, "_line"):
-            self.close()
-
     def close(self) -> None:
         """Lets go of the memory. What native code uses of it stays until it is done. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        if int(self._line.split()[0]) == os.getpid():  # not in a forked child
-            with suppress(OSError), _locked(self._file) as users:
-                left = [line for line in _read(users) if line != self._line and _lives(line)]
-                _write(users, left)
-                if not left:
-                    self._file.unlink()
-        os.close(fd)
+        _in_use.discard(self)
+        self._end()
+
+
+_in_use: weakref.WeakSet[NodeMemory] = weakref.WeakSet()  # of this process
+
+
+def _let_go(file: Path, line: str, fd: int) -> None:
+    """Deletes the line of a user, and closes its descriptor."""
+    if int(line.split()[0]) == os.getpid():  # not in a forked child
+        with suppress(OSError), _locked(file, _CLOSE_S) as users:
+            left = [each for each in _read(users) if each != line and _lives(each)]
+            _write(users, left)
+            if not left:
+                file.unlink()
+    os.close(fd)
 
 
 def has_shared_huge_pages() -> bool:
@@ -101,6 +119,11 @@ def has_shared_huge_pages() -> bool:
         return setting != "deny"
     release = re.match(r"(\d+)\.(\d+)", platform.release())  # 6.1 has MADV_COLLAPSE
     return release is not None and (int(release[1]), int(release[2])) >= (6, 1)
+
+
+def _namespace() -> str:
+    """Returns how the names of files end whose users are in this namespace of processes."""
+    return f"-{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def _folder() -> Path:
@@ -131,10 +154,12 @@ def _locked(path: Path, wait_s: float = _LOCK_S) -> Iterator[int]:
                     if time.monotonic() >= deadline_s:
                         raise
                     time.sleep(_POLL_S)
+            there = False
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), os.stat(path)):  # else it was deleted meanwhile
-                    yield fd
-                    return
+                there = os.path.samestat(os.fstat(fd), os.stat(path))
+            if there:  # else it was deleted meanwhile
+                yield fd
+                return
         finally:
             # A child that was forked meanwhile has the descriptor too: closing it is not enough.
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -147,8 +172,10 @@ def _read(users: int) -> list[str]:
 
 
 def _write(users: int, lines: list[str]) -> None:
-    os.ftruncate(users, 0)
-    os.pwrite(users, "".join(f"{line}\n" for line in lines).encode(), 0)
+    data = "".join(f"{line}\n" for line in lines).encode()
+    if os.pwrite(users, data, 0) < len(data):  # before it is cut off: the disk may be full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(users, len(data))
 
 
 def _line(fd: int) -> str:
@@ -198,9 +225,9 @@ def _create(key: str, size: int) -> int:
     return fd
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: Path, namespace: str) -> None:
     """Deletes files without living users. Those that are locked are in use."""
-    for path in folder.iterdir():
+    for path in folder.glob(f"*{namespace}"):
         with suppress(OSError), _locked(path, wait_s=0) as users:
             if not any(map(_lives, _read(users))):
                 path.unlink()

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
@@ -46,6 +47,18 @@ const std::uint8_t* mapped(int fd, std::size_t size) {
   ::madvise(data, size, MADV_HUGEPAGE);
 #endif
   return static_cast<const std::uint8_t*>(data);
+}
+
+// Has the system provide memory for bytes of a file. False: there is none. Where it is missing when
+// it is written to, the process is killed (SIGBUS).
+bool allocated(int fd, std::size_t at, std::size_t bytes) {
+#ifdef __linux__
+  while (::fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0)
+    if (errno != EINTR) return errno == EOPNOTSUPP;
+#else
+  static_cast<void>(fd), static_cast<void>(at), static_cast<void>(bytes);
+#endif
+  return true;
 }
 
 }  // namespace
@@ -133,10 +146,14 @@ std::shared_ptr<std::uint8_t> NodeMemory::room(std::size_t shard, std::size_t by
   const std::size_t begin = mine.offset / kHugePage * kHugePage;
   const std::size_t end = rounded(mine.offset + bytes, kHugePage);
   // An empty huge page costs less than one that is put together from small ones later. The system
-  // makes one of a page that is there: reading makes it so.
-  for (std::size_t at = begin; at < end; at += kHugePage)
+  // makes one of a page that is there.
+  for (std::size_t at = begin; at < end; at += kHugePage) {
+    if (!allocated(fd_, at, 1)) return nullptr;
     static_cast<void>(*static_cast<const volatile std::uint8_t*>(data_ + at));
+  }
   ::madvise(const_cast<std::uint8_t*>(data_) + begin, end - begin, kCollapse);
+  for (std::size_t at = 0; at < bytes; at += kHugePage)
+    if (!allocated(fd_, mine.offset + at, std::min(kHugePage, bytes - at))) return nullptr;
   void* const writable = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_,
                                 static_cast<off_t>(mine.offset));
   if (writable == MAP_FAILED) return nullptr;

@@ -153,8 +153,9 @@ class Columns:
 
     def _layout_hash(self) -> str:
         """Returns a hash of the dataset and of what is copied of it."""
+        dataset = self._dataset.path, self._dataset.fingerprint
         described = [field.native() for field in self.fields], list(self.layout.strides)
-        digest = xxhash.xxh3_128(repr((self._dataset.fingerprint, described)).encode())
+        digest = xxhash.xxh3_128(repr((dataset, described)).encode())
         digest.update(self.layout.first_row.tobytes())
         return digest.hexdigest()
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import struct
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -114,6 +115,31 @@ def test_a_new_loader_begins_with_what_is_kept(
     assert same(epochs(photos, 3), expected)
     change(of_records(jpeg_index.shifted))
     assert not same(epochs(photos), expected[:1])  # it did begin with that
+
+
+def mapped() -> set[str]:
+    """The files that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) > 5}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+def test_indexes_are_used_from_the_files_of_the_cache(
+    photos: Path, expected: list[NDArray[np.uint8]]
+) -> None:
+    """All processes of a machine have them in memory once, also those that were stored just now."""
+    own = {"transforms": {"image": CROP}, "seed": 5, "num_workers": 2}
+    with fastio.Loader(photos, 4, **own) as loader:  # type: ignore[arg-type]
+        for _ in range(2):
+            list(loader)
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not {str(path) for path in pieces()} & mapped():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    with fastio.Loader(photos, 4, **own) as loader:  # type: ignore[arg-type]
+        next(iter(loader))
+        assert {str(path) for path in pieces()} <= mapped()
+    assert same(epochs(photos, 1), expected[:1])
 
 
 def test_what_is_kept_is_an_index_for_each_file(photos: Path) -> None:

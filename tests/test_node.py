@@ -391,9 +391,27 @@ def test_ranks_that_cannot_share_memory_have_copies_of_their_own(
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
     mine = columns_of(table)
-    assert right(table, mine)
+    with pytest.warns(fastio.PerformanceWarning, match="each of the 2 ranks .* makes its own copy"):
+        assert right(table, mine)
     assert wait_for(mine, table.num_shards)
     assert mine._node is None
+    assert right(table, mine)
+    mine.close()
+
+
+def test_copying_is_left_out_if_it_is_automatic_and_not_shared(
+    table: fastio.Dataset, folder: Path, ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page cache has the files once for all ranks."""
+    monkeypatch.setattr("fastio.engine.fields.columns.huge_page_share", lambda files: 0.0)
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    layout = table.fixed_columns(list(table.schema.fields))
+    assert layout is not None
+    mine = Columns(layout, resident=None)
+    for _ in range(3):
+        assert right(table, mine)
+    assert not mine._copies
     mine.close()
 
 

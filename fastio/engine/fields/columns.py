@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from fastio import _native
 from fastio.engine.fields.reader import Reader, Work, shard_error
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
+from fastio.errors import PerformanceWarning, warn
 from fastio.packed.comparisons import file_number
 from fastio.packed.layout import Layout, ShardPlace, TableField
 from fastio.packed.rows import Rows
@@ -139,14 +140,17 @@ class Columns:
         if self._copies:
             return True
         if local_ranks() > 1:
-            with suppress(OSError):
-                self._node = NodeMemory(
-                    f"table-{self._layout_hash()}",
-                    len(self.layout.first_row) - 1,
-                    self._dataset.manifest.nbytes,
+            key, shards = f"table-{self._layout_hash()}", len(self.layout.first_row) - 1
+            try:
+                self._node = NodeMemory(key, shards, self._dataset.manifest.nbytes)
+            except OSError as error:
+                if not alone:
+                    return False
+                warn(
+                    f"each of the {local_ranks()} ranks on this machine makes its own copy of "
+                    f"{self._dataset.path} in memory, because they cannot share one: {error}",
+                    PerformanceWarning,
                 )
-        if self._node is None and not alone:
-            return False
         self._copies = True
         self.table.make_resident(None if self._node is None else self._node.native)
         return True

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Subset
 
 import fastio
 from fastio import Loader, StateMismatch
@@ -241,12 +242,12 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     return url
 
 
-def loader(url: str, rank: int, world: int, size: int = 4, **options: Any) -> Loader:
+def loader(url: Any, rank: int, world: int, size: int = 4, **options: Any) -> Loader:
     how = {"shuffle": True, "seed": 5, "fields": ["label"], **options}
     return Loader(url, size, rank=rank, world_size=world, **how)
 
 
-def rest(url: str, world: int, size: int, state: Any, **options: Any) -> list[list[int]]:
+def rest(url: Any, world: int, size: int, state: Any, **options: Any) -> list[list[int]]:
     """Returns the rows of each step that is left, over all ranks."""
     ranks = []
     for rank in range(world):
@@ -284,6 +285,22 @@ def test_a_state_of_one_node_goes_on_exactly_on_several(
         state = one.state_dict()
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     assert rest(remote, 4, 4, state) == whole[1:]
+
+
+def test_remote_datasets_one_after_the_other_go_on_with_other_nodes(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fastio.open(remote) as one:
+        joined: Any = ConcatDataset([one, Subset(one, range(100))])
+        monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+        whole = rest(joined, 4, 4, None)
+        assert sum(map(len, whole)) == ROWS + 100
+        with loader(joined, 1, 4, 4) as first:
+            next(iter(first))
+            state = first.state_dict()
+        assert state["order"]["partitions"] == 4  # without a cache, one for each rank
+        monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+        assert rest(joined, 2, 8, state) == whole[1:]
 
 
 def test_another_number_of_partitions_that_was_asked_for_is_refused(remote: str) -> None:

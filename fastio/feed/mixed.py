@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -128,6 +128,10 @@ class ConcatFeed(JoinedFeed):
         bounds = self.sampling.shuffling.bounds
         hashed = None if bounds is None else xxhash.xxh3_64_hexdigest(repr(bounds).encode())
         return {**super().order(ranks), "bounds": hashed}
+
+    def adopt_order(self, order: Mapping[str, Any], ranks: Ranks) -> None:
+        """Uses the window and the number of partitions of a state."""
+        self.sampling = self.sampling.adopting(order)
 
     def drawn(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
         at = np.arange(len(asked.rows))

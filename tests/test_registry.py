@@ -45,6 +45,8 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "max_unzipped_bytes": (10**6, set()),
     "images": ([], {"arrays", "tables"}),
     "version": (1, {"packed"}),
+    "split": ("train", set()),
+    "config": ("default", set()),
 }
 NAMES = ["packed", "folder", "sounds", "tars", "tables", "hugging_face"]
 
@@ -177,9 +179,14 @@ def test_a_list_of_urls_of_tables_is_tables(web: str) -> None:
         again.close()
 
 
-def test_a_list_of_urls_of_tars_is_told_to_be_a_pattern(web: str) -> None:
-    with pytest.raises(OptionError, match="as one pattern"):
-        fastio.open([f"{web}/tars/train-000.tar"])
+def test_a_list_of_urls_of_tars_is_tars(data: Path, web: str) -> None:
+    names = sorted(path.name for path in (data / "tars").iterdir())
+    with fastio.open([f"{web}/tars/{name}" for name in names]) as dataset:
+        again = pickle.loads(pickle.dumps(dataset))
+        assert len(again) == len(dataset) == describe(data / "tars")["rows"]
+        again.close()
+    with pytest.raises(OptionError, match="all local or all by URL"):
+        fastio.open([f"{web}/tars/{names[0]}", str(data / "tars" / names[0])])
 
 
 def test_folders_behind_a_server_that_cannot_list_are_told_apart_from_nothing(web: str) -> None:
@@ -271,6 +278,9 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
     value, takers = OPTIONS[option]
     if option == "storage_options" or (option, name) in (("cache", "packed"), ("cache", "sounds")):
         with pytest.raises(OptionError, match=f"{option} is only for URLs.*, and {data / name} is"):
+            fastio.open(data / name, **{option: value})
+    elif option in ("split", "config"):
+        with pytest.raises(OptionError, match="only for data sets on the Hub"):
             fastio.open(data / name, **{option: value})
     elif not takers or name in takers:
         fastio.open(data / name, **{option: value}).close()

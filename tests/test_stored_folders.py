@@ -237,7 +237,7 @@ def test_a_list_of_urls_with_labels(server: ObjectServer) -> None:
         assert [label for _, label in dataset] == [0, 1]
     with pytest.raises(SourceNotFound, match="there is no such object"):
         fastio.FolderDataset.from_samples([(server.url + "/none.jpg", 0)], ["a"], **options)
-    with pytest.raises(ValueError, match="one bucket"):
+    with pytest.raises(fastio.SchemaError, match="one bucket"):
         fastio.FolderDataset.from_samples([*samples, ("s3://other/a.jpg", 0)], ["a"], **options)
 
 

@@ -48,6 +48,8 @@ class Options:
     max_unzipped_bytes: int | None = None
     images: tuple[str | int, ...] | None = None
     version: int | None = None
+    split: str | None = None
+    config: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -72,7 +74,8 @@ class Options:
 
 
 # Options that every kind has.
-COMMON = frozenset({"storage_options", "max_pixels", "max_unzipped_bytes"})
+# The registry takes split and config itself, for hf:// URLs only.
+COMMON = frozenset({"storage_options", "max_pixels", "max_unzipped_bytes", "split", "config"})
 
 
 @dataclass(frozen=True)

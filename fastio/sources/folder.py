@@ -129,7 +129,7 @@ class FolderDataset(Rows):
 
         Raises:
             SourceNotFound: the list is empty, or there is no such object.
-            ValueError: URLs of several buckets or hosts.
+            SchemaError: URLs of several buckets or hosts.
             StoreError: a store does not answer.
         """
         if not samples:

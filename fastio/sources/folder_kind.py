@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastio.errors import FastioError, SourceNotFound, StoreError
 from fastio.packed import ShardCheck
@@ -35,6 +36,7 @@ from fastio.sources.folder import (
     FolderDataset,
     folder_extension,
 )
+from fastio.sources.hugging_face.hub import HubFiles
 from fastio.sources.stored_files import StoredFiles, listed, of_urls
 from fastio.store import OBJECTS_AT_ONCE, Store, is_remote, open_store
 
@@ -94,11 +96,24 @@ def _opened(found: Found) -> FolderDataset:
     if isinstance(parts, str):
         return opener(parts)
     if isinstance(parts, _Urls):
-        dataset = opener.of_objects(of_urls(parts.urls, options.storage_options))
+        stored = of_urls(parts.urls, options.storage_options)
+        dataset = opener.of_objects(stored, *_labels_of(stored, isinstance(found.source, HubFiles)))
     else:
         dataset = _stored_folder(opener, parts, options)
     dataset.cache = options.kept
     return dataset
+
+
+def _labels_of(
+    stored: StoredFiles, by_folder: bool
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """Returns labels and classes of listed files by their folders, if those are of a data set."""
+    folders = [name.rpartition("/")[0].rpartition("/")[2] for name in stored.objects.names]
+    classes = tuple(sorted(set(folders)))
+    if not by_folder or len(classes) < 2:
+        return None, ()
+    number = {name: place for place, name in enumerate(classes)}
+    return np.fromiter((number[name] for name in folders), np.int64, len(folders)), classes
 
 
 def _stored_folder(opener: type[FolderDataset], store: Store, options: Options) -> FolderDataset:

@@ -18,6 +18,7 @@ from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
 from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER, is_file_url
+from fastio.sources.hugging_face.hub import hub_files
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
 from fastio.sources.packed import PACKED
@@ -68,6 +69,7 @@ def find(source: Any, options: Options | None = None) -> Found | None:
     if isinstance(source, os.PathLike):
         source = os.fsdecode(source)
     _check_names(source)
+    source = hub_files(source, options)
     for kind in KINDS:
         with _named_errors(source):
             parts = kind.sniff(source, options)
@@ -148,6 +150,8 @@ def open(
     max_unzipped_bytes: int | None = None,
     images: Iterable[str | int] | None = None,
     version: int | None = None,
+    split: str | None = None,
+    config: str | None = None,
 ) -> Any:
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
@@ -196,6 +200,8 @@ def open(
             None: the columns that the files say hold images (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
+        split, config: of a data set on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
+            its split and configuration. They may be left out where there is only one.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of
@@ -230,6 +236,8 @@ def open(
         max_unzipped_bytes,
         None if images is None else tuple(images),
         version,
+        split,
+        config,
     )
     if isinstance(source, Rows):
         if options.given:

@@ -20,7 +20,7 @@ from fastio.packed.remote import Staged
 from fastio.runtime.cores import local_ranks
 from fastio.runtime.files import read_part
 from fastio.runtime.texts import Texts
-from fastio.store import Objects, Store, list_objects, open_store, split
+from fastio.store import Objects, Store, list_objects, open_together
 
 # A longer list is looked up in a listing of the folder that all of its objects are in.
 _MOST_ASKED = 1000
@@ -206,20 +206,11 @@ def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = Non
     them are in, if the store lists.
 
     Raises:
-        ValueError: They are in several buckets or on several hosts.
+        SchemaError: They are in several buckets or on several hosts.
         SourceNotFound: There is no such object.
         StoreError: The store does not answer.
     """
-    roots_and_names = [split(url) for url in urls]
-    roots = {root for root, _ in roots_and_names}
-    names = [name for _, name in roots_and_names]
-    if len(roots) != 1:
-        first, second, *_ = sorted(roots)
-        raise ValueError(
-            f"a list of URLs must be of one bucket or host, and this one has {first} and {second}: "
-            "make one dataset of each, and join them with torch's ConcatDataset"
-        )
-    store = open_store(roots.pop(), storage_options)
+    store, names = open_together(list(urls), storage_options)
     if len(names) <= _MOST_ASKED:
         stamps = store.stats(names)
         return StoredFiles(store, Objects.of(list(zip(names, stamps, strict=True))))

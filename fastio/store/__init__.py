@@ -19,7 +19,7 @@ if it supports the options, and fsspec for everything else.
 from __future__ import annotations
 
 from fastio.store.api import OBJECTS_AT_ONCE, Store, open_store
-from fastio.store.listing import Objects, list_objects
+from fastio.store.listing import Objects, list_objects, open_together
 from fastio.store.retry import FETCHES, Transfers
 from fastio.store.urls import is_remote, join, split
 from fastio.store.versions import Stamp
@@ -35,5 +35,6 @@ __all__ = [
     "join",
     "list_objects",
     "open_store",
+    "open_together",
     "split",
 ]

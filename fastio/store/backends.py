@@ -56,6 +56,8 @@ def open_backend(
         StoreError: Neither supports them, or a package is missing.
     """
     scheme, declined = scheme_of(url), ""
+    if scheme == "hf" and "::" not in url:
+        return _open_hub(url, options, limits)
     if family_of(scheme) is not None and "::" not in url:
         opened, declined = _try_obstore(url, options, limits)
         if opened is not None:
@@ -70,6 +72,17 @@ def open_backend(
         reason = f"{type(error).__name__}: {error}"
     text = redact("; ".join(filter(None, (declined, f"fsspec: {reason}"))), secrets)
     raise StoreError(f"{without_secrets(url)}: {text}")
+
+
+def _open_hub(url: str, options: Mapping[str, Any], limits: Limits) -> Backend:
+    try:
+        from fastio.store.hub_backend import HubBackend  # which imports huggingface_hub
+
+        return HubBackend(url, options, limits)
+    except ImportError as error:
+        raise StoreError(f"{without_secrets(url)}: {error}: pip install 'fastio[hub]'") from None
+    except ValueError as error:
+        raise StoreError(f"{without_secrets(url)}: {error}") from None
 
 
 def _try_obstore(

@@ -7,7 +7,7 @@ first page has only its own objects is listed page after page: there is nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.errors import SchemaError
 from fastio.runtime.texts import Texts
 from fastio.runtime.threads import WAIT_S, DaemonPool
-from fastio.store.api import Store
+from fastio.shown import without_secrets
+from fastio.store.api import Store, open_store
+from fastio.store.urls import split
 from fastio.store.versions import Stamp
 
 _AT_ONCE = 64  # requests for pages
@@ -66,6 +69,26 @@ class Objects:
     def taken(self, rows: NDArray[np.int64]) -> Objects:
         """Returns some objects by their numbers, int64 (n,), in their order."""
         return Objects(self.names.taken(rows), self.sizes[rows], self.versions.taken(rows))
+
+
+def open_together(
+    urls: Sequence[str], storage_options: Mapping[str, Any] | None = None
+) -> tuple[Store, list[str]]:
+    """Opens the store that all URLs of a list are in, and returns it with their names in it.
+
+    Raises:
+        SchemaError: They are in several buckets or repositories, or on several hosts.
+        StoreError: An option is not understood.
+    """
+    parts = [split(url) for url in urls]
+    roots = dict.fromkeys(root for root, _ in parts)
+    if len(roots) > 1:
+        first, second, *_ = map(without_secrets, roots)
+        raise SchemaError(
+            f"a list of URLs must be of one bucket or host, and this one has {first} and {second}: "
+            "make one dataset of each, and join them with torch's ConcatDataset"
+        )
+    return open_store(next(iter(roots)), storage_options), [name for _, name in parts]
 
 
 # The objects that were found in a folder, and the folders that are still to be listed.

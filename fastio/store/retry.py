@@ -15,6 +15,7 @@ _RANDOM = random.SystemRandom()  # not the `random` module, whose state and seed
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 FETCHES = 6  # most fetches of damaged data; if each one is damaged, so is the source
+_LONGEST_WAIT_S = 360.0  # that servers may ask for; the Hub counts requests for 300 s
 _BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
 
 
@@ -68,6 +69,14 @@ class OtherVersion(Permanent):
     """The object has another version than the requested one."""
 
 
+class Later(Exception):
+    """The server asks to wait for some seconds, which do not count against the deadline."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
 class Failed(Exception):
     """No attempt has succeeded: the error of the last one, their number, and the total time."""
 
@@ -116,6 +125,7 @@ def attempt(
     start = time.monotonic()
     left_s = deadline_s
     attempts = doubts = 0
+    waited_s = 0.0
     while True:
         attempts += 1
         try:
@@ -129,6 +139,11 @@ def attempt(
             raise
         except Exception as error:
             cause = error
+        if isinstance(cause, Later) and waited_s + cause.seconds <= _LONGEST_WAIT_S:
+            waited_s += cause.seconds
+            start += cause.seconds
+            if (stop or threading.Event()).wait(cause.seconds):
+                break
         pause_s = _RANDOM.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempts, 20)))
         spent_s = time.monotonic() - start
         left_s = deadline_s - spent_s - pause_s

@@ -61,7 +61,7 @@ def join(url: str, *names: str) -> str:
 def split(url: str) -> tuple[str, str]:
     """Splits a URL into the URL of a store and the name of an object; `join` is the inverse.
 
-    The store is that of the bucket or host, so that all objects of a bucket share one; a chain is
+    The store is that of the bucket, host or repository, whose objects all share one; a chain is
     split at its last "/" instead. The name is not percent-encoded.
     """
     if "::" in url:
@@ -73,6 +73,10 @@ def split(url: str) -> tuple[str, str]:
     scheme, _, rest = url.partition("://")
     rest, mark, query = rest.partition("?") if scheme.lower() in _HTTP else (rest, "", "")
     host, slash, name = rest.partition("/")
+    if scheme.lower() == "hf":  # hf://datasets/ORG/NAME[@REVISION]/name, also @refs/pr/1
+        folders = rest.split("/")
+        own = 5 if len(folders) > 2 and folders[2].endswith("@refs") else 3
+        host, name = "/".join(folders[:own]), "/".join(folders[own:])
     if not slash and scheme_of(url) == "memory":
         host, name = "", host
     if scheme_of(url) in _HTTP:

@@ -58,10 +58,9 @@ def _sniff(source: Any, options: Options) -> list[str] | LocalTars | StoreTars |
     if isinstance(source, (list, tuple)) and any(
         is_remote(each) and is_tar_url(each) for each in source
     ):
-        raise OptionError(
-            "a list of tars must contain local files: give remote tars as one pattern, such as "
-            "s3://bucket/train-{000..009}.tar"
-        )
+        if not all(is_remote(each) and is_tar_url(each) for each in source):
+            raise OptionError("a list of tars must contain only tars, all local or all by URL")
+        return open_tars(source, options.storage_options)
     if not (isinstance(source, (str, os.PathLike)) and is_remote(source)):
         return find_tars(source)
     url = str(source)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool
-from fastio.store import Stamp, Store, is_remote, join, open_store
+from fastio.store import Stamp, Store, is_remote, join, open_store, open_together
 
 TAR_SUFFIX = ".tar"
 # Compressed tars are recognised in order to say why they cannot be read.
@@ -352,6 +352,9 @@ def open_tars(path: Any, storage_options: Mapping[str, Any] | None = None) -> Lo
         folder, names = _split(str(path))
         store = open_store(folder, storage_options)
         return StoreTars(store, _stamps(store, names))
+    if isinstance(path, (list, tuple)) and path and is_remote(path[0]):
+        store, names = open_together(path, storage_options)
+        return StoreTars(store, dict(zip(names, store.stats(names), strict=True)))
     found = find_tars(path)
     if found is None:
         raise SourceNotFound(

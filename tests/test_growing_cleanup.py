@@ -230,7 +230,9 @@ def test_a_writer_refuses_the_number_of_no_class(tmp_path: Path) -> None:
             writer.write({"x": 1, "label": -1})
             writer.write({"x": 2, "label": 2})
 
-    with pytest.raises(SchemaError, match="sample 1: no class has the number 2: there are 2"):
+    with pytest.raises(
+        SchemaError, match="sample 1: no class has the number 2: the schema has 2 classes"
+    ):
         write()
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
 

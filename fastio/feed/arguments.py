@@ -170,12 +170,12 @@ def given_ranks(
         raise ValueError("distributed option is mutually exclusive with rank and world_size")
     if mesh is not None:
         if distributed is not None or rank is not None:
-            raise ValueError("mesh is mutually exclusive with distributed, rank and world_size")
+            raise ValueError("mesh option is mutually exclusive with distributed, rank, world_size")
         if seed is None:
-            raise ValueError("mesh needs seed=, from which all ranks draw the same order")
+            raise ValueError("mesh needs seed=, so that all ranks have the same order: pass seed=")
         return mesh_ranks(mesh, dims)
     if dims is not None:
-        raise ValueError("dims are the names of dimensions of a mesh: give mesh= too")
+        raise ValueError("dims needs mesh=: dims are the names of dimensions of a mesh")
     if distributed:
         process_ranks()  # raises here if rank or world size are impossible
     return None if rank is None or world_size is None else Ranks(rank, world_size)

@@ -155,13 +155,15 @@ def mesh_ranks(mesh: DeviceMesh, dims: Sequence[str] | None) -> Ranks:
         dims: names of the dimensions, the slowest first; None for all of them.
 
     Raises:
-        ValueError: the mesh has no such dimension, or no place for this process.
+        ValueError: the mesh has no such dimension, or this process is not in it.
     """
     names = mesh.mesh_dim_names or ()
     wanted = range(mesh.ndim) if dims is None else [_place(name, names) for name in dims]
     place = mesh.get_coordinate()
     if place is None:
-        raise ValueError(f"this process is not in the mesh {mesh}")
+        raise ValueError(
+            f"this process is not in the mesh {mesh}: create the loader on ranks of the mesh only"
+        )
     rank, world_size = 0, 1
     for dim in wanted:
         rank, world_size = rank * mesh.size(dim) + place[dim], world_size * mesh.size(dim)
@@ -171,7 +173,8 @@ def mesh_ranks(mesh: DeviceMesh, dims: Sequence[str] | None) -> Ranks:
 def _place(name: str, names: Sequence[str]) -> int:
     if name not in names:
         raise ValueError(
-            f"the mesh has no dimension {name!r}; it has {', '.join(names) or 'no names'}"
+            f"the mesh has no dimension {name!r}: its dimensions are "
+            f"{', '.join(names) or 'unnamed'}"
         )
     return names.index(name)
 

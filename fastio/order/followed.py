@@ -64,8 +64,8 @@ def _sampler_in(sampler: Any) -> Any:
 def _load(one: Any, state: Any) -> None:
     if not is_stateful(one):
         raise StateMismatch(
-            f"the loader state has a state of the sampler, and {type(one).__name__} has no "
-            "load_state_dict: make the loader with the sampler that it was saved with"
+            f"the loader state contains the state of a sampler, but {type(one).__name__} has no "
+            "load_state_dict: create the loader with the sampler that the state was saved with"
         )
     one.load_state_dict(deepcopy(state))
 

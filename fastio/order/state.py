@@ -147,10 +147,10 @@ def from_state(
         version = (earlier or {}).get(state["fingerprint"])
         if version is not None and state["position"] != 0:
             raise StateMismatch(
-                f"the loader state belongs to version {version} of this dataset, and the loader "
-                "reads a newer version: to continue the epoch, make the loader of "
-                f"fastio.open(path, version={version}), whose state at the end of the epoch can be "
-                "loaded with the newer version; to read the new samples at once, start an epoch "
+                f"the loader state was saved in an epoch of version {version} of this dataset, "
+                "and the loader reads a newer version. To continue the epoch, create the loader "
+                f"with fastio.open(path, version={version}); its state after the epoch can be "
+                "loaded with the newer version. To read the new samples now, start an epoch "
                 "without this state"
             )
         if version is None:

@@ -315,7 +315,10 @@ def pack(
         runner = None
         if engine == "ray":
             if cache is not None:
-                raise PackError("from_cache cannot be used with Ray: other machines lack the cache")
+                raise PackError(
+                    "from_cache cannot be used with Ray, because a cache is on one machine: pack "
+                    "without from_cache, or without Ray"
+                )
             runner = RayRunner(encoder, make_encoder, src, source.name, destination, workers)
         elif engine != "threads":
             raise PackError(f"engine must be 'threads' or 'ray', got {engine!r}")

@@ -324,12 +324,13 @@ class Destination:
                 file.write(read_file(newest))
 
     def _check_there(self, names: set[str], there: Iterable[str]) -> None:
-        """Raises PackError unless all shards are there."""
+        """Raises PackError if a shard is missing."""
         missing = sorted(names.difference(there))
         if missing:
             raise PackError(
-                f"{missing[0]} is missing in {self.name}, and was written by this pack: another "
-                "process has deleted it, or a machine of the pack has another folder there"
+                f"{missing[0]} was written by this pack, but is missing in {self.name}: another "
+                "process has deleted it, or the path leads to another folder on a machine of the "
+                "pack. Pack again with overwrite (--overwrite), to a folder that all machines share"
             )
 
     def finish(self) -> None:

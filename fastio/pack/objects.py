@@ -67,7 +67,7 @@ def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Sou
 
 
 def _can_be_sent(dataset: Any, name: str) -> bool:
-    """Returns whether worker processes can have a dataset; warns if it cannot be pickled."""
+    """Returns whether a dataset can be sent to worker processes; warns if pickling it fails."""
     # Imports torch.
     from fastio.sources.torch_calls import may_start_processes, why_not_sent
 
@@ -76,8 +76,9 @@ def _can_be_sent(dataset: Any, name: str) -> bool:
     why = why_not_sent(dataset)
     if why is not None:
         warn(
-            f"the {name} is read by one thread, because it cannot be sent to worker processes, "
-            f"which this system does not fork: {why}. Define its class at the top of a module",
+            f"the {name} is read by one thread and not by worker processes: they are not forked "
+            f"on this system, and the dataset cannot be pickled: {why}. Define the class of the "
+            "dataset, and the functions that it uses, at the top level of a module",
             PerformanceWarning,
         )
     return why is None
@@ -174,7 +175,7 @@ def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
 
     def pick(rows: Sequence[int]) -> Iterator[Item]:
         raise PackError(
-            f"a codebook cannot be trained on a {name}, which can be gone through only once: "
+            f"a codebook cannot be trained on a {name}, which can be iterated over only once: "
             "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
             "codebook or one from a file"
         )
@@ -230,7 +231,7 @@ def _read(dataset: Any, row: int, wanted: Schema, name: str) -> Item:
 
 @dataclass(frozen=True)
 class _Unread:
-    """Why a worker process could not read a sample."""
+    """A sample that a worker process could not read, and the error."""
 
     row: int
     error: Any

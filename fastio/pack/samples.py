@@ -178,7 +178,7 @@ class SampleEncoder:
         return Row(part.name, stamp, cells, self._fixed_bytes + nbytes)
 
     def _check_class(self, item: Item) -> None:
-        """Raises SchemaError if the number of a sample's class is that of no class."""
+        """Raises SchemaError if no class has the class number of a sample."""
         schema, field = self.schema, self.schema.class_field
         if schema.classes is None or field is None:
             return
@@ -187,8 +187,9 @@ class SampleEncoder:
             number = operator.index(value)
             if number >= len(schema.classes):
                 raise SchemaError(
-                    f"{item.name}: no class has the number {number}: there are "
-                    f"{len(schema.classes)}. Name it in the schema, or use -1 for no class"
+                    f"{item.name}: no class has the number {number}: the schema has "
+                    f"{len(schema.classes)} classes, numbered from 0. Add the class to the "
+                    "schema, or use -1 for a sample without a class"
                 )
 
     def encoded_bytes(self, encoded: Row) -> int:

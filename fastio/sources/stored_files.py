@@ -69,7 +69,7 @@ class StoredFiles:
             if memoryview(part).nbytes != self.objects.sizes[row]:
                 name = self.objects.names[row]
                 raise StoreError(
-                    f"{self.store.url}: {name} has fewer bytes than it was listed with"
+                    f"{self.store.url}: {name} has fewer bytes than the listing of the folder says"
                 )
 
     def read_through(self, staged: Staged) -> None:
@@ -195,7 +195,7 @@ def _kept_listing(folder: CacheFolder, source: Source, listing_s: float) -> Obje
 def _texts(data: NDArray[Any], ends: NDArray[Any]) -> Texts:
     ends = ends.astype(np.int64)
     if len(ends) and (ends[0] < 0 or ends[-1] != len(data) or (np.diff(ends) < 0).any()):
-        raise ValueError("a listing whose names do not lie one after the other")
+        raise ValueError("the offsets of the names of a listing are damaged")
     return Texts(data.astype(np.uint8).tobytes(), ends)
 
 
@@ -220,6 +220,6 @@ def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = Non
     places = {name: place for place, name in enumerate(objects.names)}
     missing = next((name for name in names if name not in places), None)
     if missing is not None:
-        raise SourceNotFound(f"{store.url}: there is no object {missing}, which the list names")
+        raise SourceNotFound(f"{store.url} has no object {missing}, which is in the list of URLs")
     rows = np.fromiter((places[name] for name in names), np.int64, len(names))
     return StoredFiles(store, objects.taken(rows))

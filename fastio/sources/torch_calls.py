@@ -61,7 +61,7 @@ class DatasetCalls:
 
     @contextmanager
     def naming_deaths(self) -> Iterator[None]:
-        """Raises the error that DataLoader raises in the main thread, anywhere, as WorkerDied."""
+        """Raises WorkerDied when DataLoader reports, at any point, that a worker process ended."""
         try:
             yield
         except RuntimeError as error:
@@ -70,8 +70,8 @@ class DatasetCalls:
             reason = str(error.__cause__ or error).partition(". ")[0].strip()
             raise WorkerDied(
                 f"a worker process that read samples of {self._name} ended: {reason}. If memory "
-                "or shared memory (/dev/shm) ran out, use fewer workers. Continue with "
-                "resume=True; with workers=1, this process reads the samples"
+                "or shared memory (/dev/shm) ran out, use fewer workers; with workers=1, no worker "
+                "processes are used. To continue this pack, use resume=True"
             ) from error
 
     def close(self) -> None:

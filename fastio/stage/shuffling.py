@@ -173,8 +173,8 @@ def groups_in_window(dataset: ByRowGroups) -> int:
         raise SchemaError(
             f"{dataset.path}: its largest row group takes {largest / 2**20:,.0f} MiB, of which up "
             f"to {_WINDOWS} are in memory at a time, and {available / 2**20:,.0f} MiB are "
-            "available: write the file with smaller row groups (row_group_size=100 of pyarrow), "
-            "or pack it (fastio pack)"
+            "available. Write the file with smaller row groups (pyarrow: row_group_size=100), "
+            "or pack it with fastio pack"
         )
     return max(1, window_bytes(dataset) // max(1, largest))
 

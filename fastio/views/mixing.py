@@ -141,8 +141,8 @@ def _shares(weights: Sequence[Any], zeros: bool = True) -> tuple[float, ...]:
 def _start(sample: object) -> int:
     if type(sample) is not int or sample < 1:
         raise ValueError(
-            "schedule must be {sample: weights, ...} with numbers of samples from 1 on, got "
-            f"{sample!r}: the weights of the sources apply from sample 0 on"
+            f"the keys of schedule must be sample numbers of at least 1, got {sample!r}. The "
+            "weights that apply from sample 0 on are those of the sources"
         )
     return sample
 
@@ -152,8 +152,8 @@ def _numbers(sources: Sequence[Any], weights: Weights, sample: int) -> list[floa
     if not isinstance(weights, Mapping):
         if len(weights) != len(sources):
             raise ValueError(
-                f"schedule has {len(weights)} weights from sample {sample} on, for "
-                f"{len(sources)} sources"
+                f"schedule has {len(weights)} weights from sample {sample} on, but the mix has "
+                f"{len(sources)} sources: give one weight for each"
             )
         return list(weights)
     unknown = [source for source in weights if source not in sources]
@@ -161,8 +161,8 @@ def _numbers(sources: Sequence[Any], weights: Weights, sample: int) -> list[floa
     if unknown or missing:
         what = "names an unknown source" if unknown else "names no weight for a source"
         raise ValueError(
-            f"schedule {what} from sample {sample} on: {(unknown or missing)[0]}. It needs a "
-            "weight for each source of the mix; 0 leaves a source out"
+            f"schedule {what} from sample {sample} on: {(unknown or missing)[0]}. Give a weight "
+            "for each source of the mix; 0 leaves a source out"
         )
     return [weights[source] for source in sources]
 

@@ -299,7 +299,7 @@ def _where(group: RowGroup) -> str:
 def _changed(group: RowGroup) -> ShardCorrupt:
     return ShardCorrupt(
         f"{_where(group)} no longer has the {group.rows} rows that it had when it was opened: "
-        "the file was changed"
+        "the file was changed. Open the table again"
     )
 
 

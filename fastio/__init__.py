@@ -275,6 +275,10 @@ class _Package(_ModuleType):
         if name not in _HOMES or not isinstance(value, _ModuleType):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> _Any:
+        # cloudpickle, with which Ray sends functions, knows modules of the usual class only.
+        return _import_module, (self.__name__,)
+
 
 _sys.modules[__name__].__class__ = _Package
 

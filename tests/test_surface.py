@@ -464,3 +464,8 @@ def test_the_length_follows_a_dataset_that_grew_at_once(folder: Any, packed: Pat
                 grow()
                 assert len(loader) == len(loader.batch_sampler) == len(plain)
                 assert len(list(loader)) == len(plain)
+
+
+def test_the_package_can_be_pickled_as_a_name() -> None:
+    """As cloudpickle does with a function that refers to `fastio`."""
+    assert pickle.loads(pickle.dumps(fastio)) is fastio

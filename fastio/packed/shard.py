@@ -116,11 +116,15 @@ class ShardReader:
             self._check_head(file.data.data, expected)
             if columns_first:
                 self._check_columns(self._mapped_ranges(file.data.data))
-        images = () if schema is None else schema.image_fields
-        columns = None if schema is None else schema.arrow_schema(images)
-        self._batch, *body = file.batch(columns, [name + INDEX_COLUMN for name in images])
+        self._batch, *body = self._parsed(file, schema)
         if expected is not None:
             self._check_layout(expected, *body)
+
+    def _parsed(self, file: MappedFile, schema: Schema | None) -> tuple[pa.RecordBatch, int, int]:
+        """Returns the columns of the file, and where their bytes begin and end."""
+        images = () if schema is None else schema.image_fields
+        columns = None if schema is None else schema.arrow_schema(images)
+        return file.batch(columns, [name + INDEX_COLUMN for name in images])
 
     @property
     def rows(self) -> int:

@@ -50,6 +50,7 @@ class Options:
     version: int | None = None
     split: str | None = None
     config: str | None = None
+    separator: int | None = None
 
     @property
     def given(self) -> list[str]:

@@ -17,6 +17,7 @@ from fastio.errors import DatasetNotFound, FastioError, OptionError, SourceNotFo
 from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
+from fastio.sources.corpus.kind import TOKEN_FILES
 from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER, is_file_url
 from fastio.sources.hugging_face.hub import hub_files
 from fastio.sources.hugging_face.kind import HUGGING_FACE
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 # The first that knows a source has it.
-KINDS = (PACKED, HUGGING_FACE, ARRAYS, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
+KINDS = (TOKEN_FILES, PACKED, HUGGING_FACE, ARRAYS, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
 
 
 def find(source: Any, options: Options | None = None) -> Found | None:
@@ -152,6 +153,7 @@ def open(
     version: int | None = None,
     split: str | None = None,
     config: str | None = None,
+    separator: int | None = None,
 ) -> Any:
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
@@ -163,6 +165,8 @@ def open(
             - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list;
             - a directory that `save_to_disk` of the datasets package wrote, or a
               `datasets.Dataset`;
+            - token files: a .bin file of Megatron (with its .idx file), llm.c or nanoGPT, a
+              pattern, or a list; local only;
             - a folder with a folder of images, or of sound files, for each class; or a list of URLs
               of images or sound files;
             - an array or a CPU tensor, (rows, ...), a tuple of up to 64 of them with equal numbers
@@ -176,7 +180,8 @@ def open(
         incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
             are opened (the default), "skip" it, or "keep" it and raise when it is read.
         columns, groups, dtypes, nulls: of table files and data of the datasets package: which
-            columns become which fields, as in `fastio.pack`.
+            columns become which fields, as in `fastio.pack`. Token files of nanoGPT need the type
+            of their tokens: dtypes={"tokens": "uint16"}.
         filters: of the same: the rows to read, as in pyarrow: [("day", ">", 7), ...], or an
             expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
             the filter's columns of the row groups that statistics do not rule out.
@@ -202,6 +207,9 @@ def open(
             (docs/growing.md). None opens the newest version.
         split, config: of a data set on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
             its split and configuration. They may be left out where there is only one.
+        separator: of token files without an index (nanoGPT, llm.c): the number of the token that
+            ends each document. All tokens are read once to find the documents. None: each file is
+            one document.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of
@@ -238,6 +246,7 @@ def open(
         version,
         split,
         config,
+        separator,
     )
     if isinstance(source, Rows):
         if options.given:

@@ -1,0 +1,194 @@
+"""Token files as a packed dataset whose shards others wrote: each file is a shard.
+
+What reads tokens of packed datasets (windows, padded documents, the native engine) asks a shard for
+a column of tokens and its offsets, and the manifest for the number of tokens of each shard. Both
+are derived from the files here instead of being read from a manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError, SourceChanged
+from fastio.packed import Dataset
+from fastio.packed.ipc import FileStamp, MappedFile, stamp
+from fastio.packed.manifest import FORMAT_VERSION, Manifest
+from fastio.packed.shard import ShardReader
+from fastio.packed.shards import Shards
+from fastio.schema import Schema, Tokens
+from fastio.sources.corpus.formats import TokenFile, open_token_file
+
+FIELD = "tokens"
+_HASHED = 4096  # bytes at the beginning and at the end of a file
+_CHECKED = 1 << 22  # tokens that are looked at at a time
+
+
+class TokenFiles(Dataset):
+    """Documents in token files of Megatron, llm.c or nanoGPT, which are mapped. Thread-safe.
+
+    A sample is a dict with the tokens of a document. `fastio.TokenWindows` and `fastio.TokenPad`
+    take the dataset as they take a packed one.
+
+    Args:
+        paths: The paths of the files.
+        dtype, separator: See `open_token_file`.
+
+    Attributes:
+        files: What the files consist of.
+
+    Raises:
+        As `open_token_file`.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], dtype: str | None = None, separator: int | None = None
+    ) -> None:
+        self._arguments = tuple(paths), dtype, separator
+        self.files = [open_token_file(path, dtype, separator) for path in paths]
+        kinds = {file.dtype: file.path for file in self.files}
+        if len(kinds) > 1:
+            raise SchemaError(
+                "token files that are opened together must have tokens of one type, but they have "
+                + ", ".join(f"{kind} ({path})" for kind, path in kinds.items())
+            )
+        self.manifest: Manifest = _DerivedManifest(self.files)
+        self.shards = _FilesOfTokens(self.manifest, self.files)
+        self.path = self.shards.path
+        self.whole, self.cache, self._codebook = True, None, None
+        self.schema = self.manifest.schema
+
+    def shard_path(self, shard: int) -> str:
+        """See `Dataset`."""
+        return self.files[shard].path
+
+    def row_key(self, row: int) -> str:
+        """See `Rows`."""
+        return f"{self.fingerprint} {row}"
+
+    def __repr__(self) -> str:
+        return f"TokenFiles({self.path!r}, rows={len(self)}, files={self.num_shards})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenFiles, self._arguments
+
+
+class _DerivedManifest(Manifest):
+    """The manifest of token files. It is not a file, and has no hashes of the shards."""
+
+    def __init__(self, files: Sequence[TokenFile]) -> None:
+        self.folder = self.path = (
+            files[0].path
+            if len(files) == 1
+            else os.path.commonpath([os.path.abspath(file.path) for file in files])
+        )
+        self._files = files
+        self._stamps = [stamp(file.path) for file in files]
+        self.checked, self.version, self.history = True, 1, ()
+        self.format_version = FORMAT_VERSION
+        self.codebook, self.statistics = None, []
+        self.packing = {"source": os.path.basename(self.path)}
+        self.schema = Schema({FIELD: Tokens(files[0].dtype, separator=files[0].separator)}, "dict")
+        self.shard_rows = np.array([len(file.starts) - 1 for file in files], np.int64)
+        ends = np.cumsum(self.shard_rows)
+        self.first_row = (ends - self.shard_rows).astype(np.int64)
+        self.shard_bytes = np.array([each.nbytes for each in self._stamps], np.int64)
+        self.rows, self.shards = int(ends[-1]), len(files)
+        self.nbytes = int(self.shard_bytes.sum())
+        self.fingerprint = _fingerprint(files, self._stamps)
+
+    def name(self, shard: int) -> str:
+        return os.path.basename(self._files[shard].path)
+
+    def shard_tokens(self, field: str) -> NDArray[np.int64]:
+        return np.array([file.tokens for file in self._files], np.int64)
+
+    def codec_counts(self) -> dict[str, dict[str, int]]:
+        return {}
+
+    def check(self) -> None:
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        for file, before in zip(self._files, self._stamps, strict=True):
+            try:
+                same = stamp(file.path) == before
+            except OSError:
+                same = False
+            if not same:
+                raise SourceChanged(
+                    f"{file.path} was replaced, written to or deleted after it was opened; open it "
+                    "again"
+                )
+
+
+def _fingerprint(files: Sequence[TokenFile], stamps: Sequence[FileStamp]) -> str:
+    """Returns 16 hexadecimal digits, computed from the documents and some of the tokens."""
+    digest = xxhash.xxh3_64()
+    for file, found in zip(files, stamps, strict=True):
+        digest.update(f"{file.format} {file.dtype} {found.nbytes}".encode())
+        digest.update(file.starts.data)
+        with open(file.path, "rb") as opened:
+            digest.update(opened.read(_HASHED))
+            opened.seek(max(0, found.nbytes - _HASHED))
+            digest.update(opened.read(_HASHED))
+    return digest.hexdigest()
+
+
+class _FilesOfTokens(Shards):
+    """The files of tokens as shards. Nothing is verified in the background: there are no hashes."""
+
+    def __init__(self, manifest: Manifest, files: Sequence[TokenFile]) -> None:
+        super().__init__(manifest.folder, manifest=manifest)
+        self._files = files
+
+    def _opened(self, shard: int) -> ShardReader:
+        self.manifest.check_unchanged()
+        return _Reader(self._files[shard], self.manifest.schema)
+
+    def kept_versions(self) -> list[int]:
+        return [1]
+
+    def check(self, shard: int) -> str | None:
+        """Reads a file. Returns what is wrong with its index, its size or its tokens, or None."""
+        file = self._files[shard]
+        if not file.signed:
+            return None  # what there is to check was checked when it was opened
+        flat = self.readers.get(shard).tokens(FIELD)[1]
+        largest = np.iinfo(flat.dtype).max // 2
+        for begin in range(0, len(flat), _CHECKED):
+            wrong = flat[begin : begin + _CHECKED] > largest
+            if wrong.any():
+                return f"token {begin + int(np.argmax(wrong))} is negative"
+        return None
+
+
+class _Reader(ShardReader):
+    """The column of tokens of a file."""
+
+    def __init__(self, file: TokenFile, schema: Schema) -> None:
+        self._file = file
+        super().__init__(file.path, schema=schema)
+
+    def _parsed(self, mapped: MappedFile, schema: Schema | None) -> tuple[pa.RecordBatch, int, int]:
+        file, data = self._file, mapped.data
+        kind = pa.from_numpy_dtype(file.dtype)
+        values = pa.Array.from_buffers(kind, file.tokens, [None, pa.py_buffer(data[file.at :])])
+        column = pa.LargeListArray.from_arrays(pa.array(file.starts), values)
+        return pa.RecordBatch.from_arrays([column], [FIELD]), file.at, len(data)
+
+
+def described_files(dataset: TokenFiles) -> Mapping[str, Any]:
+    """Returns what the files consist of, as JSON values."""
+    files = dataset.files
+    return {
+        "format": ", ".join(sorted({file.format for file in files})),
+        "files": len(files),
+        "tokens": sum(file.tokens for file in files),
+    }

@@ -1,0 +1,92 @@
+"""Token files as a kind of data: recognises, opens, describes, checks and packs them."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fastio.errors import OptionError, PackError, SourceNotFound
+from fastio.sources.base import (
+    Findings,
+    Found,
+    Kind,
+    Options,
+    Progress,
+    checked_files,
+    described,
+    files_findings,
+)
+from fastio.sources.corpus.dataset import FIELD, TokenFiles, described_files
+from fastio.sources.corpus.formats import INDEX_SUFFIX, TOKENS_SUFFIX
+from fastio.store import is_remote
+
+
+def _sniff(source: Any, options: Options) -> list[str] | None:
+    """Returns the paths of token files: of a path, a pattern, or a list of paths."""
+    given = source if isinstance(source, (list, tuple)) else [source]
+    if not given or not all(isinstance(each, (str, os.PathLike)) for each in given):
+        return None
+    paths = [os.fspath(each) for each in given]
+    if not all(path.endswith((TOKENS_SUFFIX, INDEX_SUFFIX)) for path in paths):
+        return None
+    for path in paths:
+        if is_remote(path):
+            raise SourceNotFound(
+                f"{path} is behind a URL, and token files are read from local files only: copy it, "
+                "or pack its text"
+            )
+    matches = [[path] if os.path.exists(path) else sorted(glob.glob(path)) for path in paths]
+    found = [each for some in matches for each in some if os.path.isfile(each)]
+    if not all(matches) or not found:
+        return None
+    # NAME.bin and NAME.idx are one file of tokens.
+    return list(dict.fromkeys(os.path.splitext(path)[0] + TOKENS_SUFFIX for path in found))
+
+
+def _open(found: Found) -> TokenFiles:
+    options = found.options
+    dtypes: Mapping[str, str] = options.dtypes or {}
+    if set(dtypes) - {FIELD}:
+        raise OptionError(f"dtypes of token files has one key, {FIELD!r}: got {sorted(dtypes)}")
+    return TokenFiles(found.parts, dtypes.get(FIELD), options.separator)
+
+
+def _describe(found: Found) -> dict[str, Any]:
+    with _open(found) as dataset:
+        return described(dataset, dataset.manifest.nbytes, **described_files(dataset))
+
+
+def _check(found: Found, deep: bool, progress: Progress) -> Findings:
+    with _open(found) as dataset:
+        checks = checked_files(dataset.verify(), "files", dataset.num_shards, progress)
+        return files_findings(dataset.path, checks, len(dataset))
+
+
+def _pack(found: Found, skip_damaged: bool) -> TokenFiles:
+    dataset = found.source if isinstance(found.source, TokenFiles) else _open(found)
+    divided = [each.format == "megatron" or each.separator is not None for each in dataset.files]
+    whole = [
+        each.path for each, is_divided in zip(dataset.files, divided, strict=True) if not is_divided
+    ]
+    if whole:
+        raise PackError(
+            f"{whole[0]} is one document of any length: fastio.TokenWindows reads it as it is. To "
+            "pack it, open it with the token that ends documents: "
+            "fastio.pack(fastio.open(path, separator=50256), ...)"
+        )
+    return dataset
+
+
+TOKEN_FILES = Kind(
+    "tokens",
+    "token files",
+    (TokenFiles,),
+    frozenset({"dtypes", "separator"}),
+    _sniff,
+    _open,
+    _describe,
+    _check,
+    _pack,
+)

@@ -258,7 +258,10 @@ def rest(url: Any, world: int, size: int, state: Any, **options: Any) -> list[li
     return [sorted(row for rows in step for row in rows) for step in zip(*ranks, strict=True)]
 
 
-@pytest.mark.parametrize(("world", "nodes"), [(4, 1), (4, 2), (8, 4), (2, 2), (16, 8), (1, 1)])
+@pytest.mark.parametrize(
+    ("world", "nodes"),
+    [(4, 2), (1, 1), *(pytest.param(*n, marks=pytest.mark.long) for n in ((4, 1), (16, 8)))],
+)
 def test_a_run_of_four_nodes_goes_on_exactly_with_other_nodes(
     remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int, nodes: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import wave
 from collections.abc import Iterator
 from io import BytesIO
@@ -15,6 +16,7 @@ from PIL import Image as Pictures
 
 import fastio
 from fastio import ImageError, SampleError, SourceNotFound
+from fastio.sources import stored_files
 from fastio.store import list_objects, open_store
 from tests.object_server import ObjectServer, object_server
 from tests.recoding import recode_all
@@ -218,6 +220,28 @@ def test_a_kept_listing_is_used_as_long_as_it_is_asked_for(
     assert lists() == first - 1
     options["listing_s"] = 0
     assert lists() == first
+
+
+def test_ranks_share_a_listing_of_their_own_job_only(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert 0 < stored_files._launched_s() <= time.time()
+
+    def lists() -> int:
+        server.requests()
+        fastio.open(
+            server.url + "/photos", storage_options=server.options, cache=tmp_path / "cache"
+        ).close()
+        return sum(request.startswith("LIST") for request in server.requests())
+
+    first = lists()
+    monkeypatch.setattr(stored_files, "_launched_s", lambda: 0.0)
+    assert lists() == first - 1
+    began = time.time()  # a job whose launcher begins now
+    monkeypatch.setattr(stored_files, "_launched_s", lambda: began)
+    assert lists() == first
+    assert lists() == first - 1
 
 
 def test_a_list_of_urls_is_images_without_labels(server: ObjectServer) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,19 +121,21 @@ def listed(
         key: What is wanted, as a text by which a listing is kept.
         cache: Where the listing is kept.
         listing_s: Seconds for which a listing that was kept is used. None: 60 if several ranks run
-            on this machine, else none.
+            on this machine, if it was made since their launcher began; else none.
 
     Raises:
         StoreError: The store cannot list, or does not answer.
     """
+    earliest = 0.0
     if listing_s is None:
         listing_s = _RANKS_LISTING_S if local_ranks() > 1 else 0.0
+        earliest = _launched_s()  # not one of an earlier job, whose files may have been replaced
     kept = None
     if cache is not None:
         with suppress(CacheError):  # whoever opens the cache for data reports it
             kept = _listing_source(store, key, cache)
     if kept is not None and listing_s > 0:
-        found = _kept_listing(*kept, listing_s)
+        found = _kept_listing(*kept, listing_s, earliest)
         if found is not None:
             return found
     objects = list_objects(store, wanted)
@@ -173,15 +177,26 @@ def _keep(folder: CacheFolder, source: Source, objects: Objects) -> None:
             folder.abandon(source, [_PIECE])
 
 
-def _kept_listing(folder: CacheFolder, source: Source, listing_s: float) -> Objects | None:
+def _launched_s() -> float:
+    """Returns when the process that started this one began, as `time.time`; 0 if it is unknown."""
+    with suppress(AttributeError, OSError, ValueError, IndexError):
+        after_name = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        since_boot_s = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
+    return 0.0
+
+
+def _kept_listing(
+    folder: CacheFolder, source: Source, listing_s: float, earliest: float
+) -> Objects | None:
     """Returns the listing in the cache; None if there is none, or it is too old or damaged."""
     try:
         if not folder.has(source, _PIECE):
             return None
         with np.load(folder.path_of(source, _PIECE), allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
-        age_s = time.time() - float(arrays["at"][0])
-        if not 0 <= age_s <= listing_s:
+        at = float(arrays["at"][0])
+        if at < earliest or not 0 <= time.time() - at <= listing_s:
             return None
         names = _texts(arrays["names"], arrays["name_ends"])
         versions = _texts(arrays["versions"], arrays["version_ends"])

@@ -1,6 +1,6 @@
-"""A server that answers as the Hugging Face Hub does, for data sets in a folder.
+"""A server that answers as the Hugging Face Hub does, for datasets in a folder.
 
-It has the parts of the Hub's API that readers use: information on a data set, its tree in pages
+It has the parts of the Hub's API that readers use: information on a dataset, its tree in pages
 with Link headers, information on paths, and files, which are redirected to a second address as the
 Hub redirects to its CDN. It was written after the Hub's documentation, and not compared with it.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-PAGE = 3  # files of a page of a tree: few, so that small data sets have several
+PAGE = 3  # files of a page of a tree: few, so that small datasets have several
 
 
 class Hub:
@@ -26,7 +26,7 @@ class Hub:
     Attributes:
         endpoint: Its URL, for HF_ENDPOINT.
         asked: Method, path and Authorization header of the requests so far.
-        token: The token that all data sets need, if they need one.
+        token: The token that all datasets need, if they need one.
         busy: The number of requests for files that are answered by 429 with Retry-After.
         commits: The folder of each commit; the last is main.
     """
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hub_server(repository: str, folder: Path) -> Iterator[Hub]:
-    """A Hub with one data set, whose first commit has the files of a folder."""
+    """A Hub with one dataset, whose first commit has the files of a folder."""
     hub = Hub(repository, folder)
     handler = type("Handler", (_Handler,), {"hub": hub})
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face Hub by hf:// URLs, from a server that answers as the Hub does."""
+"""Datasets on the Hugging Face Hub by hf:// URLs, from a server that answers as the Hub does."""
 
 from __future__ import annotations
 
@@ -189,5 +189,5 @@ def test_what_is_not_there_is_said(
 
 
 def test_split_is_only_for_the_hub(tmp_path: Path) -> None:
-    with pytest.raises(fastio.OptionError, match="only for data sets on the Hub"):
+    with pytest.raises(fastio.OptionError, match="only for datasets on the Hub"):
         fastio.open(tmp_path, split="train")

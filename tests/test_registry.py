@@ -280,7 +280,7 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
         with pytest.raises(OptionError, match=f"{option} is only for URLs.*, and {data / name} is"):
             fastio.open(data / name, **{option: value})
     elif option in ("split", "config"):
-        with pytest.raises(OptionError, match="only for data sets on the Hub"):
+        with pytest.raises(OptionError, match="only for datasets on the Hub"):
             fastio.open(data / name, **{option: value})
     elif not takers or name in takers:
         fastio.open(data / name, **{option: value}).close()

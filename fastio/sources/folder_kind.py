@@ -107,7 +107,7 @@ def _opened(found: Found) -> FolderDataset:
 def _labels_of(
     stored: StoredFiles, by_folder: bool
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """Returns labels and classes of listed files by their folders, if those are of a data set."""
+    """Returns labels and classes of listed files by their folders, if those are of a dataset."""
     folders = [name.rpartition("/")[0].rpartition("/")[2] for name in stored.objects.names]
     classes = tuple(sorted(set(folders)))
     if not by_folder or len(classes) < 2:

@@ -205,7 +205,7 @@ def open(
             None: the columns that the files say hold images (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
-        split, config: of a data set on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
+        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
             its split and configuration. They may be left out where there is only one.
         separator: of token files without an index (nanoGPT, llm.c): the number of the token that
             ends each document. All tokens are read once to find the documents. None: each file is

@@ -1,4 +1,4 @@
-"""The store's backend for data sets on the Hugging Face Hub: hf://datasets/ORG/NAME[@REVISION].
+"""The store's backend for datasets on the Hugging Face Hub: hf://datasets/ORG/NAME[@REVISION].
 
 The package huggingface_hub knows the Hub's API: pages of listings, endpoint, token, limits of
 rates. fastio makes the requests for files itself, in one commit that is looked up once, so that
@@ -43,7 +43,7 @@ class HubBackend:
         limits: The time limits of the store.
 
     Raises:
-        ValueError: The URL is no data set of the Hub, or there are other options.
+        ValueError: The URL is no dataset of the Hub, or there are other options.
     """
 
     name = "huggingface_hub"
@@ -213,7 +213,7 @@ def _check_status(answer: Any, name: str) -> None:
         raise OSError(f"HTTP status {status}")
     if status in (401, 403):
         raise Permanent(
-            f"permission denied: HTTP status {status}. A private or gated data set needs a token "
+            f"permission denied: HTTP status {status}. A private or gated dataset needs a token "
             "that may read it: set HF_TOKEN, or run `hf auth login`"
         )
     if status >= 400:
@@ -240,7 +240,7 @@ def _body(answer: Any, offset: int, length: int | None, until_s: float) -> tuple
         size = int(total) if total.isdecimal() else None
         end = size if length is None else offset + length
         if span != f"bytes {offset}-{(end or 0) - 1}":
-            raise OSError(f"bytes from {offset} on were requested, and {span} were received")
+            raise OSError(f"bytes from {offset} on were requested, but {span} were received")
         expected = None if end is None else end - offset
     elif offset or (length is not None and length != size):
         if size is not None and offset + (length or 0) > size:
@@ -275,10 +275,12 @@ class _Translated:
         if isinstance(error, hub_errors.RevisionNotFoundError):
             raise Permanent("there is no such revision") from None
         if isinstance(error, hub_errors.GatedRepoError):
-            raise Permanent("ask for access on the data set's page, and set HF_TOKEN") from None
+            raise Permanent(
+                "the dataset is gated: request access on its page, and set HF_TOKEN"
+            ) from None
         if isinstance(error, hub_errors.RepositoryNotFoundError):
             raise Permanent(
-                "there is no such data set; or it is private, and needs a token: set HF_TOKEN, or "
+                "there is no such dataset; or it is private, and needs a token: set HF_TOKEN, or "
                 "run `hf auth login`"
             ) from None
         if isinstance(error, hub_errors.EntryNotFoundError):

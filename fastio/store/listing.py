@@ -85,8 +85,8 @@ def open_together(
     if len(roots) > 1:
         first, second, *_ = map(without_secrets, roots)
         raise SchemaError(
-            f"a list of URLs must be of one bucket or host, and this one has {first} and {second}: "
-            "make one dataset of each, and join them with torch's ConcatDataset"
+            f"all URLs of a list must be in one bucket or on one host, but these have {first} and "
+            f"{second}: open one dataset for each, and join them with torch's ConcatDataset"
         )
     return open_store(next(iter(roots)), storage_options), [name for _, name in parts]
 

@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face Hub: the files that hf://datasets/ORG/NAME, a split, stands for.
+"""Datasets on the Hugging Face Hub: the files that hf://datasets/ORG/NAME, a split, stands for.
 
 The rules by which the Hub lays data out (configurations in README.md, names of files and folders)
 are those of the datasets package, which is asked for them. It reads lists of files and README.md,
@@ -14,32 +14,32 @@ from fastio.shown import without_secrets
 from fastio.sources.base import Options
 
 _SCHEME = "hf://"
-_WANTED = "hf://datasets/ORG/NAME, with @REVISION behind it as wanted"
+_WANTED = "hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REVISION"
 # Files that describe images or sound, which the datasets package joins with them.
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 class HubFiles(list[str]):
-    """URLs of the files of a split, all in one commit of a data set on the Hub."""
+    """URLs of the files of a split, all in one commit of a dataset on the Hub."""
 
 
 def hub_files(source: Any, options: Options) -> Any:
-    """Returns the files of a data set on the Hub; other sources as they are.
+    """Returns the files of a dataset on the Hub; other sources as they are.
 
     Args:
-        source: A source. A URL of a file or folder in a data set is returned as it is.
+        source: A source. A URL of a file or folder in a dataset is returned as it is.
         options: The split and configuration, and the token in storage_options.
 
     Raises:
         OptionError: There are several splits or configurations and none was chosen, or none of the
-            given name; or the source is no data set on the Hub.
-        DatasetNotFound: There is no such data set, or it has no data files.
+            given name; or the source is no dataset on the Hub.
+        DatasetNotFound: There is no such dataset, or it has no data files.
         StoreError: The Hub does not answer, or refuses to.
     """
     is_whole = isinstance(source, str) and source.startswith(_SCHEME) and _is_repository(source)
     if not is_whole:
         if options.split is not None or options.config is not None:
-            raise OptionError(f"split and config are only for data sets on the Hub: {_WANTED}")
+            raise OptionError(f"split and config are only for datasets on the Hub: {_WANTED}")
         return source
     repository, _, revision = source.removeprefix(f"{_SCHEME}datasets/").strip("/").partition("@")
     files = _files_of_splits(source, repository, revision or None, options)
@@ -52,18 +52,18 @@ def hub_files(source: Any, options: Options) -> Any:
             )
         (split,) = files
     if split not in files:
-        raise OptionError(f"{source} has no split {split!r}; it has {', '.join(files)}")
+        raise OptionError(f"{source} has no split {split!r}. Its splits are {', '.join(files)}")
     names = [name.rpartition("/")[2].lower() for name in files[split]]
     if any(name.endswith(_METADATA) for name in names):
         raise SchemaError(
-            f"{source} describes its files in {' or '.join(_METADATA)}, which fastio does not join "
-            "with them: load it with the datasets package, and pass that to fastio"
+            f"{source} has metadata of its files in {' or '.join(_METADATA)}, which fastio does not "
+            "read: load it with datasets.load_dataset, and pass the result to fastio"
         )
     return HubFiles(files[split])
 
 
 def _is_repository(url: str) -> bool:
-    """Returns whether a URL names a data set, and no file or folder in it."""
+    """Returns whether a URL names a dataset, and no file or folder in it."""
     kind, *parts = url.removeprefix(_SCHEME).strip("/").split("/")
     if kind != "datasets" or len(parts) < 2:
         raise OptionError(f"expected {_WANTED}, got {without_secrets(url)}")
@@ -82,7 +82,9 @@ def _files_of_splits(
         raise StoreError(f"{url}: {error}: pip install 'fastio[hub]'") from None
     given = options.storage_options or {}
     if "endpoint" in given:
-        raise OptionError("set the endpoint of the Hub by the environment variable HF_ENDPOINT")
+        raise OptionError(
+            "the endpoint of the Hub cannot be an option: set the environment variable HF_ENDPOINT"
+        )
     token = given.get("token")
     try:
         builder = datasets.load_dataset_builder(
@@ -90,17 +92,19 @@ def _files_of_splits(
         )
     except (datasets.exceptions.DatasetNotFoundError, errors.RepositoryNotFoundError) as error:
         raise DatasetNotFound(
-            f"{url}: {_line(error)} A private data set needs a token: set HF_TOKEN, or run "
+            f"{url}: {_line(error)} A private dataset needs a token: set HF_TOKEN, or run "
             "`hf auth login`"
         ) from error
     except datasets.exceptions.DataFilesNotFoundError as error:
         raise DatasetNotFound(f"{url} has no data files: {_line(error)}") from error
     except ValueError as error:
         if "config" in str(error).lower():
-            raise OptionError(f"{url}: {_line(error)} (fastio.open(..., config=...))") from error
+            raise OptionError(
+                f"{url}: {_line(error)} Choose one with fastio.open(..., config=...)"
+            ) from error
         raise DatasetNotFound(f"{url}: {_line(error)}") from error
     except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
-        raise StoreError(f"{url}: the Hub cannot be asked: {_line(error)}") from error
+        raise StoreError(f"{url}: the Hub did not answer: {_line(error)}") from error
     found = builder.config.data_files or {}
     files = {str(split): [str(file) for file in listed] for split, listed in found.items()}
     if not files or not all(files.values()):

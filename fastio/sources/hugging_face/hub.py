@@ -56,8 +56,8 @@ def hub_files(source: Any, options: Options) -> Any:
     names = [name.rpartition("/")[2].lower() for name in files[split]]
     if any(name.endswith(_METADATA) for name in names):
         raise SchemaError(
-            f"{source} has metadata of its files in {' or '.join(_METADATA)}, which fastio does not "
-            "read: load it with datasets.load_dataset, and pass the result to fastio"
+            f"{source} has metadata of its files in {' or '.join(_METADATA)}, which fastio does "
+            "not read: load it with datasets.load_dataset, and pass the result to fastio"
         )
     return HubFiles(files[split])
 

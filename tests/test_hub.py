@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,26 @@ def test_images_in_folders_have_their_names_as_classes(tmp_path: Path) -> None:
     )
     with hub_server(NAME, root) as hub:
         assert run(hub, tmp_path, script) == "('cat', 'dog') True"
+
+
+def test_images_in_parquet_are_decoded(tmp_path: Path) -> None:
+    root = tmp_path / "things"
+    cells = []
+    for number in range(12):
+        data = BytesIO()
+        Pictures.new("RGB", (8, 8), (number, 0, 0)).save(data, "PNG")
+        cells.append({"bytes": data.getvalue(), "path": f"{number}.png"})
+    (root / "data").mkdir(parents=True)
+    table = pa.table({"image": cells, "label": list(range(12))})
+    pq.write_table(table, root / "data" / "train-00000-of-00001.parquet", row_group_size=4)
+    script = (
+        "with fastio.Loader(fastio.open(URL), 4, transforms=[fastio.Resize((4, 4))]) as loader:\n"
+        "    found = [(int(image[0, 0, 0]), int(label)) for batch in loader\n"
+        "        for image, label in zip(batch['image'], batch['label'])]\n"
+        "    print(found == [(n, n) for n in range(12)])\n"
+    )
+    with hub_server(NAME, root) as hub:
+        assert run(hub, tmp_path, script) == "True"
 
 
 def test_the_token_is_sent_to_the_hub_and_not_to_where_it_redirects(hub: Hub) -> None:

@@ -14,6 +14,7 @@ from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import check_file, unless_gone
 from fastio.shown import without_secrets
 from fastio.sources.folder import AUDIO_EXTENSIONS, IMG_EXTENSIONS
+from fastio.sources.table.lance import LanceFolder, is_lance
 from fastio.sources.table.objects import LocalFile, StoreFile, TableFile
 from fastio.store import Stamp, Store, is_remote, join, open_store, split
 
@@ -38,10 +39,12 @@ _OF_DATASETS = frozenset({"manifest.arrow", "pack.journal"})
 
 
 def table_kind(path: str | os.PathLike[str]) -> str | None:
-    """Returns "parquet", "arrow", "csv" or "jsonl" by a file's name; None for other names."""
+    """Returns "parquet", "arrow", "csv", "jsonl" or "lance" by a name; None for other names."""
     name = os.path.basename(os.fspath(path)).lower()
     if is_remote(path):
         name = name.partition("?")[0]
+    if name.endswith(".lance"):
+        return "lance"
     return next((kind for suffix, kind in KINDS.items() if name.endswith(suffix)), None)
 
 
@@ -80,7 +83,7 @@ def find_tables(
 def _check_files(found: Iterable[TableFile]) -> None:
     """Raises SourceNotFound for what is no file here: opening a pipe would wait for its writer."""
     for file in found:
-        if isinstance(file, LocalFile):
+        if isinstance(file, LocalFile) and not isinstance(file, LanceFolder):
             try:
                 check_file(file.name)
             except OSError as error:
@@ -89,6 +92,8 @@ def _check_files(found: Iterable[TableFile]) -> None:
 
 def _of_path(given: str | os.PathLike[str]) -> list[TableFile] | None:
     path = os.fspath(given)
+    if is_lance(path):
+        return [LanceFolder(path.rstrip("/"))]
     if os.path.isdir(path):
         return _of_folder(path)
     if table_kind(path) is None:
@@ -117,6 +122,8 @@ def _of_list(
             root, key = split(name)
             store = stores.get(root) or stores.setdefault(root, open_store(root, storage_options))
             found.append(StoreFile(store, key, values_of(key.split("/")[:-1])))
+        elif is_lance(name):
+            found.append(LanceFolder(name.rstrip("/")))
         elif os.path.isfile(name):
             found.append(_local(name))
         else:
@@ -132,7 +139,7 @@ def _of_folder(folder: str) -> list[TableFile] | None:
         for name in names:
             if name.lower().endswith(_OF_SAMPLES):
                 return None
-            if table_kind(name) is not None and not name.startswith((".", "_")):
+            if table_kind(name) not in (None, "lance") and not name.startswith((".", "_")):
                 found.append(os.path.join(parent, name))
     found.sort(key=lambda name: Path(name).parts)
     return [LocalFile(p, values_of(Path(p).relative_to(folder).parts[:-1])) for p in found] or None

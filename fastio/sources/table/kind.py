@@ -88,7 +88,7 @@ def _embedded(found: Found) -> dict[str, Field]:
     options = found.options
     named = None if options.images is None else [str(name) for name in options.images]
     columns = options.tables.columns
-    text = table_kind(found.parts[0].name) not in ("parquet", "arrow")
+    text = table_kind(found.parts[0].name) in ("csv", "jsonl")
     if text and named is None:
         return {}
     return embedded_files(open_table(found.parts[0]), named, columns)

@@ -12,6 +12,7 @@ from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.filters import Filter, FilteredTable, PartitionedTable, constants_of
+from fastio.sources.table.lance import LanceTable
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.parquet import ParquetTable
@@ -134,6 +135,7 @@ def open_table(file: TableFile | str) -> Table:
         "arrow": ArrowTable,
         "csv": CsvTable,
         "jsonl": JsonTable,
+        "lance": LanceTable,
     }
     file = as_file(file)
     if file.size() == 0:

@@ -319,7 +319,7 @@ def test_images_of_a_table_behind_a_url(tmp_path: Path) -> None:
     with http_folder(tmp_path) as url:
         dataset = fastio.open(f"{url}/a.parquet")
         assert dataset.schema.fields["image"] == Image()
-        with Loader(dataset, 4, shuffle=True, transforms={"image": CROP}) as loader:
+        with dataset, Loader(dataset, 4, shuffle=True, transforms={"image": CROP}) as loader:
             assert sorted(rows_of(loader)) == list(range(N))
 
 
@@ -329,5 +329,5 @@ def test_a_folder_of_tables_in_s3(s3: S3, tmp_path: Path) -> None:
         path = written(tmp_path / f"{part}.parquet", table().slice(part * 18, 18))
         s3.put("table-images", f"photos/{part}.parquet", path.read_bytes())
     dataset = fastio.open(f"{url}/photos/", storage_options=s3.options())
-    with Loader(dataset, 4, shuffle=True, transforms={"image": CROP}) as loader:
+    with dataset, Loader(dataset, 4, shuffle=True, transforms={"image": CROP}) as loader:
         assert sorted(rows_of(loader)) == list(range(N))

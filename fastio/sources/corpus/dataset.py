@@ -123,7 +123,7 @@ class _DerivedManifest(Manifest):
                 same = False
             if not same:
                 raise SourceChanged(
-                    f"{file.path} was replaced, written to or deleted after it was opened; open it "
+                    f"{file.path} was replaced, written to or deleted after it was opened: open it "
                     "again"
                 )
 

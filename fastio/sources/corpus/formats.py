@@ -86,7 +86,10 @@ def open_token_file(path: str, dtype: str | None, separator: int | None) -> Toke
         nbytes = os.path.getsize(tokens)
         if os.path.exists(index):
             if separator is not None:
-                raise OptionError(f"separator cannot be used with {index}, which has documents")
+                raise OptionError(
+                    f"separator cannot be used with {index}, because the index has documents: "
+                    "leave separator out"
+                )
             file = _of_megatron(tokens, nbytes, index)
         else:
             file = _without_index(tokens, nbytes, dtype, separator)
@@ -118,18 +121,20 @@ def _without_index(path: str, nbytes: int, dtype: str | None, separator: int | N
         if found != count * item:
             raise ShardCorrupt(
                 f"{path}: its header says {count} tokens of {item} bytes, but {found} bytes follow "
-                "it; copy or make the file again"
+                "it: the file is truncated or damaged; copy or create it again"
             )
         file = TokenFile(path, "llm.c", kind, False, at, _whole(count), separator)
     else:
         if dtype is None:
             raise OptionError(
-                f"{path} has neither a header nor an index ({INDEX_SUFFIX}), so that nothing says "
-                "of which type its tokens are: pass it to fastio.open, as in "
-                'dtypes={"tokens": "uint16"}, which is what nanoGPT writes'
+                f"{path} has neither a header nor an index ({INDEX_SUFFIX}), so the type of its "
+                "tokens is unknown: pass it to fastio.open; for files of nanoGPT, this is "
+                'dtypes={"tokens": "uint16"}'
             )
         if dtype not in TOKEN_DTYPES:
-            raise SchemaError(f"the type of tokens is one of {', '.join(TOKEN_DTYPES)}: {dtype!r}")
+            raise SchemaError(
+                f"the type of tokens must be one of {', '.join(TOKEN_DTYPES)}, got {dtype!r}"
+            )
         item = np.dtype(dtype).itemsize
         if nbytes % item:
             raise ShardCorrupt(
@@ -166,7 +171,7 @@ def _of_megatron(path: str, nbytes: int, index: str) -> TokenFile:
     if bytes(data[: len(_MEGATRON_OLD)]) == _MEGATRON_OLD:
         raise ShardCorrupt(
             f"{index} is an index of Megatron's old format (TNTIDX), which fastio does not read: "
-            "make it again with a newer preprocess_data.py"
+            "create it again with a newer preprocess_data.py"
         )
     if size < _INDEX_HEAD or bytes(data[: len(_MEGATRON)]) != _MEGATRON:
         raise ShardCorrupt(
@@ -180,12 +185,12 @@ def _of_megatron(path: str, nbytes: int, index: str) -> TokenFile:
     stored = _TYPES.get(code)
     if stored is None:
         raise ShardCorrupt(
-            f"{index} has the number {code} for the type of its tokens; 1 to 8 exist"
+            f"{index} is damaged: the type of its tokens has the number {code}, expected 1 to 8"
         )
     if stored not in _UNSIGNED:
         raise SchemaError(
-            f"{index}: tokens of the type {stored} cannot be read; make the file again with the "
-            f"type uint16 or int32"
+            f"{index}: tokens of the type {stored} cannot be read: create the file again with the "
+            "type uint16 or int32"
         )
     expected = _INDEX_HEAD + 12 * sequences + 8 * documents
     if size != expected:
@@ -193,7 +198,11 @@ def _of_megatron(path: str, nbytes: int, index: str) -> TokenFile:
         raise ShardCorrupt(
             f"{index} has {size} bytes, but {sequences} sequences and {documents} bounds of "
             f"documents take {expected}; "
-            + ("multimodal indexes are not read" if more else "it is truncated: copy it again")
+            + (
+                "it is a multimodal index, which fastio does not read"
+                if more
+                else "it is truncated: copy it again"
+            )
         )
     at = _INDEX_HEAD
     sizes = data[at : at + 4 * sequences].view("<i4")
@@ -239,6 +248,6 @@ def _starts_of_sequences(
     if int(starts[-1]) * item != nbytes:
         raise ShardCorrupt(
             f"{index} has {int(starts[-1])} tokens, which take {int(starts[-1]) * item} bytes, but "
-            f"the .bin file has {nbytes}: it belongs to another index"
+            f"the .bin file has {nbytes}: it is damaged, or belongs to another index"
         )
     return starts

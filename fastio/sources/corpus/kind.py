@@ -34,7 +34,7 @@ def _sniff(source: Any, options: Options) -> list[str] | None:
     for path in paths:
         if is_remote(path):
             raise SourceNotFound(
-                f"{path} is behind a URL, and token files are read from local files only: copy it, "
+                f"{path} is behind a URL, and token files must be local: copy it to this machine, "
                 "or pack its text"
             )
     matches = [[path] if os.path.exists(path) else sorted(glob.glob(path)) for path in paths]
@@ -49,7 +49,7 @@ def _open(found: Found) -> TokenFiles:
     options = found.options
     dtypes: Mapping[str, str] = options.dtypes or {}
     if set(dtypes) - {FIELD}:
-        raise OptionError(f"dtypes of token files has one key, {FIELD!r}: got {sorted(dtypes)}")
+        raise OptionError(f"dtypes of token files has one key, {FIELD!r}, got {sorted(dtypes)}")
     return TokenFiles(found.parts, dtypes.get(FIELD), options.separator)
 
 
@@ -72,8 +72,8 @@ def _pack(found: Found, skip_damaged: bool) -> TokenFiles:
     ]
     if whole:
         raise PackError(
-            f"{whole[0]} is one document of any length: fastio.TokenWindows reads it as it is. To "
-            "pack it, open it with the token that ends documents: "
+            f"{whole[0]} is one document, because no separator was given. fastio.TokenWindows can "
+            "read it without packing. To pack it, name the token that ends each document: "
             "fastio.pack(fastio.open(path, separator=50256), ...)"
         )
     return dataset

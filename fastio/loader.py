@@ -73,9 +73,9 @@ class Loader(LikeDataLoader[_Batch]):
             followed exactly. The sampler is then responsible for dividing rows among ranks, and the
             rank of the process is part of the key of random draws. If you change a sampler's
             `epoch` (`set_epoch`), the augmentations use that epoch.
-        num_workers: native path: number of threads; 0 uses one per core that this process may use.
-            torch path: number of worker processes; 0 uses none. "auto" starts with one per core,
-            divided among the processes of torchrun on this machine. On the native path the loader
+        num_workers: native path: number of threads; 0 uses one per core, and the ranks of a job on
+            one machine divide its cores. torch path: number of worker processes; 0 uses none.
+            "auto" starts with one per core, divided in the same way. On the native path the loader
             then measures which number of threads has the highest throughput and changes it while it
             runs (except for table files that are not packed). The number of threads never changes
             the batches.
@@ -159,8 +159,8 @@ class Loader(LikeDataLoader[_Batch]):
             form a tuple. None means "padded" for table files that are not packed, else "list".
             Where samples are delivered one by one (batch_size=None, collate_fn), each has a tensor
             of its own.
-        partitions: parts in which data behind a URL is shuffled by windows, for several nodes; None
-            for one per node of torchrun or Slurm. See docs/distributed.md.
+        partitions: number of parts of data behind a URL, each of which one node reads if it is
+            shuffled by windows. None: one per node of torchrun or Slurm. See docs/distributed.md.
 
     Attributes:
         dataset: the dataset, as given or opened.

@@ -3,8 +3,8 @@
 The driver opens the source, derives the plan, and keeps the journal and the manifest, as a pack on
 one machine does. Tasks write shards to their final place and return what the journal records
 (`ray_tasks`). The driver takes results in the order of the source, so that errors and the journal
-are those of a pack on one machine. It submits tasks only so far ahead of the oldest unfinished unit
-that its memory does not depend on the number of units.
+are those of a pack on one machine. It submits tasks only up to a limit ahead of the oldest
+unfinished unit. Like a pack on one machine, it keeps a description of every shard in memory.
 
 Ray repeats tasks whose process or machine is lost. That is safe because the bytes of a unit depend
 on nothing else: two tasks for one unit write the same files.

@@ -158,11 +158,12 @@ def open(
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
     Args:
-        source: one of these, each of which may also be a URL but for data of the datasets package:
+        source: one of these, most of which may also be a URL:
 
             - the folder that `fastio.pack` or `fastio.Writer` wrote;
             - a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list;
-            - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list;
+            - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list; local
+              Lance datasets;
             - a directory that `save_to_disk` of the datasets package wrote, or a
               `datasets.Dataset`;
             - token files: a .bin file of Megatron (with its .idx file), llm.c or nanoGPT, a

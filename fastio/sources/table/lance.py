@@ -73,7 +73,7 @@ class LanceTable(Grouped):
         self.name = self.file.name
         if self.file.remote:
             raise SchemaError(
-                f"{self.name}: Lance datasets behind URLs cannot be read; copy it to this machine"
+                f"{self.name}: Lance datasets behind URLs cannot be read: copy it to this machine"
             )
         try:
             import lance  # optional, and large
@@ -139,5 +139,5 @@ def _named(name: str) -> Iterator[None]:
     except Exception as error:
         cause = (" ".join(str(error).split()) or type(error).__name__)[:500]
         raise ShardCorrupt(
-            f"{name} cannot be read as a Lance dataset: {cause}; copy it again, or write it again"
+            f"{name} cannot be read as a Lance dataset: {cause}. Copy or write the dataset again"
         ) from error

@@ -35,6 +35,7 @@ SMALL: dict[str, list[str]] = {
     "per_sample": [PHOTOS, "--rows", "24", "--rounds", "1", "--workers", "1"],
     "peers": [PHOTOS, "--images", "12", "--rounds", "1", "--only", "fastio_loader"],
     "pixels": ["--size", "128", "--rounds", "1", "--turns", "1"],
+    "ranks": ["--ranks", "2", "--megabytes", "8", "--rounds", "1"],
     "quality": [PHOTOS, "--crops", "1", "--large", "0"],
     "table_images": [PHOTOS, "--count", "24", "--rounds", "1", "--alone"],
     "recoded": [PHOTOS, "--count", "24", "--rounds", "1"],

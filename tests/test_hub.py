@@ -93,7 +93,7 @@ def test_a_split_or_configuration_that_must_be_chosen_is_named(hub: Hub, tmp_pat
     )
     none, other, config = run(hub, tmp_path, script).split("\n")
     assert "has the splits train, validation, test: choose one" in none
-    assert "has no split 'dev'; it has train, validation, test" in other
+    assert "has no split 'dev'. Its splits are train, validation, test" in other
     assert "'big' not found. Available: ['default']" in config
 
 

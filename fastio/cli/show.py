@@ -48,7 +48,7 @@ def show(
     For a dataset of tokens, print the beginnings of documents.
 
     Args:
-        source: A packed dataset or its URL, an image folder, or WebDataset tars.
+        source: A packed dataset, an image folder, or WebDataset tars, or the URL of one of these.
         out: Image file to write, for example sheet.png. Tokens are printed instead.
         count: Number of samples to show.
         seed: Seed for the choice of samples and for random crops.

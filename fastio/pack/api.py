@@ -155,13 +155,15 @@ def pack(
             files, or of .npy or .npz files, or one with such files only; a CSV or JSONL list with a
             column 'path' (or image, file, filename); WebDataset tars (one, a folder, or a pattern
             such as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file, a folder,
-            or a pattern such as 'data/*.parquet', also by URL); a directory written by save_to_disk
-            of the datasets package; or, with a tokenizer, text in such tables or .txt files.
-            Several tars, tables or text files can be given. In Python also: Arrow data; a
-            datasets.Dataset; a dataset with `__len__` and `__getitem__`, which worker processes
-            read as those of torch's DataLoader do, after up to 64 samples that show how large they
-            are; or any iterable, which one thread reads. A torchvision ImageFolder without
-            transforms is packed as its folder is, with EXIF orientations applied.
+            or a pattern such as 'data/*.parquet'); a Lance dataset; a directory written by
+            save_to_disk of the datasets package; or, with a tokenizer, text in such tables or .txt
+            files. Several tars, tables or text files can be given. Folders of images or sound
+            files, tars and tables can also be given by URL. In Python also: such data that
+            `fastio.open` returned; Arrow data; a ray.data.Dataset; a datasets.Dataset; a dataset
+            with `__len__` and `__getitem__`, which worker processes read as those of torch's
+            DataLoader do, after up to 64 samples that show how large they are; or any iterable,
+            which one thread reads. A torchvision ImageFolder without transforms is packed as its
+            folder is, with EXIF orientations applied.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
             are finished, and the manifest last. Any machine can resume the pack. Two packs to one
             URL at the same time are not detected, two appends are.

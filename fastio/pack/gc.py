@@ -45,9 +45,9 @@ def gc(
     Args:
         path: The folder of a packed dataset, or its URL.
         keep: Number of versions to keep, the newest ones (default: all).
-        unfinished: Whether to discard an append that was interrupted. It cannot be resumed after
-            that. By default, the append and all files that it may have written are kept. At a
-            URL, first make sure that no process is appending: its append would fail.
+        unfinished: Also discard an append that was interrupted, which then cannot be resumed. By
+            default, the append and all files that it may have written are kept. At a URL, first
+            make sure that no process is appending, because its append would fail.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
 
     Raises:

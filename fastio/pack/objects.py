@@ -193,7 +193,7 @@ def checked_item(schema: Schema, position: int, sample: Any) -> Item:
 
 
 def is_indexed(src: Any) -> bool:
-    """Returns whether a dataset has samples by number, as one that only iterates has not.
+    """Returns whether the samples of a dataset can be read by number, not only by iterating.
 
     torch's IterableDataset inherits a `__getitem__` that only raises. The streaming datasets of
     MosaicML and LitData are IterableDatasets with one of their own.

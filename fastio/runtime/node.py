@@ -16,7 +16,7 @@ and to note what was verified. native/core/node_memory.h describes what is in it
   the names of the files contain the namespace. Each container has its own memory then. Files of
   other namespaces are never deleted: their processes cannot be seen.
 - If any of this is not possible here (not Linux, no /proc), the constructor raises OSError, and
-  the caller does without.
+  the caller continues without shared memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class NodeMemory:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _FILES_PART / _FILES_EACH
         if 0 <= most <= len(_in_use):
             raise OSError(
-                f"{len(_in_use)} blocks of memory are shared, and the limit is {most:.0f}"
+                f"this process shares {len(_in_use)} blocks of memory, which is the limit "
+                f"({most:.0f}, by its limit of open files)"
             )
         try:
             folder, namespace = _folder(), _namespace()
@@ -90,7 +91,7 @@ class NodeMemory:
             raise OSError(f"memory cannot be shared on this system: {error}") from error
 
     def close(self) -> None:
-        """Lets go of the memory. What native code uses of it stays until it is done. Idempotent."""
+        """Releases the memory, which stays as long as native code uses it. Idempotent."""
         _in_use.discard(self)
         self._end()
 
@@ -135,7 +136,7 @@ def _folder() -> Path:
     status = path.lstat()
     private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
     if not private or status.st_uid != os.geteuid():
-        raise PermissionError(f"{path} is not a folder that only you can enter: delete it")
+        raise PermissionError(f"{path} must be a folder that only you can enter: delete it")
     return path
 
 

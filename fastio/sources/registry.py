@@ -172,7 +172,8 @@ def open(
               of images or sound files;
             - an array or a CPU tensor, (rows, ...), a tuple of up to 64 of them with equal numbers
               of rows, a dict of them, or a TensorDataset. They are not copied.
-        storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
+        storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec,
+            and limits of time (docs/remote.md).
         cache: a folder on a local disk, or a `fastio.Cache`. It keeps the data that is fetched of
             anything but tables behind a URL. A Loader also recodes the JPEG files of a
             folder, of tars and of data of the datasets package there while its epochs run, so
@@ -187,7 +188,8 @@ def open(
             expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
             the filter's columns of the row groups that statistics do not rule out.
         memory: of the same: bytes, or a string such as "512MiB", that a Loader may use to shuffle
-            and decode. None: an eighth of the memory that is available, at most 1 GiB.
+            and decode. None: an eighth of the memory that is available, at most 1 GiB; for tables
+            with images, 512 MiB.
         resident: of a packed table (no images): copy it to memory, whose huge pages can make
             shuffled reads faster. The ranks of a job on one machine share a copy. None: copy it
             after the first epoch if it is shuffled, takes at most half of the memory that is
@@ -202,8 +204,8 @@ def open(
         images: of arrays in memory: which of them hold images, uint8 (rows, H, W), (rows, H, W, C)
             or (rows, C, H, W) with 1 or 3 channels: positions, or keys of a dict. A Loader delivers
             them as (N, C, H, W) and can transform them. Other arrays are delivered as they are. Of
-            Parquet and Arrow files: names of the columns that hold encoded images; no others do.
-            None: the columns that the files say hold images (docs/tables.md).
+            Parquet, Arrow and Lance tables: names of the columns of encoded images, [] for none.
+            None: as metadata and first values of the columns say (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
         split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of

@@ -148,7 +148,8 @@ class Columns:
                     return False
                 warn(
                     f"each of the {local_ranks()} ranks on this machine makes its own copy of "
-                    f"{self._dataset.path} in memory, because they cannot share one: {error}",
+                    f"{self._dataset.path} in memory, because they cannot share one ({error}): run "
+                    "them as one user in one container, or open the table with resident=False",
                     PerformanceWarning,
                 )
         self._copies = True

@@ -68,8 +68,8 @@ class NodeMemory:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _FILES_PART / _FILES_EACH
         if 0 <= most <= len(_in_use):
             raise OSError(
-                f"this process shares {len(_in_use)} blocks of memory, which is the limit "
-                f"({most:.0f}, by its limit of open files)"
+                f"this process shares {len(_in_use)} blocks of memory, and the limit is {most:.0f} "
+                "because of its limit of open files (ulimit -n)"
             )
         try:
             folder, namespace = _folder(), _namespace()

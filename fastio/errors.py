@@ -175,7 +175,7 @@ class ShardingWarning(UserWarning):
 
 
 class WorkerDied(FastioError, RuntimeError):
-    """A worker process ended: of a PerSample, or of a pack that reads a Python dataset."""
+    """A worker process ended that ran a PerSample, or that read a Python dataset for a pack."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):

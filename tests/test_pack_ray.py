@@ -206,7 +206,7 @@ def test_another_version_of_fastio_is_named(
 
 
 def test_an_iterable_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="an iterable can only be packed by one process"):
+    with pytest.raises(PackError, match="an iterable cannot be packed on Ray"):
         pack(({"x": number} for number in range(10)), tmp_path / "out")
 
 

@@ -154,7 +154,7 @@ class RayRunner:
             raise PackError(
                 f"{self._name.split(' ', 2)[2]} cannot be sent to other processes "
                 f"({shown_lines(str(error).partition(chr(10))[0])}): give a path or URL, or a "
-                "dataset that can be pickled; an iterable can only be packed by one process"
+                "dataset that can be pickled; an iterable cannot be packed on Ray"
             ) from error
 
     # --- Units as tasks ---------------------------------------------------------------------------
@@ -257,8 +257,8 @@ class RayRunner:
         reason = shown_lines(str(error).strip().partition("\n")[0])
         return PackError(
             f"{where} was lost {_RETRIES + 1} times, each time with the process or machine that "
-            f"packed it ({type(error).__name__}: {reason}): look for too little memory, or a "
-            f"sample that ends the process{_RESUME}"
+            f"packed it ({type(error).__name__}: {reason}): check whether the "
+            f"machines have enough memory, and whether a sample ends the process{_RESUME}"
         )
 
 

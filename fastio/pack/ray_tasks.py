@@ -142,7 +142,7 @@ def _check_file(wanted: FileStamp) -> None:
     else:
         if found == wanted:
             return
-        reason = "it is another one there, with another size or time"
+        reason = "its size or modification time is different"
     raise PackError(
         f"{platform.node()}, a machine of the Ray cluster, does not have {wanted.path} as the "
         f"driver has it: {reason}; with Ray, the source must be a URL or lie on a file system that "

@@ -191,7 +191,7 @@ class BuildMissing(FastioError, ImportError):
 
 
 class PerformanceWarning(UserWarning):
-    """A loader works, but uses a slow path. The message says why, and how to make it fast."""
+    """A loader or pack works, but slowly or with more memory. The message says what to do."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -16,7 +16,6 @@ import fastio
 from fastio.errors import DatasetNotFound, PackError, SampleError
 from fastio.pack import ray_engine, ray_tasks
 from fastio.pack.packer import Packer
-from fastio.pack.place import SharedFolder
 from fastio.store import open_store
 from tests.ray_support import local_ray
 from tests.servers import S3
@@ -187,12 +186,6 @@ def test_a_source_that_a_machine_does_not_have_is_named(
     monkeypatch.setattr(ray_engine, "Job", lambda *most: job_of(*most[:-1], [missing]))
     with pytest.raises(PackError, match="does not have /no/such/folder as the driver has it"):
         pack(path, tmp_path / "out", shard_size=100_000)
-
-
-def test_a_machine_without_the_destination_is_named(tmp_path: Path) -> None:
-    place = SharedFolder(tmp_path, "0123456789abcdef")
-    with pytest.raises(PackError, match=r"does not find the journal .* file system that all"):
-        place.folder().__enter__()
 
 
 @pytest.mark.long

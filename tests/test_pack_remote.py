@@ -338,7 +338,7 @@ def test_an_upload_that_comes_short_is_noticed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "size", lambda self, name: 5)
-    with pytest.raises(PackError, match=r"shard-\d+\.arrow has 5 bytes after it was uploaded"):
+    with pytest.raises(PackError, match=r"shard-\d+\.arrow has 5 bytes after it was written"):
         pack(folder)
 
 

@@ -34,7 +34,7 @@ from fastio.pack.journal import (
     remove_if,
     writing_to,
 )
-from fastio.pack.place import ShardPlace, SharedFolder
+from fastio.pack.place import PLACED_ENDING, PlacedUnit, ShardPlace, SharedFolder
 from fastio.packed import (
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -53,14 +53,22 @@ from fastio.runtime.files import (
 
 _OWN_NAME = re.compile(
     r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
-    rf"(?:{TEMPORARY_ENDING})?"
+    rf"(?:{PLACED_ENDING})?(?:{TEMPORARY_ENDING})?"
     rf"|{re.escape(JOURNAL_NAME)}"
 )
+
+
+_PLACED = re.compile(PLACED_ENDING)
 
 
 def is_own_name(name: str) -> bool:
     """Returns whether only a pack can have written a file, judging by its name."""
     return _OWN_NAME.fullmatch(name) is not None
+
+
+def is_placed_name(name: str) -> bool:
+    """Returns whether a file is a shard that its driver has not accepted; see `place`."""
+    return is_own_name(name) and _PLACED.search(name) is not None
 
 
 def shard_name(unit: int, part: int, version: int = 1) -> str:
@@ -292,12 +300,26 @@ class Destination:
         """Takes a shard that was written to the folder, after `record` if it is a unit's last."""
 
     def shared_place(self) -> ShardPlace:
-        """Returns where processes on other machines put shards. Called after `open`."""
+        """Returns where processes on other machines put shards. Called after `open`.
+
+        Deletes what such processes have left there for an earlier driver.
+        """
+        self.delete(filter(is_placed_name, self.files()))
         return SharedFolder(self.folder.absolute(), self._journal.id)
 
-    def record_placed(self, unit: FinishedUnit) -> None:
-        """Notes a unit whose shards other processes have put in their place."""
-        self._journal.append(unit)
+    def record_placed(self, placed: PlacedUnit) -> None:
+        """Gives the shards of a unit, which another process has written, their names, and notes it.
+
+        Raises:
+            PackError: A shard is missing.
+        """
+        for entry in placed.unit.entries:
+            try:
+                os.replace(self.folder / (entry.name + placed.ending), self.folder / entry.name)
+            except FileNotFoundError as error:
+                raise self._missing(entry.name) from error
+        flush_folder(self.folder)
+        self._journal.append(placed.unit)
 
     def prepare(self, names: set[str], base: Manifest | None) -> None:
         """Prepares for the manifest: called after all uploads, right before it is written.
@@ -327,11 +349,14 @@ class Destination:
         """Raises PackError if a shard is missing."""
         missing = sorted(names.difference(there))
         if missing:
-            raise PackError(
-                f"{missing[0]} was written by this pack, but is missing in {self.name}: another "
-                "process has deleted it, or the path leads to another folder on a machine of the "
-                "pack. Pack again with overwrite (--overwrite), to a folder that all machines share"
-            )
+            raise self._missing(missing[0])
+
+    def _missing(self, name: str) -> PackError:
+        return PackError(
+            f"{name} was written by this pack, but is missing in {self.name}: another process has "
+            "deleted it, or the path leads to another folder on a machine of the pack. Pack again "
+            "with overwrite (--overwrite), to a folder that all machines share"
+        )
 
     def finish(self) -> None:
         """Publishes the manifest that was written to the folder, which completes the dataset."""
@@ -362,6 +387,7 @@ def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
         DatasetExists: It holds a dataset.
         PackError: It holds a half-written dataset, which is not to be resumed.
     """
+    own = {name: nbytes for name, nbytes in own.items() if not is_placed_name(name)}
     has_journal = JOURNAL_NAME in own
     if MANIFEST_NAME in own and not (resume and own.get(JOURNAL_NAME)):
         raise DatasetExists(

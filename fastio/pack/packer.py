@@ -16,6 +16,7 @@ from typing import Generic, Protocol
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import E, Encoder, P
 from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, when_full, writing_to
+from fastio.pack.place import PlacedUnit
 from fastio.pack.progress import progress_bar
 from fastio.pack.units import ShardWriter, UnitPacker
 from fastio.packed import Manifest, ShardEntry, write_manifest
@@ -26,8 +27,8 @@ class UnitRunner(Protocol):
 
     def run(
         self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
-    ) -> Generator[FinishedUnit, None, None]:
-        """Yields the units after the finished ones, in order, when their shards are in place.
+    ) -> Generator[PlacedUnit, None, None]:
+        """Yields the units after the finished ones, in order, when their shards are written.
 
         Args:
             plan: How the source is divided into units.
@@ -115,9 +116,9 @@ class Packer(Generic[P, E]):
                 shown = 0
                 if runner is not None:
                     with closing(runner.run(plan, journal.finished, self._writer)) as units:
-                        for unit in units:
-                            encoder.count(unit.end)
-                            self._record_placed(unit)
+                        for placed in units:
+                            encoder.count(placed.unit.end)
+                            self._record_placed(placed)
                             advance(encoder.position - shown)
                             shown = encoder.position
                 else:
@@ -174,11 +175,11 @@ class Packer(Generic[P, E]):
             for entry in unit.entries:
                 self._destination.send(entry)
 
-    def _record_placed(self, unit: FinishedUnit) -> None:
-        """Records a unit whose shards the runner's processes have put in their place."""
+    def _record_placed(self, placed: PlacedUnit) -> None:
+        """Records a unit whose shards the runner's processes have written."""
         with writing_to(self._destination.name, self._when_full):
-            self.entries += unit.entries
-            self._destination.record_placed(unit)
+            self._destination.record_placed(placed)
+            self.entries += placed.unit.entries
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""

@@ -1,10 +1,17 @@
-"""Where processes on other machines put the shards of a pack: a shared folder, or a store."""
+"""Where processes on other machines put the shards of a pack: a shared folder, or a store.
+
+A process may go on after its driver has died, and after another pack has begun in the same place.
+So no process but a driver writes to the name of a shard: the others write under names of their own,
+with a random ending, and the driver gives a shard its name when it accepts the unit. What no driver
+accepts is deleted by the next one, or by `gc`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,8 +20,30 @@ from pathlib import Path
 from typing import Protocol
 
 from fastio.errors import PackError
+from fastio.pack.journal import FinishedUnit
 from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.store import Store
+
+# The ending of shards that the driver has not accepted, as a regular expression.
+PLACED_ENDING = r"\.[0-9a-f]{16}\.placed"
+
+
+def new_ending() -> str:
+    """Returns an ending that no other process uses."""
+    return f".{secrets.token_hex(8)}.placed"
+
+
+@dataclass(frozen=True)
+class PlacedUnit:
+    """A unit whose shards another process has put in the place.
+
+    Attributes:
+        unit: The unit, with the names that its shards get.
+        ending: The ending that they have in addition until the driver accepts the unit.
+    """
+
+    unit: FinishedUnit
+    ending: str
 
 
 class ShardPlace(Protocol):
@@ -35,8 +64,8 @@ class ShardPlace(Protocol):
         """
         ...
 
-    def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
-        """Puts shards that were written to the folder in their place."""
+    def put(self, folder: Path, names: Sequence[str]) -> None:
+        """Puts shards that were written to the folder under these names in the place."""
         ...
 
 
@@ -59,7 +88,7 @@ class SharedFolder:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """See `ShardPlace`. Shards are written here at once, under temporary names first."""
+        """See `ShardPlace`. Shards are written here at once."""
         try:
             with open(self.path / JOURNAL_NAME, "rb") as file:
                 found = json.loads(file.readline())["id"]
@@ -74,7 +103,7 @@ class SharedFolder:
             )
         yield self.path
 
-    def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
+    def put(self, folder: Path, names: Sequence[str]) -> None:
         """See `ShardPlace`."""
 
 
@@ -103,19 +132,30 @@ class StorePlace:
         with tempfile.TemporaryDirectory(prefix="fastio-pack-", dir=self.staging) as folder:
             yield Path(folder)
 
-    def put(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
+    def put(self, folder: Path, names: Sequence[str]) -> None:
         """See `ShardPlace`."""
-        for entry in entries:
-            upload(self.store, folder / entry.name)
-            (folder / entry.name).unlink()
+        for name in names:
+            upload(self.store, folder / name)
+            (folder / name).unlink()
 
 
 def upload(store: Store, path: Path) -> None:
     """Uploads a file; raises PackError if the store has another size afterwards."""
     store.write(path.name, path)
-    expected, found = path.stat().st_size, store.size(path.name)
+    _check_size(store, path.name, path.stat().st_size)
+
+
+def accept(store: Store, entry: ShardEntry, ending: str) -> None:
+    """Gives a shard in a store its name; raises PackError if it has another size afterwards."""
+    store.copy(entry.name + ending, entry.name, entry.bytes)
+    _check_size(store, entry.name, entry.bytes)
+    store.delete(entry.name + ending)
+
+
+def _check_size(store: Store, name: str, expected: int) -> None:
+    found = store.size(name)
     if found != expected:
         raise PackError(
-            f"{store.url.rstrip('/')}/{path.name} has {found:,} bytes after it was uploaded, "
+            f"{store.url.rstrip('/')}/{name} has {found:,} bytes after it was written, "
             f"expected {expected:,}"
         )

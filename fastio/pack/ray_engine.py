@@ -1,13 +1,14 @@
 """Packs on a Ray cluster: each unit of the source is a task, and this process is the driver.
 
 The driver opens the source, derives the plan, and keeps the journal and the manifest, as a pack on
-one machine does. Tasks write shards to their final place and return what the journal records
-(`ray_tasks`). The driver takes results in the order of the source, so that errors and the journal
-are those of a pack on one machine. It submits tasks only up to a limit ahead of the oldest
-unfinished unit. Like a pack on one machine, it keeps a description of every shard in memory.
+one machine does. Tasks write shards to the destination and return what the journal records
+(`ray_tasks`); the driver gives the shards their names. It takes results in the order of the source,
+so that errors and the journal are those of a pack on one machine. It submits tasks only up to a
+limit ahead of the oldest unfinished unit. Like a pack on one machine, it keeps a description of
+every shard in memory.
 
-Ray repeats tasks whose process or machine is lost. That is safe because the bytes of a unit depend
-on nothing else: two tasks for one unit write the same files.
+Ray repeats tasks whose process or machine is lost. Of two tasks for one unit, each writes files of
+its own, and the driver takes those of one.
 
 A source whose units are only known after it was read (text, tables with strings) is read by one
 task, from beginning to end, which uses all cores of its machine.
@@ -29,6 +30,7 @@ from fastio.errors import PackError
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import FinishedUnit, Plan
+from fastio.pack.place import PlacedUnit
 from fastio.pack.ray_tasks import FileStamp, Job, SourceRead
 from fastio.pack.units import ShardWriter
 from fastio.shown import shown_lines
@@ -42,7 +44,7 @@ _LOOK_AGAIN_S = 5.0  # how often the driver asks how many cores the cluster has
 # How often a unit is repeated whose process or machine was lost. Machines that are taken back with
 # notice do not count (Ray's DRAINING nodes), nor do tasks that Ray ends to free memory.
 _RETRIES = 10
-_Units = Generator[FinishedUnit, None, None]
+_Units = Generator[PlacedUnit, None, None]
 _RESUME = "; the finished units are kept: continue with resume (--resume)"
 
 
@@ -213,7 +215,7 @@ class RayRunner:
                         self._encoder.packing = partial(dict, unit.packing)
                         return
                     yield unit
-                    number, last, losses = number + 1, [unit], 0
+                    number, last, losses = number + 1, [unit.unit], 0
             except _lost(ray) as error:
                 losses += 1
                 if losses > _RETRIES:

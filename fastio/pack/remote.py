@@ -36,7 +36,6 @@ from fastio.pack.journal import (
     APPEND_TO,
     GC,
     WRITER,
-    FinishedUnit,
     Journal,
     check_not_in_use,
     contents_of,
@@ -44,7 +43,7 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
-from fastio.pack.place import ShardPlace, StorePlace, upload
+from fastio.pack.place import PlacedUnit, ShardPlace, StorePlace, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.files import whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
@@ -53,6 +52,7 @@ from fastio.store import Stamp, is_remote, open_store
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
 _DELETIONS = 16
+_COPIES = 32  # shards of other processes that get their names at once
 _JOURNAL_EVERY_S = 10.0  # how often the journal is sent while other processes upload shards
 
 
@@ -88,6 +88,7 @@ class RemoteDestination(Destination):
         self._slots = threading.Semaphore(_UPLOADS + _WAITING)
         self._pool = DaemonPool(_UPLOADS, "fastio-upload")
         self._uploads: list[Future[None]] = []
+        self._copy_slots = threading.Semaphore(_COPIES)
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
         self._is_writer = False
@@ -212,23 +213,28 @@ class RemoteDestination(Destination):
     def send(self, entry: ShardEntry) -> None:
         """See `Destination`; waits while many shards wait to be uploaded."""
         length = self._journal.path.stat().st_size
-        while not self._slots.acquire(timeout=WAIT_S):
-            pass
-        with self._advice():
-            self._collect()
+        self._wait_for(self._slots)
         self._uploads.append(self._pool.submit(self._upload, entry, length))
 
     def shared_place(self) -> ShardPlace:
         """See `Destination`. Sends the journal, without which shards cannot be resumed."""
         with self._advice():
             self._put_journal()
+            super().shared_place()
+        self._pool.resize(_COPIES)
         return StorePlace(self._store, self._staging)
 
-    def record_placed(self, unit: FinishedUnit) -> None:
-        """See `Destination`. Sends the journal now and then: it grows with every unit."""
-        self._journal.append(unit)
+    def record_placed(self, placed: PlacedUnit) -> None:
+        """See `Destination`; waits while many shards wait for their names.
+
+        Sends the journal now and then: it grows with every unit.
+        """
+        self._journal.append(placed.unit)
+        for entry in placed.unit.entries:
+            self._wait_for(self._copy_slots)
+            self._uploads.append(self._pool.submit(self._accept, entry, placed.ending))
         now = time.monotonic()
-        if now - self._journal_sent_s > _JOURNAL_EVERY_S and not self._uploads:
+        if now - self._journal_sent_s > _JOURNAL_EVERY_S and not self._journal_lock.locked():
             self._journal_sent_s = now
             length = self._journal.path.stat().st_size
             self._uploads.append(self._pool.submit(self._send_journal, length))
@@ -331,6 +337,31 @@ class RemoteDestination(Destination):
             raise
         finally:
             self._slots.release()
+
+    def _accept(self, entry: ShardEntry, ending: str) -> None:
+        """Gives a shard that another process has uploaded its name."""
+        try:
+            if not self._stopped.is_set():
+                accept(self._store, entry, ending)
+        except SourceNotFound as error:
+            self._stopped.set()
+            raise self._missing(entry.name) from error
+        except BaseException:
+            self._stopped.set()
+            raise
+        finally:
+            self._copy_slots.release()
+
+    def _wait_for(self, slots: threading.Semaphore) -> None:
+        """Takes a slot, after which the errors of uploads that have ended are raised."""
+        while not slots.acquire(timeout=WAIT_S):
+            pass
+        try:
+            with self._advice():
+                self._collect()
+        except BaseException:
+            slots.release()
+            raise
 
     def _send_journal(self, length: int) -> None:
         with self._journal_lock:

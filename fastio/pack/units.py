@@ -38,12 +38,14 @@ class ShardWriter:
         schema: The fields of the samples.
         version: The version of the dataset that gets the shards.
         when_full: What to do if the disk is full, see `journal.when_full`.
+        ending: What file names have in addition to the shards' names, see `place`.
     """
 
     folder: Path
     schema: Schema
     version: int
     when_full: str
+    ending: str = ""
 
     def write(self, filled: Filled, unit: int, part: int) -> ShardEntry:
         """Writes a shard atomically, given its unit and its number in the unit."""
@@ -51,12 +53,13 @@ class ShardWriter:
         metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
         columns = schema.arrow_schema(filled.indexed).with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=columns)
-        path = self.folder / shard_name(unit, part, self.version)
+        name = shard_name(unit, part, self.version)
+        path = self.folder / (name + self.ending)
         with writing_to(path, self.when_full):
-            entry = write_shard(path, batch, schema.image_fields)
+            entry = replace(write_shard(path, batch, schema.image_fields), name=name)
             if self.version > 1:
-                entry = replace(entry, name=with_hash(entry.name, entry.xxh3))
-                path.rename(path.with_name(entry.name))
+                entry = replace(entry, name=with_hash(name, entry.xxh3))
+                path.rename(path.with_name(entry.name + self.ending))
                 flush_folder(path.parent)
             tokens = {f"{n}.tokens": len(batch.column(n).values) for n in schema.token_fields}
         return replace(entry, of_fields={**entry.of_fields, **filled.counts, **tokens})

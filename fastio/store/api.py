@@ -240,13 +240,7 @@ class Store:
         """
         source = Path(data) if isinstance(data, (str, Path)) else _bytes_of(data)
         nbytes = source.stat().st_size if isinstance(source, Path) else source.nbytes
-        deadline_s = self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
-        self._call(
-            name,
-            lambda backend, left_s: backend.write(name, source, left_s),
-            doing="written",
-            deadline_s=deadline_s,
-        )
+        self._write(name, nbytes, lambda own, left_s: own.write(name, source, left_s))
 
     def replace(self, name: str, data: bytes, expect: Stamp | None) -> Stamp:
         """Writes a whole object, unless another process has written it since it was read.
@@ -361,10 +355,13 @@ class Store:
 
         If a store lists no sizes, as web servers do, this sends one request for each object.
         """
-        pages = self.pages(prefix.rpartition("/")[0])
-        found = itertools.chain.from_iterable(pages)
+        found = itertools.chain.from_iterable(self.pages(prefix.rpartition("/")[0]))
         wanted = [each for each in found if each[0].startswith(prefix)]
         return sorted(self.stamped(wanted), key=lambda each: each[0])
+
+    def copy(self, name: str, to: str, nbytes: int) -> None:
+        """Copies an object of so many bytes within the store, which replaces an object `to`."""
+        self._write(to, nbytes, lambda own, left_s: own.copy(name, to, nbytes, left_s))
 
     def delete(self, name: str) -> None:
         """Deletes an object. If there is none, the server decides whether that is an error."""
@@ -441,6 +438,10 @@ class Store:
                 f"and {problem}. Open it again, and do not write to objects that are being read"
             )
         raise self._error(url, doing, problem)
+
+    def _write(self, name: str, nbytes: int, request: Callable[[Backend, float], None]) -> None:
+        deadline_s = self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
+        self._call(name, request, doing="written", deadline_s=deadline_s)
 
     def _error(
         self, url: str, doing: str, problem: FileNotFoundError | Permanent | Failed

@@ -142,6 +142,11 @@ class FsspecBackend:
         """Returns None: `pages` sends what requests there are."""
         return None
 
+    def copy(self, name: str, to: str, nbytes: int, limit_s: float) -> None:
+        """Copies an object within the store."""
+        allowed_s = self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S
+        self._call("cp_file", allowed_s, limit_s, self._path(name), self._path(to))
+
     def delete(self, name: str, limit_s: float) -> None:
         """Deletes an object."""
         self._call("rm_file", self._limits.timeout_s, limit_s, self._path(name))

@@ -132,6 +132,10 @@ class HubBackend:
         """Raises Permanent."""
         raise Permanent(_NOT_WRITTEN)
 
+    def copy(self, name: str, to: str, nbytes: int, limit_s: float) -> None:
+        """Raises Permanent."""
+        raise Permanent(_NOT_WRITTEN)
+
     def delete(self, name: str, limit_s: float) -> None:
         """Raises Permanent."""
         raise Permanent(_NOT_WRITTEN)

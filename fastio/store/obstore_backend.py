@@ -181,6 +181,11 @@ class ObstoreBackend:
             found = obstore.list_with_delimiter(self._client(limit_s), folder or None)
         return list(found["common_prefixes"]), [_listed(item) for item in found["objects"]]
 
+    def copy(self, name: str, to: str, nbytes: int, limit_s: float) -> None:
+        """Copies an object within the store."""
+        with _Translated():
+            obstore.copy(self._client_for_writing(nbytes, limit_s), name, to)
+
     def delete(self, name: str, limit_s: float) -> None:
         """Deletes an object."""
         with _Translated():

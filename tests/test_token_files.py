@@ -21,6 +21,7 @@ from fastio import (
     SchemaError,
     ShardCorrupt,
     SourceNotFound,
+    StateMismatch,
     TokenPad,
     TokenWindows,
     pack,
@@ -322,3 +323,59 @@ def test_a_file_that_changes_is_an_error_at_the_next_epoch(tmp_path: Path) -> No
         llm_c(path, np.arange(2000)[::-1])
         with pytest.raises(SourceChanged):
             list(loader)
+
+
+def test_a_state_of_other_tokens_is_refused(tmp_path: Path) -> None:
+    tokens = np.arange(200_000) % 60_000
+    path = llm_c(tmp_path / "a.bin", tokens)
+    with Loader(TokenWindows(str(path), 64), batch_size=4) as loader:
+        state = loader.state_dict()
+    tokens[5_000:190_000] += 1  # the beginning, the end and the size stay as they are
+    llm_c(path, tokens)
+    with (
+        Loader(TokenWindows(str(path), 64), batch_size=4) as loader,
+        pytest.raises(StateMismatch, match="another dataset"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_a_copy_of_the_files_is_the_same_dataset(tmp_path: Path) -> None:
+    path = llm_c(tmp_path / "a.bin", np.arange(9000))
+    copy = tmp_path / "b.bin"
+    copy.write_bytes(path.read_bytes())
+    assert fastio.open(path).fingerprint == fastio.open(copy).fingerprint
+
+
+def test_another_process_does_not_open_files_that_were_replaced(tmp_path: Path) -> None:
+    path = llm_c(tmp_path / "a.bin", np.arange(2000))
+    sent = pickle.dumps(fastio.open(path))
+    llm_c(path, np.arange(2000)[::-1])
+    with pytest.raises(SourceChanged, match="replaced by another dataset"):
+        pickle.loads(sent)
+
+
+def test_a_file_that_is_cut_off_after_it_was_opened_is_named(tmp_path: Path) -> None:
+    path = llm_c(tmp_path / "a.bin", np.arange(2000))
+    dataset = fastio.open(path)
+    llm_c(path, np.arange(50))
+    with pytest.raises(SourceChanged, match=r"a\.bin was replaced"):
+        dataset[0]
+
+
+def test_negative_tokens_are_not_packed(tmp_path: Path) -> None:
+    path = megatron(tmp_path / "a", [np.array([5, -1, 7])], "int32", 4)
+    with pytest.raises(PackError, match=r"a\.bin: token 1 is negative"):
+        pack(path, tmp_path / "packed")
+
+
+@pytest.mark.parametrize("separator", [True, 1.5, "auto"])
+def test_a_separator_is_a_number(tmp_path: Path, separator: Any) -> None:
+    path = raw(tmp_path / "a.bin", np.arange(4))
+    with pytest.raises(OptionError, match="separator"):
+        fastio.open(path, dtypes=U16, separator=separator)
+
+
+def test_the_type_of_tokens_may_be_a_type_of_numpy(tmp_path: Path) -> None:
+    path = raw(tmp_path / "a.bin", np.arange(4))
+    with fastio.open(path, dtypes={"tokens": np.uint16}) as dataset:
+        assert dataset.schema.fields["tokens"] == fastio.Tokens("uint16")

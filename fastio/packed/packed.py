@@ -387,18 +387,12 @@ class Dataset(Rows):
         self.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (*self._given, self.manifest.version, self.fingerprint)
+        return reopened, (Dataset, (*self._given, self.manifest.version), self.fingerprint)
 
 
-def _reopened(
-    path: str,
-    storage_options: Mapping[str, Any] | None,
-    cache: Cache | None,
-    version: int,
-    fingerprint: str,
-) -> Dataset:
-    """Opens a dataset again in another process."""
-    dataset = Dataset(path, storage_options, cache, version)
+def reopened(kind: type[Dataset], arguments: tuple[Any, ...], fingerprint: str) -> Dataset:
+    """Opens a dataset again in another process; SourceChanged if it is another one by now."""
+    dataset = kind(*arguments)
     if dataset.fingerprint != fingerprint:
         dataset.close()
         raise SourceChanged(

@@ -11,9 +11,10 @@ it was requested, since page faults would read far more than they need, or singl
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
@@ -204,7 +205,9 @@ class ReadAheadPlan:
             self._let_go(self._read.popleft()[0])
         self._pool.shutdown(wait=False)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():
+            return  # modules may be unloaded
         self._stop.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

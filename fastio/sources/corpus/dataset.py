@@ -18,15 +18,18 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, SourceChanged
 from fastio.packed import Dataset
-from fastio.packed.ipc import FileStamp, MappedFile, stamp
+from fastio.packed.ipc import MappedFile, stamp
 from fastio.packed.manifest import FORMAT_VERSION, Manifest
+from fastio.packed.packed import reopened
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import Shards
 from fastio.schema import Schema, Tokens
 from fastio.sources.corpus.formats import TokenFile, open_token_file
 
 FIELD = "tokens"
-_HASHED = 4096  # bytes at the beginning and at the end of a file
+_HASHED = 4096  # bytes of a sample of a file
+_SAMPLES = 256  # of all files together; each has at least as many as follow
+_LEAST_SAMPLES = 4
 _CHECKED = 1 << 22  # tokens that are looked at at a time
 
 
@@ -76,7 +79,7 @@ class TokenFiles(Dataset):
         return f"TokenFiles({self.path!r}, rows={len(self)}, files={self.num_shards})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenFiles, self._arguments
+        return reopened, (TokenFiles, self._arguments, self.fingerprint)
 
 
 class _DerivedManifest(Manifest):
@@ -89,7 +92,6 @@ class _DerivedManifest(Manifest):
             else os.path.commonpath([os.path.abspath(file.path) for file in files])
         )
         self._files = files
-        self._stamps = [stamp(file.path) for file in files]
         self.checked, self.version, self.history = True, 1, ()
         self.format_version = FORMAT_VERSION
         self.codebook, self.statistics = None, []
@@ -98,10 +100,10 @@ class _DerivedManifest(Manifest):
         self.shard_rows = np.array([len(file.starts) - 1 for file in files], np.int64)
         ends = np.cumsum(self.shard_rows)
         self.first_row = (ends - self.shard_rows).astype(np.int64)
-        self.shard_bytes = np.array([each.nbytes for each in self._stamps], np.int64)
+        self.shard_bytes = np.array([file.stamp.nbytes for file in files], np.int64)
         self.rows, self.shards = int(ends[-1]), len(files)
         self.nbytes = int(self.shard_bytes.sum())
-        self.fingerprint = _fingerprint(files, self._stamps)
+        self.fingerprint = _fingerprint(files)
 
     def name(self, shard: int) -> str:
         return os.path.basename(self._files[shard].path)
@@ -116,28 +118,36 @@ class _DerivedManifest(Manifest):
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        for file, before in zip(self._files, self._stamps, strict=True):
+        for file in self._files:
             try:
-                same = stamp(file.path) == before
+                same = stamp(file.path) == file.stamp
             except OSError:
                 same = False
             if not same:
-                raise SourceChanged(
-                    f"{file.path} was replaced, written to or deleted after it was opened: open it "
-                    "again"
-                )
+                raise _changed(file)
 
 
-def _fingerprint(files: Sequence[TokenFile], stamps: Sequence[FileStamp]) -> str:
-    """Returns 16 hexadecimal digits, computed from the documents and some of the tokens."""
+def _changed(file: TokenFile) -> SourceChanged:
+    return SourceChanged(
+        f"{file.path} was replaced, written to or deleted after it was opened: open it again"
+    )
+
+
+def _fingerprint(files: Sequence[TokenFile]) -> str:
+    """Returns 16 hexadecimal digits, computed from the documents and evenly spaced samples.
+
+    Times of modification are left out: copies of the files on other machines are the same data.
+    """
     digest = xxhash.xxh3_64()
-    for file, found in zip(files, stamps, strict=True):
-        digest.update(f"{file.format} {file.dtype} {found.nbytes}".encode())
+    samples = max(_LEAST_SAMPLES, _SAMPLES // len(files))
+    for file in files:
+        nbytes = file.stamp.nbytes
+        digest.update(f"{file.format} {file.dtype} {nbytes}".encode())
         digest.update(file.starts.data)
-        with open(file.path, "rb") as opened:
-            digest.update(opened.read(_HASHED))
-            opened.seek(max(0, found.nbytes - _HASHED))
-            digest.update(opened.read(_HASHED))
+        places = np.linspace(0, max(0, nbytes - _HASHED), samples).astype(np.int64)
+        with open(file.path, "rb", buffering=0) as opened:
+            for place in np.unique(places).tolist():
+                digest.update(os.pread(opened.fileno(), _HASHED, place))
     return digest.hexdigest()
 
 
@@ -178,6 +188,8 @@ class _Reader(ShardReader):
 
     def _parsed(self, mapped: MappedFile, schema: Schema | None) -> tuple[pa.RecordBatch, int, int]:
         file, data = self._file, mapped.data
+        if mapped.stamp != file.stamp:
+            raise _changed(file)
         kind = pa.from_numpy_dtype(file.dtype)
         values = pa.Array.from_buffers(kind, file.tokens, [None, pa.py_buffer(data[file.at :])])
         column = pa.LargeListArray.from_arrays(pa.array(file.starts), values)

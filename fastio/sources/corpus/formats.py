@@ -12,13 +12,14 @@ All numbers are little-endian.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastio.errors import OptionError, SchemaError, ShardCorrupt, SourceNotFound
+from fastio.packed.ipc import FileStamp, stamp
 from fastio.schema import TOKEN_DTYPES
 
 Int64s = NDArray[np.int64]
@@ -43,6 +44,7 @@ class TokenFile:
 
     Attributes:
         path: Its path.
+        stamp: Its version, as it was before it was read.
         format: How it is written.
         dtype: The type of the tokens: uint8, uint16 or uint32.
         signed: Whether they are stored as a type with a sign.
@@ -52,6 +54,7 @@ class TokenFile:
     """
 
     path: str
+    stamp: FileStamp
     format: Format
     dtype: str
     signed: bool
@@ -83,16 +86,16 @@ def open_token_file(path: str, dtype: str | None, separator: int | None) -> Toke
     root = os.path.splitext(path)[0]
     tokens, index = root + TOKENS_SUFFIX, root + INDEX_SUFFIX
     try:
-        nbytes = os.path.getsize(tokens)
+        found = stamp(tokens)
         if os.path.exists(index):
             if separator is not None:
                 raise OptionError(
                     f"separator cannot be used with {index}, because the index has documents: "
                     "leave separator out"
                 )
-            file = _of_megatron(tokens, nbytes, index)
+            file = _of_megatron(tokens, found, index)
         else:
-            file = _without_index(tokens, nbytes, dtype, separator)
+            file = _without_index(tokens, found, dtype, separator)
     except FileNotFoundError as error:
         raise SourceNotFound(
             f"{error.filename} does not exist: a .idx file needs the .bin file of the same name"
@@ -106,15 +109,18 @@ def open_token_file(path: str, dtype: str | None, separator: int | None) -> Toke
     return file
 
 
-def _without_index(path: str, nbytes: int, dtype: str | None, separator: int | None) -> TokenFile:
+def _without_index(
+    path: str, version: FileStamp, dtype: str | None, separator: int | None
+) -> TokenFile:
+    nbytes = version.nbytes
     head = np.fromfile(path, "<i4", 3)
     magic = int(head[0]) if len(head) == 3 and nbytes >= _HEADER_BYTES else None
     if magic in _HEADERS:
-        version, kind = _HEADERS[magic]
-        if head[1] != version:
+        expected, kind = _HEADERS[magic]
+        if head[1] != expected:
             raise ShardCorrupt(
                 f"{path} has the magic number {magic} of llm.c and the version {head[1]}; "
-                f"expected version {version}"
+                f"expected version {expected}"
             )
         at, count = _HEADER_BYTES, int(head[2])
         found, item = nbytes - at, np.dtype(kind).itemsize
@@ -123,7 +129,7 @@ def _without_index(path: str, nbytes: int, dtype: str | None, separator: int | N
                 f"{path}: its header says {count} tokens of {item} bytes, but {found} bytes follow "
                 "it: the file is truncated or damaged; copy or create it again"
             )
-        file = TokenFile(path, "llm.c", kind, False, at, _whole(count), separator)
+        file = TokenFile(path, version, "llm.c", kind, False, at, _whole(count), separator)
     else:
         if dtype is None:
             raise OptionError(
@@ -141,7 +147,7 @@ def _without_index(path: str, nbytes: int, dtype: str | None, separator: int | N
                 f"{path} has {nbytes} bytes, which is not a multiple of {item}: it is truncated, "
                 f"or its tokens are not {dtype}"
             )
-        file = TokenFile(path, "raw", dtype, False, 0, _whole(nbytes // item), separator)
+        file = TokenFile(path, version, "raw", dtype, False, 0, _whole(nbytes // item), separator)
     return file if separator is None else _divided(file, separator)
 
 
@@ -151,8 +157,8 @@ def _whole(tokens: int) -> Int64s:
 
 def _divided(file: TokenFile, separator: int) -> TokenFile:
     """Returns a file with a document up to each separator; reads all of its tokens."""
-    if not 0 <= separator <= np.iinfo(file.dtype).max:
-        raise OptionError(f"the separator {separator} is not a valid {file.dtype}")
+    if type(separator) is not int or not 0 <= separator <= np.iinfo(file.dtype).max:
+        raise OptionError(f"the separator {separator!r} is not a valid {file.dtype}")
     kind = np.dtype(file.dtype).newbyteorder("<")
     flat: Any = np.memmap(file.path, kind, "r", file.at, (file.tokens,)) if file.tokens else []
     ends = [
@@ -162,10 +168,10 @@ def _divided(file: TokenFile, separator: int) -> TokenFile:
     starts = np.concatenate([np.zeros(1, np.int64), *ends]).astype(np.int64)
     if starts[-1] != file.tokens:
         starts = np.append(starts, file.tokens)
-    return TokenFile(file.path, file.format, file.dtype, file.signed, file.at, starts, separator)
+    return replace(file, starts=starts, separator=separator)
 
 
-def _of_megatron(path: str, nbytes: int, index: str) -> TokenFile:
+def _of_megatron(path: str, found: FileStamp, index: str) -> TokenFile:
     size = os.path.getsize(index)
     data = np.memmap(index, np.uint8, "r") if size else np.empty(0, np.uint8)
     if bytes(data[: len(_MEGATRON_OLD)]) == _MEGATRON_OLD:
@@ -209,7 +215,7 @@ def _of_megatron(path: str, nbytes: int, index: str) -> TokenFile:
     at += 4 * sequences
     pointers = data[at : at + 8 * sequences].view("<i8")
     begins = data[at + 8 * sequences :].view("<i8").astype(np.int64)
-    starts = _starts_of_sequences(index, sizes, pointers, nbytes, np.dtype(stored).itemsize)
+    starts = _starts_of_sequences(index, sizes, pointers, found.nbytes, np.dtype(stored).itemsize)
     if (
         len(begins) < 1
         or int(begins[0]) != 0
@@ -220,7 +226,7 @@ def _of_megatron(path: str, nbytes: int, index: str) -> TokenFile:
             f"{index} is damaged: its documents do not ascend from 0 to its {sequences} sequences"
         )
     signed = _UNSIGNED[stored] != stored
-    return TokenFile(path, "megatron", _UNSIGNED[stored], signed, 0, starts[begins])
+    return TokenFile(path, found, "megatron", _UNSIGNED[stored], signed, 0, starts[begins])
 
 
 def _starts_of_sequences(

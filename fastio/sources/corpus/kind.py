@@ -5,7 +5,10 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from fastio.errors import OptionError, PackError, SourceNotFound
 from fastio.sources.base import (
@@ -50,7 +53,10 @@ def _open(found: Found) -> TokenFiles:
     dtypes: Mapping[str, str] = options.dtypes or {}
     if set(dtypes) - {FIELD}:
         raise OptionError(f"dtypes of token files has one key, {FIELD!r}, got {sorted(dtypes)}")
-    return TokenFiles(found.parts, dtypes.get(FIELD), options.separator)
+    dtype = dtypes.get(FIELD)
+    with suppress(TypeError, ValueError):  # an unknown type, which the files refuse
+        dtype = None if dtype is None else np.dtype(dtype).name
+    return TokenFiles(found.parts, dtype, options.separator)
 
 
 def _describe(found: Found) -> dict[str, Any]:
@@ -76,6 +82,9 @@ def _pack(found: Found, skip_damaged: bool) -> TokenFiles:
             "read it without packing. To pack it, name the token that ends each document: "
             "fastio.pack(fastio.open(path, separator=50256), ...)"
         )
+    for check in dataset.verify():
+        if check.problem:
+            raise PackError(f"{check.name}: {check.problem}: create the file again")
     return dataset
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from fastio import (
     pack,
 )
 from fastio import Dataset as open_dataset
+from fastio.errors import SourceChanged
+from fastio.pack import lists
 from tests.pictures import decoded, jpeg
 
 
@@ -242,3 +246,45 @@ def test_a_list_that_is_a_folder_is_no_list(tmp_path: Path) -> None:
     (tmp_path / "list.csv").mkdir()
     with pytest.raises(SourceNotFound, match="class folder"):
         pack(tmp_path / "list.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_unit_of_a_list_does_not_read_the_lines_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, ending: str
+) -> None:
+    names = [f"{number}-\u00e9\u4e2d.jpg" for number in range(5000)]
+    if suffix == "csv":  # with quoted line ends and empty lines, and a byte order mark
+        rows = [f'"{name}","a{ending}b{number}"{ending}' for number, name in enumerate(names)]
+        text = f"\ufeffpath,text{ending}" + ending.join(rows)
+    else:
+        dump = partial(json.dumps, ensure_ascii=False)
+        text = ending.join(dump({"path": name, "text": name}) for name in names)
+    path = tmp_path / f"list.{suffix}"
+    path.write_bytes(text.encode())
+    source = lists.list_source(str(path), None)
+    whole = list(source.items(0))
+    assert [Path(item.name).name for item in whole] == names
+    following, nbytes = lists._Lines.__next__, 0
+
+    def counted(lines: lists._Lines) -> str:
+        nonlocal nbytes
+        line = following(lines)
+        nbytes += len(line.encode())
+        return line
+
+    monkeypatch.setattr(lists._Lines, "__next__", counted)
+    for start in (0, 1, 1023, 1024, 1025, 2048, 4999, 5000):
+        assert list(islice(source.items(start), 3)) == whole[start : start + 3]
+    assert nbytes < len(text.encode())
+    list(source.items(0))
+    assert nbytes > len(text.encode())
+
+
+def test_a_list_that_changes_while_it_is_packed_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("path\n" + "a.jpg\n" * 3000)
+    source = lists.list_source(str(path), None)
+    path.write_text("path\n" + "ab.jpg\n" * 3000)
+    with pytest.raises(SourceChanged, match=r"list\.csv has changed since this pack began"):
+        next(source.items(2000))

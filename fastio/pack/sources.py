@@ -11,8 +11,9 @@ import numpy as np
 
 from fastio.cache import Cache
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.pack.files import LIST_SUFFIXES, is_image_list, list_source, open_array_folder
+from fastio.pack.files import open_array_folder
 from fastio.pack.items import Item, RowImage, Source, source_of_rows, unreadable
+from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
 from fastio.pack.objects import indexed_source, is_indexed, iterated_source
 from fastio.pack.tables import RowSource, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions

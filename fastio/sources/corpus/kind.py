@@ -84,7 +84,7 @@ def _pack(found: Found, skip_damaged: bool) -> TokenFiles:
         )
     for check in dataset.verify():
         if check.problem:
-            raise PackError(f"{check.name}: {check.problem}: create the file again")
+            raise PackError(f"{check.name}: {check.problem}. Create the file again")
     return dataset
 
 

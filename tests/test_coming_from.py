@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class OpenedLate(TorchDataset[Any]):
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Any:
+        time.sleep(0.002)  # samples that are read very fast are not read in worker processes
         if self.file is None:
             self.file = self.opened()
         return self.sample(self.file, index)

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,16 @@ from tests.support import contents
 
 
 class Samples(TorchDataset[Any]):
-    """A map-style dataset of what a function returns for a number."""
+    """A map-style dataset of what a function returns for a number, after some time."""
 
-    def __init__(self, count: int, sample: Callable[[int], Any]) -> None:
-        self.count, self.sample = count, sample
+    def __init__(self, count: int, sample: Callable[[int], Any], takes_s: float = 0.002) -> None:
+        self.count, self.sample, self.takes_s = count, sample, takes_s
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Any:
+        time.sleep(self.takes_s)  # longer than it takes to send the sample from a process
         return self.sample(index)
 
 
@@ -62,6 +64,15 @@ def test_one_worker_or_few_samples_are_read_in_this_process(
     tmp_path: Path, count: int, workers: int
 ) -> None:
     pack(Samples(count, process), tmp_path / "out", workers=workers)
+    assert {sample["process"] for sample in Dataset(tmp_path / "out")} == {os.getpid()}
+
+
+def test_samples_that_are_read_faster_than_they_are_sent_are_read_in_this_process(
+    tmp_path: Path,
+) -> None:
+    data = bytes(1 << 20)
+    source = Samples(64, lambda index: {"process": os.getpid(), "data": data}, takes_s=0)
+    pack(source, tmp_path / "out", workers=2)
     assert {sample["process"] for sample in Dataset(tmp_path / "out")} == {os.getpid()}
 
 
@@ -86,6 +97,7 @@ class OpensOnce:
         return self.path.stat().st_size // 8
 
     def __getitem__(self, index: int) -> int:
+        time.sleep(0.002)  # as above
         if self.file is None:
             self.file, self.opened_by = self.path.open("rb", buffering=8), os.getpid()
         assert self.opened_by == os.getpid(), "opened by another process"
@@ -227,7 +239,7 @@ def test_large_samples_pass_through_shared_memory(tmp_path: Path) -> None:
     def large(index: int) -> np.ndarray[Any, Any]:
         return np.full(1_000_000, index, np.int16)
 
-    pack(Samples(32, large), tmp_path / "out", workers=2)
+    pack(Samples(32, large, 0.05), tmp_path / "out", workers=2)
     found = Dataset(tmp_path / "out")
     assert [int(found[row].min()) for row in (0, 31)] == [0, 31]
     assert found[31].shape == (1_000_000,)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from fastio.errors import FastioError, ImageError, SchemaError
+from fastio.errors import ImageError, SchemaError
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -30,7 +29,7 @@ from fastio.pack.images import (
     recoded_cell,
     taken,
 )
-from fastio.pack.items import UNREAD, Item
+from fastio.pack.items import UNREAD, Item, Row
 from fastio.schema import (
     ARRAY_DTYPES,
     CODEC_NAMES,
@@ -52,25 +51,6 @@ from fastio.schema import (
 )
 from fastio.sources.arrays import usual_names
 from fastio.sources.table.values import Ragged
-
-
-@dataclass(frozen=True)
-class Row:
-    """A sample as a shard stores it.
-
-    Attributes:
-        name: The name of the sample.
-        stamp: What identifies the sample across runs.
-        cells: A cell for each field; none of a bad sample.
-        nbytes: The bytes that it adds to the shard.
-        error: Why the sample is bad; None if it is not.
-    """
-
-    name: str
-    stamp: bytes
-    cells: Sequence[Any] = ()
-    nbytes: int = 0
-    error: FastioError | None = None
 
 
 def encode_row(

@@ -191,6 +191,7 @@ def _renumbered_samples(source: Source, schema: Schema, numbers: Numbers) -> Sou
         schema=schema,
         items=lambda start: renumbered(source.items(start)),
         pick=lambda rows: renumbered(source.pick(rows)),
+        rows=None,
     )
 
 

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -383,6 +384,7 @@ def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
     return CodebookChoice("file", data)
 
 
+@lru_cache(2)
 def open_codebook(data: bytes) -> _native.Codebook:
     """Returns a codebook for the native encoder; raises ValueError if it is not valid."""
     if len(data) != CODEBOOK_BYTES:

@@ -88,6 +88,25 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A sample as a shard stores it.
+
+    Attributes:
+        name: The name of the sample.
+        stamp: What identifies the sample across runs.
+        cells: A cell for each field; none of a bad sample.
+        nbytes: The bytes that it adds to the shard.
+        error: Why the sample is bad; None if it is not.
+    """
+
+    name: str
+    stamp: bytes
+    cells: Sequence[Any] = ()
+    nbytes: int = 0
+    error: FastioError | None = None
+
+
+@dataclass(frozen=True)
 class Source:
     """Samples to pack, in order.
 
@@ -100,6 +119,8 @@ class Source:
         pick: Yields the samples of some numbers. Raises PackError if the source can be iterated
             over only once.
         reading: Entered while samples are read; its end frees what reads them.
+        rows: Yields the samples from a number on, encoded by a function in the processes that read
+            them. None if they are encoded in this process. The function can be pickled.
     """
 
     name: str
@@ -109,6 +130,7 @@ class Source:
     items: Callable[[int], Iterator[Item]]
     pick: Callable[[Sequence[int]], Iterator[Item]]
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
+    rows: Callable[[int, Callable[[Item], Row]], Iterator[Row]] | None = None
 
     def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""

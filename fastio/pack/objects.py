@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image as PillowImage
 
-from fastio.errors import PackError, PerformanceWarning, SampleError, SchemaError, warn
+from fastio.errors import FastioError, PackError, PerformanceWarning, SampleError, SchemaError, warn
 from fastio.pack.cells import (
     as_array,
     field_values,
@@ -23,7 +24,7 @@ from fastio.pack.cells import (
     memory_bytes,
 )
 from fastio.pack.images import PillowFile
-from fastio.pack.items import Item, Source, ended, source_of_rows, unreadable
+from fastio.pack.items import Item, Row, Source, ended, source_of_rows, unreadable
 from fastio.schema import Field, Image, Schema
 from fastio.sources.arrays import class_names
 
@@ -35,19 +36,26 @@ _LEAST_OF_PROCESS = 16
 # A worker reads samples of about so many bytes at a time, but not more samples than this.
 _BYTES_AT_ONCE = 1 << 20
 _MOST_AT_ONCE = 64
+# Up to so many samples are read, for up to so many seconds, to learn how long one takes.
+_TRIED, _TRIED_S = 64, 0.02
+# About how long it takes to send a message through shared memory, beside pickling.
+_MESSAGE_S = 1e-3
 # Values that are sent to this process as they are.
 _PICKLED = (
     *(bytes, bytearray, str, int, float, np.ndarray, np.generic),
     *(PillowFile, PillowImage.Image, ValueError),
 )
 
+_Found = TypeVar("_Found", Item, Row)
+
 
 def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Source:
     """Returns the samples of a dataset with `__len__` and `__getitem__`.
 
-    Worker processes read them if there are enough samples for at least two. Then this process never
-    asks the dataset for a sample, because a forked worker must not use a file (HDF5) or environment
-    (LMDB) that the dataset has opened here for an earlier sample.
+    Worker processes read and encode them if there are enough samples for at least two, and if it
+    takes longer to read a sample than to send it to this process. Then this process never asks the
+    dataset for a sample, because a forked worker must not use a file (HDF5) or environment (LMDB)
+    that the dataset has opened here for an earlier sample.
 
     Args:
         dataset: The dataset.
@@ -61,9 +69,7 @@ def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Sou
     # Objects of Python's own classes, such as lists, have their samples in memory.
     if processes > 1 and type(dataset).__module__ != "builtins" and _can_be_sent(dataset, name):
         return _source_of_processes(dataset, name, schema, processes)
-    wanted = schema or _first_schema(dataset, name=name)
-    read = partial(_read, dataset, wanted=wanted, name=name)
-    return source_of_rows(name, wanted, total, lambda rows: map(read, rows), has_keys=False)
+    return _source_here(dataset, name, schema)
 
 
 def _can_be_sent(dataset: Any, name: str) -> bool:
@@ -90,8 +96,11 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
     from fastio.sources.torch_calls import DatasetCalls
 
     calls, total = DatasetCalls(dataset, processes, name), len(dataset)
-    if schema is None:
-        (schema,) = calls.results([partial(_first_schema, name=name)])
+    (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
+    if not found.pays:
+        calls.close()
+        return _source_here(dataset, name, found.schema)
+    schema = found.schema
     reads = _Reads(calls, name, schema)
 
     def items(start: int) -> Iterator[Item]:
@@ -99,7 +108,20 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
             raise ended(name, total, start)
         return reads.consecutive(start, total)
 
-    return Source(name, schema, total, False, items, reads.single, partial(_reading, calls))
+    def rows(start: int, encode: Callable[[Item], Row]) -> Iterator[Row]:
+        if start > total:
+            raise ended(name, total, start)
+        return reads.encoded(start, total, encode)
+
+    reading = partial(_reading, calls)
+    return Source(name, schema, total, False, items, reads.single, reading, rows)
+
+
+def _source_here(dataset: Any, name: str, schema: Schema | None) -> Source:
+    """Returns the samples of a dataset that the packing thread reads."""
+    wanted = schema or _first_schema(dataset, name=name)
+    read = partial(_read, dataset, wanted=wanted, name=name)
+    return source_of_rows(name, wanted, len(dataset), lambda rows: map(read, rows), has_keys=False)
 
 
 @contextmanager
@@ -122,6 +144,14 @@ class _Reads:
         """Yields the samples from a number on."""
         return self._items(self._ranges(start, total))
 
+    def encoded(self, start: int, total: int, encode: Callable[[Item], Row]) -> Iterator[Row]:
+        """Yields the samples from a number on as rows."""
+        read = partial(_encode_some, wanted=self._schema, name=self._name, encode=encode)
+        calls = (partial(read, rows=some) for some in self._ranges(start, total))
+        for found in self._calls.results(calls):
+            self._sized(sum(row.nbytes for row in found), len(found))
+            yield from map(_received, found)
+
     def single(self, rows: Sequence[int]) -> Iterator[Item]:
         """Yields the samples of some numbers."""
         return self._items([row] for row in rows)
@@ -135,15 +165,12 @@ class _Reads:
     def _items(self, rows: Iterable[Sequence[int]]) -> Iterator[Item]:
         read = partial(_read_some, wanted=self._schema, name=self._name)
         for found in self._calls.results(partial(read, rows=some) for some in rows):
-            items = list(map(self._item, found))
-            nbytes = sum(map(memory_bytes, items)) // len(items)
-            self._at_once = min(_MOST_AT_ONCE, max(1, _BYTES_AT_ONCE // max(nbytes, 1)))
-            yield from items
+            self._sized(sum(map(memory_bytes, found)), len(found))
+            yield from map(_received, found)
 
-    def _item(self, found: Item | _Unread) -> Item:
-        if isinstance(found, Item):
-            return found
-        return unreadable(self._name, found.row, found.error)
+    def _sized(self, nbytes: int, count: int) -> None:
+        """Chooses how many samples are read at once, given the bytes of some samples."""
+        self._at_once = min(_MOST_AT_ONCE, max(1, _BYTES_AT_ONCE * count // max(nbytes, 1)))
 
 
 def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
@@ -230,25 +257,54 @@ def _read(dataset: Any, row: int, wanted: Schema, name: str) -> Item:
 
 
 @dataclass(frozen=True)
-class _Unread:
-    """A sample that a worker process could not read, and the error."""
+class _Tried:
+    """The schema of a dataset, and whether it pays to read its samples in worker processes."""
 
-    row: int
-    error: Any
+    schema: Schema
+    pays: bool
 
 
-def _read_some(
-    dataset: Any, rows: Sequence[int], wanted: Schema, name: str
-) -> list[Item | _Unread]:
-    """Returns samples, or why they cannot be read, in a form that can be sent to this process."""
+def _tried(dataset: Any, wanted: Schema | None, name: str) -> _Tried:
+    """Reads some samples and compares how long it takes to read them and to send them."""
+    schema = wanted or _first_schema(dataset, name)
+    read_s, sent_s = [], []
+    for row in range(min(len(dataset), _TRIED)):
+        begin = time.perf_counter()
+        item = _sent(_read(dataset, row, schema, name), schema)
+        read_s.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        pickle.loads(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+        messages = max(memory_bytes(item) / _BYTES_AT_ONCE, 1 / _MOST_AT_ONCE)
+        sent_s.append(time.perf_counter() - begin + messages * _MESSAGE_S)
+        # Without the slowest one, which may have opened a file or been interrupted.
+        usual_s = sorted(read_s)[: max(1, len(read_s) - 1)]
+        if len(read_s) > 1 and sum(usual_s) > _TRIED_S:
+            break
+    return _Tried(schema, sum(usual_s) / len(usual_s) > min(sent_s))
+
+
+def _read_some(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> list[Item]:
+    """Returns samples in a form that can be sent to this process."""
     return [_sent(_read(dataset, row, wanted, name), wanted) for row in rows]
 
 
-def _sent(item: Item, wanted: Schema) -> Item | _Unread:
-    if isinstance(item.error, SampleError):
-        from fastio.sources.torch_calls import portable  # imports torch, which a worker has
+def _encode_some(
+    dataset: Any,
+    rows: Sequence[int],
+    wanted: Schema,
+    name: str,
+    encode: Callable[[Item], Row],
+) -> list[Row]:
+    """Returns samples as rows, which can be sent to this process."""
+    found = (encode(_read(dataset, row, wanted, name)) for row in rows)
+    return [
+        row if row.error is None else replace(row, error=_sent_error(row.error)) for row in found
+    ]
 
-        return _Unread(item.position, portable(_cause(item.error)))
+
+def _sent(item: Item, wanted: Schema) -> Item:
+    if item.error is not None:
+        return replace(item, error=_sent_error(item.error))
     values = []
     for (field, kind), value in zip(wanted.fields.items(), item.values, strict=False):
         try:
@@ -259,8 +315,20 @@ def _sent(item: Item, wanted: Schema) -> Item | _Unread:
     return replace(item, values=values)
 
 
-def _cause(error: SampleError) -> Exception:
-    return error.cause if isinstance(error.cause, Exception) else error
+def _sent_error(error: FastioError) -> FastioError:
+    """Returns an error whose cause can be pickled."""
+    if not isinstance(error, SampleError) or not isinstance(error.cause, Exception):
+        return error
+    from fastio.sources.torch_calls import portable  # imports torch, which a worker has
+
+    return type(error)(error.dataset, error.row, error.name, portable(error.cause))
+
+
+def _received(found: _Found) -> _Found:
+    """Returns what a worker has sent, with the cause of its error as Python shows it."""
+    if isinstance(found.error, SampleError) and isinstance(found.error.cause, Exception):
+        found.error.__cause__ = found.error.cause
+    return found
 
 
 def _sent_value(value: Any, kind: Field) -> Any:

@@ -13,21 +13,14 @@ from typing import Any
 import xxhash
 
 from fastio.errors import FastioError, PackError, SchemaError
-from fastio.pack.cells import (
-    Row,
-    codec_counts,
-    columns,
-    encode_row,
-    indexed_fields,
-    memory_bytes,
-)
+from fastio.pack.cells import codec_counts, columns, encode_row, indexed_fields, memory_bytes
 from fastio.pack.encoder import About, Filled
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
-from fastio.pack.items import AGAIN, UNREAD, Item, Source
+from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source
 from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.runtime.ahead import in_order
-from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, is_fixed_width, row_bytes
+from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, Schema, is_fixed_width, row_bytes
 
 _DEPTH_PER_WORKER = 64
 # How many samples are encoded to estimate the size of one: a share of all, within limits.
@@ -66,6 +59,55 @@ class SampleOptions:
         }
 
 
+class RowEncoder:
+    """Turns samples into rows, in this process or, after it was pickled, in another one.
+
+    Args:
+        source: The name of the source.
+        schema: The fields of the samples.
+        images: How images are stored; its codebook is replaced.
+        codebook: The bytes of the codebook, or None.
+    """
+
+    def __init__(
+        self, source: str, schema: Schema, images: ImageOptions, codebook: bytes | None
+    ) -> None:
+        opened = None if codebook is None else open_codebook(codebook)
+        self._source, self._schema, self._codebook = source, schema, codebook
+        self._images = replace(images, codebook=opened)
+        self._fixed_bytes = sum(row_bytes(*each) for each in schema.fields.items())
+
+    def __reduce__(self) -> Any:
+        images = replace(self._images, codebook=None)
+        return RowEncoder, (self._source, self._schema, images, self._codebook)
+
+    def __call__(self, item: Item, stamp: bytes = b"") -> Row:
+        """Returns a sample as a row, which has an error if the sample is bad."""
+        if item.error is not None:
+            return Row(item.name, stamp, error=item.error)
+        try:
+            self._check_class(item)
+            cells, nbytes = encode_row(self._schema, self._images, self._source, item)
+        except FastioError as error:
+            return Row(item.name, stamp, error=error)
+        return Row(item.name, stamp, cells, self._fixed_bytes + nbytes)
+
+    def _check_class(self, item: Item) -> None:
+        """Raises SchemaError if no class has the class number of a sample."""
+        schema, field = self._schema, self._schema.class_field
+        if schema.classes is None or field is None:
+            return
+        value = item.values[list(schema.fields).index(field)]
+        with suppress(TypeError):  # encoding reports what is no number
+            number = operator.index(value)
+            if number >= len(schema.classes):
+                raise SchemaError(
+                    f"{item.name}: no class has the number {number}: the schema has "
+                    f"{len(schema.classes)} classes, numbered from 0. Add the class to the "
+                    "schema, or use -1 for a sample without a class"
+                )
+
+
 class SampleEncoder:
     """Encodes the samples of a source; see `encoder.Encoder`.
 
@@ -81,7 +123,8 @@ class SampleEncoder:
         self.position = 0
         self.skipped: list[tuple[str, str]] = []
         # Numbers and strings cost less to encode than to pass to a thread.
-        self.workers = options.workers if source.schema.image_fields else 0
+        encodes_here = source.rows is None and source.schema.image_fields
+        self.workers = options.workers if encodes_here else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
         self.packing: Callable[[], Mapping[str, Any]] = dict
         self._source = source
@@ -121,18 +164,18 @@ class SampleEncoder:
             row_bytes = sum(sizes) / max(len(sizes), 1)
         return Plan(codebook, max(1, math.ceil(options.shard_bytes / max(row_bytes, 1))))
 
-    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Item]:
+    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Item | Row]:
         """See `encoder.Encoder`."""
         self._use(plan)
         source, begun = self._source, 0
         if not finished:
-            return source.items(0)
+            return self._parts(0)
         last = finished[-1].end
-        items = source.items(0 if source.has_keys else last.position)
+        items = self._parts(0 if source.has_keys else last.position)
         for end in (unit.end for unit in finished):
             stamps = xxhash.xxh3_64()
-            for item in islice(items, (end.position - begun) * source.has_keys):
-                stamps.update(_stamp(item))
+            for part in islice(items, (end.position - begun) * source.has_keys):
+                stamps.update(part.stamp if isinstance(part, Row) else _stamp(part))
             if stamps.hexdigest() != end.source:
                 raise PackError(
                     f"cannot resume: {source.name} has changed since its first {end.position} "
@@ -148,12 +191,12 @@ class SampleEncoder:
             )
         return items
 
-    def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Item]:
+    def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
         """See `encoder.Encoder`."""
         self._use(plan)
         rows = plan.unit_rows or 0
         self.position = number * rows
-        return islice(self._source.items(self.position), rows)
+        return islice(self._parts(self.position), rows)
 
     def count(self, end: UnitEnd) -> None:
         """See `encoder.Encoder`."""
@@ -161,36 +204,17 @@ class SampleEncoder:
         self.skipped += end.skipped
         self._skipped_before = len(self.skipped)
 
-    def memory_bytes(self, part: Item) -> int:
-        """See `encoder.Encoder`."""
-        return memory_bytes(part)
+    def _parts(self, start: int) -> Iterator[Item | Row]:
+        source = self._source
+        return source.items(start) if source.rows is None else source.rows(start, self._encode)
 
-    def encode(self, part: Item, hold: Callable[[int], None]) -> Row:
+    def memory_bytes(self, part: Item | Row) -> int:
         """See `encoder.Encoder`."""
-        stamp = _stamp(part, hold)
-        if part.error is not None:
-            return Row(part.name, stamp, error=part.error)
-        try:
-            self._check_class(part)
-            cells, nbytes = encode_row(self.schema, self._images, self._source.name, part)
-        except FastioError as error:
-            return Row(part.name, stamp, error=error)
-        return Row(part.name, stamp, cells, self._fixed_bytes + nbytes)
+        return part.nbytes if isinstance(part, Row) else memory_bytes(part)
 
-    def _check_class(self, item: Item) -> None:
-        """Raises SchemaError if no class has the class number of a sample."""
-        schema, field = self.schema, self.schema.class_field
-        if schema.classes is None or field is None:
-            return
-        value = item.values[list(schema.fields).index(field)]
-        with suppress(TypeError):  # encoding reports what is no number
-            number = operator.index(value)
-            if number >= len(schema.classes):
-                raise SchemaError(
-                    f"{item.name}: no class has the number {number}: the schema has "
-                    f"{len(schema.classes)} classes, numbered from 0. Add the class to the "
-                    "schema, or use -1 for a sample without a class"
-                )
+    def encode(self, part: Item | Row, hold: Callable[[int], None]) -> Row:
+        """See `encoder.Encoder`."""
+        return part if isinstance(part, Row) else self._encode(part, _stamp(part, hold))
 
     def encoded_bytes(self, encoded: Row) -> int:
         """See `encoder.Encoder`."""
@@ -244,8 +268,9 @@ class SampleEncoder:
         choice, self._unit_rows = self._options.codebook, plan.unit_rows
         self._shard_bytes = self._options.shard_bytes * (_LARGEST_UNIT if plan.unit_rows else 1)
         self._codebook = choice.data or plan.codebook if choice is not None else None
-        opened = None if self._codebook is None else open_codebook(self._codebook)
-        self._images = replace(self._options.images, codebook=opened)
+        self._encode = RowEncoder(
+            self._source.name, self.schema, self._options.images, self._codebook
+        )
 
     def _filled(self, ends: bool, last: bool = False) -> Filled:
         """Returns the rows held as a shard. `ends`: whether its unit ends with it."""

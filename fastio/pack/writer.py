@@ -17,7 +17,7 @@ from fastio.pack.api import (
 )
 from fastio.pack.growth import open_base, same_numbers
 from fastio.pack.images import TRAIN, ImageCodec
-from fastio.pack.items import Item, Source
+from fastio.pack.items import Item, Row, Source
 from fastio.pack.journal import WRITER
 from fastio.pack.objects import checked_item
 from fastio.pack.packer import Packer
@@ -92,7 +92,7 @@ class Writer:
         # The samples are passed to the packer one by one.
         source = Source(WRITER, schema, None, False, lambda start: iter(()), lambda rows: iter(()))
         encoder = SampleEncoder(source, options)
-        self._packer: Packer[Item, Any] | None
+        self._packer: Packer[Item | Row, Any] | None
         self._packer = Packer(destination, encoder, overwrite=overwrite, base=base)
         self._report: PackReport | None = None
 
@@ -155,7 +155,7 @@ class Writer:
                 self.discard()
                 raise
 
-    def _opened(self) -> Packer[Item, Any]:
+    def _opened(self) -> Packer[Item | Row, Any]:
         if self._packer is None:
             raise PackError("the writer is closed")
         return self._packer

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastio.errors import WorkerDied
@@ -123,12 +124,32 @@ class _Called:
     def __getitem__(self, call: Call) -> Any:
         # Pickled here: if DataLoader's thread cannot pickle a result, the result is never sent.
         try:
-            data = pickle.dumps(call(self._dataset), pickle.HIGHEST_PROTOCOL)
+            return _message(call(self._dataset))
         except Exception as error:
-            data = pickle.dumps(_Failed(portable(error)))
-        if len(data) <= _PIPE_BYTES:
-            return data
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            return pickle.dumps(_Failed(portable(error)))
+
+
+class _Parts(list[Any]):
+    """The file that an object is pickled to: long bytes of the object are not copied."""
+
+    write = list.append
+
+
+def _message(result: Any) -> Any:
+    """Returns an object, pickled, as bytes or as a tensor in shared memory."""
+    parts = _Parts()
+    pickle.Pickler(parts, pickle.HIGHEST_PROTOCOL).dump(result)
+    total = sum(map(len, parts))
+    if total <= _PIPE_BYTES:
+        return b"".join(parts)
+    # As torch's collation does, so that the data are not copied again when they are sent.
+    storage = torch.UntypedStorage._new_shared(total, device="cpu")  # type: ignore[no-untyped-call]
+    message = torch.empty(0, dtype=torch.uint8).set_(storage)
+    memory, at = message.numpy(), 0
+    for part in parts:
+        memory[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    return message
 
 
 def _payload(message: Any) -> Any:

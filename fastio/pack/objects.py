@@ -37,7 +37,7 @@ _LEAST_OF_PROCESS = 16
 _BYTES_AT_ONCE = 1 << 20
 _MOST_AT_ONCE = 64
 # Up to so many samples are read, for up to so many seconds, to learn how long one takes.
-_TRIED, _TRIED_S = 64, 0.02
+_TRIED, _TRIED_S = 64, 0.2
 # About how long it takes to send a message through shared memory, beside pickling.
 _MESSAGE_S = 1e-3
 # Values that are sent to this process as they are.
@@ -276,9 +276,9 @@ def _tried(dataset: Any, wanted: Schema | None, name: str) -> _Tried:
         pickle.loads(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
         messages = max(memory_bytes(item) / _BYTES_AT_ONCE, 1 / _MOST_AT_ONCE)
         sent_s.append(time.perf_counter() - begin + messages * _MESSAGE_S)
-        # Without the slowest one, which may have opened a file or been interrupted.
-        usual_s = sorted(read_s)[: max(1, len(read_s) - 1)]
-        if len(read_s) > 1 and sum(usual_s) > _TRIED_S:
+        # Without the slowest ones, which may have opened a file or been interrupted.
+        usual_s = sorted(read_s)[: max(1, len(read_s) - 2)]
+        if len(read_s) > 2 and sum(usual_s) > _TRIED_S:
             break
     return _Tried(schema, sum(usual_s) / len(usual_s) > min(sent_s))
 

@@ -11,6 +11,17 @@ from typing import Any
 
 import pytest
 
+PATIENCE_S = 600
+# Ray's time limits, of its config (ray_config_def.h) and its Python code.
+_WAITS_S = (
+    "gcs_server_port_wait_time_s",
+    "gcs_server_request_timeout_seconds",
+    "gcs_rpc_server_reconnect_timeout_s",
+    "gcs_rpc_server_connect_timeout_s",
+    "worker_register_timeout_seconds",
+)
+_WAITS_MS = ("health_check_timeout_ms",)
+
 
 @contextmanager
 def ray_settings() -> Iterator[Any]:
@@ -21,6 +32,11 @@ def ray_settings() -> Iterator[Any]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it
+        # Other work on the machine may delay Ray's processes for much longer than its defaults.
+        for name in _WAITS_S:
+            patch.setenv(f"RAY_{name}", str(PATIENCE_S))
+        for name in _WAITS_MS:
+            patch.setenv(f"RAY_{name}", str(1000 * PATIENCE_S))
         yield ray
 
 
@@ -75,7 +91,7 @@ def cluster_of(nodes: int) -> Iterator[Any]:
         try:
             for _ in range(nodes - 1):
                 cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
-            cluster.wait_for_nodes()
+            cluster.wait_for_nodes(timeout=PATIENCE_S)
             yield cluster
         finally:
             cluster.shutdown()

@@ -1,4 +1,8 @@
-"""Packing on Ray gives the bytes of a pack on one machine, and the same errors."""
+"""Packing on Ray gives the bytes of a pack on one machine, and the same errors.
+
+Only the first of these runs without --all: to start Ray and its workers takes seconds.
+`test_pack_placed.py` has what can be tested without Ray.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +67,7 @@ def test_images_get_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     check_same(folder, tmp_path, shard_size=2000)
 
 
+@pytest.mark.long
 def test_a_table_of_numbers_gets_the_same_bytes_and_statistics(
     tables: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +79,7 @@ def test_a_table_of_strings_gets_the_same_bytes(tables: Path, tmp_path: Path) ->
     check_same(tables / "texts.parquet", tmp_path, shard_size=10_000)
 
 
+@pytest.mark.long
 def test_text_gets_the_same_bytes_and_counts_of_empty_documents(
     tables: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +150,7 @@ def test_an_interrupted_pack_goes_on_with_either_engine(
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
 
 
+@pytest.mark.long
 def test_a_bad_sample_is_named_as_threads_name_it(folder: Path, tmp_path: Path) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in paths:
@@ -176,6 +183,7 @@ def test_samples_left_out_at_the_end_are_reported(tmp_path: Path) -> None:
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
 
 
+@pytest.mark.long
 def test_a_source_that_a_machine_does_not_have_is_named(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +206,7 @@ def test_another_version_of_fastio_is_named(
             pack(tables / name, tmp_path / name, shard_size=100_000)
 
 
+@pytest.mark.long
 def test_an_iterable_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="an iterable cannot be packed on Ray"):
         pack(({"x": number} for number in range(10)), tmp_path / "out")

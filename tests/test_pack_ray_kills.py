@@ -18,7 +18,7 @@ from fastio.errors import DatasetNotFound, PackError
 from fastio.pack.packer import Packer
 from fastio.packed import JOURNAL_NAME
 from tests.pictures import write_folder
-from tests.ray_support import cluster_of, task_processes
+from tests.ray_support import PATIENCE_S, cluster_of, task_processes
 from tests.support import contents
 
 pytestmark = [
@@ -61,7 +61,8 @@ SHARD = 10_000
 
 def kill_tasks() -> int:
     """Kills the processes that run tasks now, as soon as there is one; returns their number."""
-    for _ in range(2000):
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
         found = task_processes()
         for pid in found:
             os.kill(pid, signal.SIGKILL)
@@ -77,7 +78,7 @@ def test_lost_processes_and_machines_lose_and_repeat_nothing(
     record, events = Packer._record_placed, {1: "kill", 4: "kill", 6: "lose", 9: "kill"}
     killed = seen = 0
     extra = connected.add_node(num_cpus=1, object_store_memory=100 << 20)
-    connected.wait_for_nodes()
+    connected.wait_for_nodes(timeout=PATIENCE_S)
 
     def disturb(self: Packer[Any, Any], unit: Any) -> None:
         nonlocal killed, seen

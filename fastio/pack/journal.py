@@ -324,7 +324,12 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], keys: Colle
 def _parse(value: Any) -> FinishedUnit:
     end = UnitEnd(**value["end"])
     end = replace(end, skipped=[(name, reason) for name, reason in end.skipped])
-    return FinishedUnit([ShardEntry(**entry) for entry in value["entries"]], end)
+    entries = [ShardEntry(**entry) for entry in value["entries"]]
+    for entry in entries:
+        for digest in (entry.xxh3, entry.head_xxh3, entry.columns_xxh3):
+            if len(bytes.fromhex(digest)) != 8:
+                raise ValueError(f"{entry.name} has no hash")
+    return FinishedUnit(entries, end)
 
 
 def _short(value: Any) -> str:

@@ -20,7 +20,7 @@ from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, when_full, writin
 from fastio.pack.place import PlacedUnit
 from fastio.pack.progress import progress_bar
 from fastio.pack.units import ShardWriter, UnitPacker
-from fastio.packed import Manifest, ShardEntry, write_manifest
+from fastio.packed import Manifest, ShardTable, write_manifest
 
 
 class UnitRunner(Protocol):
@@ -70,7 +70,7 @@ class Packer(Generic[P, E]):
         overwrite: bool = False,
         base: Manifest | None = None,
     ) -> None:
-        self.entries: list[ShardEntry] = []
+        self.entries = ShardTable()
         self.resumed = 0
         self._encoder = encoder
         self._destination = destination
@@ -107,7 +107,7 @@ class Packer(Generic[P, E]):
             for unit in journal.finished:
                 for entry in unit.entries:
                     self._destination.check(entry)
-                    self.entries.append(entry)
+                self.entries.extend(unit.entries)
             self.resumed = len(self.entries)
             if journal.plan is None:
                 journal.keep_plan(encoder.plan(progress))
@@ -156,7 +156,7 @@ class Packer(Generic[P, E]):
             codebook = base.codebook
             packing = {**packing, "codebook": base.packing.get("codebook")}
         with writing_to(destination.name, self._when_full):
-            destination.prepare({entry.name for entry in self.entries}, base)
+            destination.prepare(set(self.entries.names()), base)
             write_manifest(
                 destination.folder,
                 self._encoder.schema,
@@ -171,7 +171,7 @@ class Packer(Generic[P, E]):
     def _commit(self, unit: FinishedUnit) -> None:
         """Records a unit whose shards were written, and passes them to the destination."""
         with writing_to(self._destination.name, self._when_full):
-            self.entries += unit.entries
+            self.entries.extend(unit.entries)
             self._destination.record(unit)
             for entry in unit.entries:
                 self._destination.send(entry)
@@ -186,13 +186,13 @@ class Packer(Generic[P, E]):
         """Records a unit whose shards the runner's processes have written."""
         with writing_to(self._destination.name, self._when_full):
             self._destination.record_placed(placed)
-            self.entries += placed.unit.entries
+            self.entries.extend(placed.unit.entries)
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""
         self._commit_written()
         self._units.close()
-        written = {entry.name for entry in (*self.entries, *self._units.entries)}
+        written = {*self.entries.names(), *(entry.name for entry in self._units.entries)}
         with writing_to(self._destination.name, self._when_full):
             self._destination.discard(written, self._base)
 

@@ -3,7 +3,7 @@
 - `packed`: `Dataset`, and how it reads fields of many rows
 - `shards`: open shards, those in a folder, and their verification; `stored`: those in a store
 - `manifest`, `manifest_writer`: its format, reading and writing it
-- `shard`, `shard_writer`: those of shards
+- `shard`, `shard_writer`: those of shards; `shard_table`: descriptions of many
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
 - `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
 - `rows`: what all datasets have in common; `layout`: where the engine finds fields
@@ -26,6 +26,7 @@ from fastio.packed.manifest import (
 from fastio.packed.manifest_writer import write_manifest
 from fastio.packed.packed import Dataset, StoredImage
 from fastio.packed.pixels import decode_image, open_image
+from fastio.packed.shard_table import ShardTable
 from fastio.packed.shard_writer import ShardEntry
 from fastio.packed.shards import ShardCheck
 from fastio.packed.stored import HEADS
@@ -42,6 +43,7 @@ __all__ = [
     "Manifest",
     "ShardCheck",
     "ShardEntry",
+    "ShardTable",
     "StoredImage",
     "Version",
     "check_file",

@@ -25,7 +25,8 @@ from fastio.packed.manifest import (
     arrow_schema,
     hash_columns,
 )
-from fastio.packed.shard_writer import ShardEntry, write_sealed
+from fastio.packed.shard_table import ShardTable
+from fastio.packed.shard_writer import write_sealed
 from fastio.schema import Schema
 
 
@@ -33,7 +34,7 @@ def write_manifest(
     folder: str | os.PathLike[str],
     schema: Schema,
     packing: Mapping[str, Any],
-    entries: Sequence[ShardEntry],
+    shards: ShardTable,
     codebook: bytes | None = None,
     statistics: Sequence[Mapping[str, Any]] | None = None,
     base: Manifest | None = None,
@@ -43,7 +44,7 @@ def write_manifest(
     Args:
         folder, schema: The folder of the shards, and the fields of the samples.
         packing: JSON values that describe how the dataset was made: options and source.
-        entries: The shards in the order of rows; at least one. They follow those of `base`.
+        shards: The shards in the order of rows; at least one. They follow those of `base`.
         codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
         statistics: JSON values for each column of the packed table; None if it was not a table.
         base: The version to which these shards are appended; None for a new dataset.
@@ -51,12 +52,8 @@ def write_manifest(
     Raises:
         OSError: It cannot be written. An existing manifest is unchanged.
     """
-    rows = [{**vars(entry), **entry.of_fields} for entry in entries]
-    columns = {
-        column.name: pa.array([row[column.name] for row in rows], column.type)
-        for column in arrow_schema(schema)
-        if column.name != FIRST_ROW
-    }
+    found = shards.columns()
+    columns = {name: found[name] for name in arrow_schema(schema).names if name != FIRST_ROW}
     history: tuple[Version, ...] = ()
     if base is not None:
         columns = {name: pa.concat_arrays([base.column(name), columns[name]]) for name in columns}

@@ -245,6 +245,15 @@ def test_large_samples_pass_through_shared_memory(tmp_path: Path) -> None:
     assert found[31].shape == (1_000_000,)
 
 
+def test_large_images_pass_through_shared_memory(tmp_path: Path) -> None:
+    def large(index: int) -> torch.Tensor:
+        return torch.full((3, 200, 300), index, dtype=torch.uint8)
+
+    pack(Samples(40, large, 0.02), tmp_path / "out", workers=2)
+    with Dataset(tmp_path / "out") as found:
+        assert [int(found[row].max()) for row in range(40)] == list(range(40))
+
+
 def test_torch_s_random_numbers_are_not_drawn(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     pack(Samples(64, process), tmp_path / "out", workers=2)

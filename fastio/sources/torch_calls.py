@@ -129,10 +129,11 @@ class _Called:
             return pickle.dumps(_Failed(portable(error)))
 
 
-class _Parts(list[Any]):
+class _Parts(list[memoryview]):
     """The file that an object is pickled to: long bytes of the object are not copied."""
 
-    write = list.append
+    def write(self, data: Any) -> None:
+        self.append(pickle.PickleBuffer(data).raw())  # of an array, data is a PickleBuffer
 
 
 def _message(result: Any) -> Any:

@@ -18,7 +18,7 @@ import typer
 from rich.markup import escape
 
 from fastio.cli.common import complain, print_table, say, say_json
-from fastio.cli.parsing import parse_groups, parse_storage_options
+from fastio.cli.parsing import parse_groups, parse_pairs, parse_storage_options
 from fastio.errors import FastioError
 
 if TYPE_CHECKING:
@@ -68,6 +68,13 @@ STANDARD = {
         many=True,
         parse=parse_storage_options,
         text="Storage options for a URL, such as keys and endpoint.",
+    ),
+    "dtypes": Written(
+        "dtype",
+        "NAME=DTYPE",
+        "On the command line label=float32. May be repeated.",
+        many=True,
+        parse=parse_pairs,
     ),
     "as_json": Written("json", text="Print JSON."),
     "quiet": Written(text="Print no progress bar and no summary.", short="-q"),

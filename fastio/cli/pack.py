@@ -12,7 +12,6 @@ from fastio.cli.parsing import (
     parse_conditions,
     parse_names,
     parse_nulls,
-    parse_pairs,
 )
 from fastio.pack.api import PackReport, parse_size
 from fastio.pack.api import pack as pack_samples
@@ -32,13 +31,6 @@ _WRITTEN = {
     "codebook": Written(metavar="default|train|FILE"),
     "quality": Written(most=100),
     "columns": Written(metavar="A,B,...", parse=parse_names),
-    "dtypes": Written(
-        "dtype",
-        "NAME=DTYPE",
-        f"On the command line label=float32. {_REPEATED}",
-        many=True,
-        parse=parse_pairs,
-    ),
     "nulls": Written("null", "NAME=VALUE|mask", _REPEATED, many=True, parse=parse_nulls),
     "filters": Written(
         "filter",

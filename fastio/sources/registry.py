@@ -272,6 +272,7 @@ def describe(
     *,
     storage_options: Mapping[str, Any] | None = None,
     version: int | None = None,
+    dtypes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns what a source consists of, as JSON values. `fastio info` prints it.
 
@@ -281,11 +282,12 @@ def describe(
             Face's save_to_disk.
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
+        dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
 
     Raises:
         FastioError: As `open`.
     """
-    found = find_data(source, Options(storage_options, version=version))
+    found = find_data(source, Options(storage_options, dtypes=dtypes or None, version=version))
     with _named_errors(source):
         return {"dataset": found.kind.key} | found.kind.describe(found)
 
@@ -297,6 +299,7 @@ def check(
     max_pixels: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     version: int | None = None,
+    dtypes: Mapping[str, str] | None = None,
     progress: Progress,
 ) -> Findings:
     """Reads all of a source and returns what is damaged. `fastio verify` prints it.
@@ -310,12 +313,13 @@ def check(
             (default: about 179 million).
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
+        dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
         progress: Shows how much is done.
 
     Raises:
         FastioError: As `open`.
     """
-    given = Options(storage_options, max_pixels=max_pixels, version=version)
+    given = Options(storage_options, dtypes=dtypes or None, max_pixels=max_pixels, version=version)
     found = find_data(source, given)
     with _named_errors(source):
         return found.kind.check(found, deep, progress)

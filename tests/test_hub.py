@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +96,27 @@ def test_a_split_or_configuration_that_must_be_chosen_is_named(hub: Hub, tmp_pat
     assert "has the splits train, validation, test: choose one" in none
     assert "has no split 'dev'. Its splits are train, validation, test" in other
     assert "'big' not found. Available: ['default']" in config
+
+
+def test_commands_take_a_split_and_a_configuration(hub: Hub, tmp_path: Path) -> None:
+    commands = [
+        ["info", URL, "--split", "test", "--json"],
+        ["verify", URL, "--split", "train", "--config", "default", "--json"],
+        ["pack", URL, str(tmp_path / "packed"), "--split", "validation", "--json"],
+        ["info", URL],
+    ]
+    script = (
+        "from typer.testing import CliRunner\n"
+        "from fastio.cli import main\n"
+        f"for command in {commands!r}:\n"
+        "    ended = CliRunner().invoke(main, command)\n"
+        "    print((ended.stdout or ended.stderr).strip())\n"
+    )
+    about, checked, packed, none = run(hub, tmp_path, script).split("\n")
+    assert (json.loads(about)["rows"], json.loads(about)["path"]) == (7, URL)
+    assert json.loads(checked)["rows"] == 60
+    assert json.loads(packed)["rows"] == 3
+    assert "--split train" in none
 
 
 def test_configurations_are_those_of_the_readme(tmp_path: Path) -> None:

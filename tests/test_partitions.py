@@ -100,6 +100,24 @@ def test_a_block_is_needed_next_within_the_window_that_is_told(bounds: Any) -> N
         assert positions[first:last].max() < ends[unit]
 
 
+@pytest.mark.parametrize(
+    ("rows", "partitions", "block", "bounds"),
+    [(100, 7, 50, None), (1000, 16, 256, None), (90, 8, 1, (0, 40, 50, 90))],
+)
+def test_a_block_that_contains_partitions_is_needed_in_all_of_their_positions(
+    rows: int, partitions: int, block: int, bounds: Any
+) -> None:
+    order = PartitionedOrder(
+        rows, 3, 0, mode="window", block=block, window=2, partitions=partitions, bounds=bounds
+    )
+    cuts = [*range(0, rows, block), rows] if bounds is None else list(bounds)
+    begins, ends = order.window_of(np.arange(len(cuts) - 1))
+    for unit, (first, last) in enumerate(pairwise(cuts)):
+        positions = order.positions(np.arange(first, last))
+        assert begins[unit] <= positions.min()
+        assert positions.max() < ends[unit]
+
+
 @pytest.mark.parametrize("mode", ["window", "settle"])
 def test_other_processes_learn_of_partitions_from_the_forecast(mode: Any) -> None:
     orders = Orders(400, 3, mode, 10, 4, None, 4)

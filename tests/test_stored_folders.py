@@ -15,11 +15,12 @@ import pytest
 from PIL import Image as Pictures
 
 import fastio
-from fastio import ImageError, SampleError, SourceNotFound
+from fastio import DatasetNotFound, ImageError, SampleError, SourceNotFound, pack
 from fastio.sources import stored_files
 from fastio.store import list_objects, open_store
 from tests.object_server import ObjectServer, object_server
 from tests.recoding import recode_all
+from tests.servers import http_folder
 
 CLASSES = {"cat": 23, "dog": 17}
 ROWS = sum(CLASSES.values())
@@ -355,3 +356,16 @@ def test_a_cache_can_be_filled_before_training(server: ObjectServer, tmp_path: P
     with opened(server, cache=cache) as dataset:
         pixels_by_row(dataset)
     assert not [request for request in server.requests() if ".jpg" in request]
+
+
+def test_packing_a_folder_that_a_web_server_does_not_list_says_so(tmp_path: Path) -> None:
+    with (
+        http_folder(tmp_path) as url,
+        pytest.raises(DatasetNotFound, match="web servers do not list folders"),
+    ):
+        pack(f"{url}/photos/", tmp_path / "packed")
+
+
+def test_text_behind_a_url_must_be_copied_before_it_is_packed(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFound, match="must be local"):
+        pack("http://127.0.0.1:9/text/", tmp_path / "packed", tokenizer="bytes")

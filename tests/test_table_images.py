@@ -234,6 +234,14 @@ def test_rows_of_several_files_lie_one_after_the_other(tmp_path: Path) -> None:
         assert dataset.sample_name(30).endswith("2.parquet, row 6")
 
 
+def test_a_first_file_without_rows_does_not_hide_the_images(tmp_path: Path) -> None:
+    for part, rows in enumerate((0, 4, 4)):
+        written(tmp_path / f"{part}.parquet", table().slice(0, rows))
+    with fastio.open(tmp_path) as dataset:
+        assert dataset.schema.fields["image"] == Image()
+        assert (dataset[5]["image"] == decoded(FILES[1])).all()
+
+
 def test_a_sampler_decides_the_rows(photos: Path) -> None:
     rows = [30, 2, 17, 2, 9]
     with Loader(photos, 2, sampler=rows, transforms={"image": CROP}) as loader:

@@ -51,7 +51,7 @@ def warm(given: Given, folder: Given, quiet: bool = False) -> Output:
     Data that is already in the cache is not fetched again. The exit code is 1 if data is damaged at
     the source.
     """
-    how = {name: given[name] for name in ("storage_options", "fields")}
+    how = {name: given[name] for name in ("storage_options", "fields", "split", "config")}
     opened = Cache(**folder)
     # The cache keeps the index of tars, which takes a pass over their headers to build.
     with opened, open_data(given["url"], **how, cache=opened) as dataset:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typer import BadParameter
 
-from fastio.cli.command import Output, Written, command
+from fastio.cli.command import Given, Output, Written, command
 from fastio.cli.parsing import Call, parse_calls
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import whole_file
@@ -41,6 +41,8 @@ def show(
     epoch: int = 0,
     tokenizer: str | None = None,
     version: int | None = None,
+    split: str | None = None,
+    config: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Output:
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them.
@@ -57,10 +59,13 @@ def show(
         epoch: Epoch whose random crops are drawn, with --transform.
         tokenizer: Tokenizer that made the tokens, to print the text too.
         version: Version of a packed dataset, as listed by `fastio info`. By default, the newest.
+        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        config: Name of its configuration, if it has several.
     """
     if out is not None:
         _check_out(out, tokenizer)
-    with open_data(source, version=version, storage_options=storage_options) as dataset:
+    options: Given = {"storage_options": storage_options, "split": split, "config": config}
+    with open_data(source, version=version, **options) as dataset:
         rows = random.Random(seed).sample(range(len(dataset)), min(count, len(dataset)))
         if out is None:
             return _tokens(dataset, rows, tokenizer)

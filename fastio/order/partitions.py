@@ -165,8 +165,8 @@ class PartitionedOrder:
     def window_of(self, units: npt.ArrayLike) -> tuple[Indices, Indices]:
         """Returns the range of positions of each block's or shard's window, as `Order.window_of`.
 
-        One at the boundary of two partitions has windows in both, and the range contains them. In
-        partitions smaller than a block, it contains those of the first and the last row.
+        One at the boundary of two partitions has windows in both, and the range contains them. One
+        that contains a whole partition has the range of all positions.
         """
         units = np.asarray(units, np.int64)
         if self._bounds is None:
@@ -175,9 +175,11 @@ class PartitionedOrder:
             firsts, after = self._bounds[units], self._bounds[units + 1]
         begin = self._sequence.places(np.minimum(firsts, self.rows - 1))
         last = begin + np.maximum(after - firsts, 1) - 1
-        cut = np.maximum(begin, self._first(self._partitions_at(last)))
+        numbers = self._partitions_at(last)
+        cut = np.maximum(begin, self._first(numbers))
         begins, ends = np.stack([self._windows(places) for places in (begin, cut, last)], axis=1)
-        return begins.min(axis=0), ends.max(axis=0)
+        whole = numbers - self._partitions_at(begin) > 1
+        return np.where(whole, 0, begins.min(axis=0)), np.where(whole, self.rows, ends.max(axis=0))
 
     def spans(self, partitions: Iterable[int]) -> list[tuple[int, Indices]]:
         """Returns the windows of partitions, as `ShardOrder.spans`, ordered by their ends."""

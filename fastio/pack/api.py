@@ -115,6 +115,8 @@ def pack(
     special_tokens: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
+    split: str | None = None,
+    config: str | None = None,
     staging: str | os.PathLike[str] | None = None,
     engine: Literal["threads", "ray"] = "threads",
 ) -> PackReport:
@@ -240,6 +242,8 @@ def pack(
         storage_options: Options of the file system of a URL in the source or the destination, such
             as keys and endpoint.
         source_options: Like the storage options, but for the source only, if both are URLs.
+        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        config: Name of its configuration, if it has several.
         staging: For a URL: folder for shards that are not uploaded yet (default: a temporary
             folder).
         engine: What packs: 'threads' of this process, or tasks on a 'ray' cluster, which needs
@@ -291,6 +295,8 @@ def pack(
         filters=filters,
         roots=roots,
         max_unzipped_bytes=max_unzipped_bytes,
+        split=split,
+        config=config,
     )
     how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
     reads = options.workers if engine == "threads" else 1  # a task of Ray reads in its own process

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastio.cache import Cache
-from fastio.errors import PackError, SchemaError, SourceNotFound
+from fastio.errors import DatasetNotFound, PackError, SchemaError, SourceNotFound
 from fastio.pack.files import open_array_folder
 from fastio.pack.items import Item, RowImage, Source, source_of_rows, unreadable
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
@@ -28,7 +28,7 @@ from fastio.sources.arrays import is_columns
 from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
-from fastio.sources.registry import kind_of
+from fastio.sources.registry import kind_of, why_nothing
 from fastio.sources.table.opening import Opened
 from fastio.store import OBJECTS_AT_ONCE, is_remote
 
@@ -164,6 +164,8 @@ def _open_samples(src: Any, schema: Schema | None, cache: Cache | None, workers:
                 f"({', '.join(LIST_SUFFIXES)}, .tar, .parquet, .arrow); text is packed with a "
                 "tokenizer (--tokenizer)"
             )
+        if is_remote(src):
+            raise DatasetNotFound(why_nothing(src))
         FolderDataset(src)  # raises what a folder of images would need
     if isinstance(src, (bytes, Mapping)):
         raise PackError(

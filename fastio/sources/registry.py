@@ -113,7 +113,7 @@ def find_data(source: Any, options: Options | None = None) -> Found:
     """
     found = find(source, options)
     if found is None:
-        raise DatasetNotFound(_why_nothing(source))
+        raise DatasetNotFound(why_nothing(source))
     try:
         _check_options(found)
     except OptionError:
@@ -273,6 +273,8 @@ def describe(
     storage_options: Mapping[str, Any] | None = None,
     version: int | None = None,
     dtypes: Mapping[str, str] | None = None,
+    split: str | None = None,
+    config: str | None = None,
 ) -> dict[str, Any]:
     """Returns what a source consists of, as JSON values. `fastio info` prints it.
 
@@ -283,11 +285,16 @@ def describe(
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
         dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
+        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        config: Name of its configuration, if it has several.
 
     Raises:
         FastioError: As `open`.
     """
-    found = find_data(source, Options(storage_options, dtypes=dtypes or None, version=version))
+    given = Options(
+        storage_options, dtypes=dtypes or None, version=version, split=split, config=config
+    )
+    found = find_data(source, given)
     with _named_errors(source):
         return {"dataset": found.kind.key} | found.kind.describe(found)
 
@@ -300,6 +307,8 @@ def check(
     storage_options: Mapping[str, Any] | None = None,
     version: int | None = None,
     dtypes: Mapping[str, str] | None = None,
+    split: str | None = None,
+    config: str | None = None,
     progress: Progress,
 ) -> Findings:
     """Reads all of a source and returns what is damaged. `fastio verify` prints it.
@@ -314,12 +323,21 @@ def check(
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
         dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
+        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        config: Name of its configuration, if it has several.
         progress: Shows how much is done.
 
     Raises:
         FastioError: As `open`.
     """
-    given = Options(storage_options, dtypes=dtypes or None, max_pixels=max_pixels, version=version)
+    given = Options(
+        storage_options,
+        dtypes=dtypes or None,
+        max_pixels=max_pixels,
+        version=version,
+        split=split,
+        config=config,
+    )
     found = find_data(source, given)
     with _named_errors(source):
         return found.kind.check(found, deep, progress)
@@ -372,7 +390,7 @@ def _check_options(found: Found) -> None:
             )
 
 
-def _why_nothing(source: Any) -> str:
+def why_nothing(source: Any) -> str:
     """Returns why no kind knows a source, and what to do."""
     if isinstance(source, (list, tuple)):
         return (

@@ -92,6 +92,8 @@ def warm(
     *,
     fields: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    split: str | None = None,
+    config: str | None = None,
     parallel: int | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> WarmReport:
@@ -108,6 +110,8 @@ def warm(
         fields: Tars: fields that the Loader will read, in its order (default: all). What it looks
             up depends on them. Packed datasets are fetched whole.
         storage_options: Options of the file system of the URL, such as keys and endpoint.
+        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        config: Name of its configuration, if it has several.
         parallel: Maximum number of concurrent requests, each of up to 4 MiB or one block (default:
             by the number of cores).
         advance: A function that is called with the number of bytes staged since its last call.
@@ -127,7 +131,8 @@ def warm(
     own = Cache(given.path, given.budget, shared=given.shared)
     try:
         folder = own.folder(_needed_by_none)
-        with open_data(url, storage_options=storage_options, cache=own, fields=fields) as dataset:
+        options: Any = {"storage_options": storage_options, "split": split, "config": config}
+        with open_data(url, **options, cache=own, fields=fields) as dataset:
             warming = _Warming(
                 dataset, folder, parallel or _parallel(), advance or (lambda nbytes: None)
             )

@@ -22,9 +22,11 @@ from fastio.errors import PackError, SampleError, SchemaError, ShardCorrupt, Sou
 from fastio.pack.tokens.encoders import DocumentUnit
 from fastio.packed import is_dataset
 from fastio.runtime.files import check_file, unless_gone
+from fastio.shown import without_secrets
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.objects import decompressed
 from fastio.sources.table.reading import Batches, from_beginning, reading
+from fastio.store import is_remote
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
@@ -348,6 +350,11 @@ def _of_path(path: str) -> list[str]:
             )
         return [_checked(path)]
     if not _PATTERN.intersection(path):
+        if is_remote(path):
+            raise SourceNotFound(
+                f"{without_secrets(path)} is behind a URL, and text that is packed with a "
+                "tokenizer must be local: copy it to this machine"
+            )
         raise SourceNotFound(f"{path} does not exist")
     matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
     found = [name for name in matches if text_kind(name) is not None]

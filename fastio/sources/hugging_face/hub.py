@@ -7,6 +7,7 @@ and no data; fastio reads the files, of the commit that they were found in.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fastio.errors import DatasetNotFound, OptionError, SchemaError, StoreError
@@ -20,7 +21,19 @@ _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 class HubFiles(list[str]):
-    """URLs of the files of a split, all in one commit of a dataset on the Hub."""
+    """URLs of the files of a split, all in one commit of a dataset on the Hub.
+
+    Args:
+        url: URL of the dataset, which stands for the list in messages.
+        files: URLs of the files.
+    """
+
+    def __init__(self, url: str, files: Iterable[str]) -> None:
+        super().__init__(files)
+        self._url = url
+
+    def __str__(self) -> str:
+        return self._url
 
 
 def hub_files(source: Any, options: Options) -> Any:
@@ -48,7 +61,7 @@ def hub_files(source: Any, options: Options) -> Any:
         if len(files) > 1:
             raise OptionError(
                 f"{source} has the splits {', '.join(files)}: choose one, for example "
-                f"fastio.open(..., split={next(iter(files))!r})"
+                f"fastio.open(..., split={next(iter(files))!r}), or --split {next(iter(files))}"
             )
         (split,) = files
     if split not in files:
@@ -59,7 +72,7 @@ def hub_files(source: Any, options: Options) -> Any:
             f"{source} has metadata of its files in {' or '.join(_METADATA)}, which fastio does "
             "not read: load it with datasets.load_dataset, and pass the result to fastio"
         )
-    return HubFiles(files[split])
+    return HubFiles(source, files[split])
 
 
 def _is_repository(url: str) -> bool:
@@ -100,7 +113,7 @@ def _files_of_splits(
     except ValueError as error:
         if "config" in str(error).lower():
             raise OptionError(
-                f"{url}: {_line(error)} Choose one with fastio.open(..., config=...)"
+                f"{url}: {_line(error)} Choose one with fastio.open(..., config=...) or --config"
             ) from error
         raise DatasetNotFound(f"{url}: {_line(error)}") from error
     except (ConnectionError, OSError, errors.HfHubHTTPError) as error:

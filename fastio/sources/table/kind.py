@@ -84,14 +84,18 @@ def _open(found: Found) -> TableSamples | HuggingFaceDataset:
 
 
 def _embedded(found: Found) -> dict[str, Field]:
-    """Returns the columns that hold files, by the first of the tables; see `embedded_files`."""
+    """Returns the columns that hold files, by the first table with rows; see `embedded_files`."""
     options = found.options
     named = None if options.images is None else [str(name) for name in options.images]
     columns = options.tables.columns
     text = table_kind(found.parts[0].name) in ("csv", "jsonl")
     if text and named is None:
         return {}
-    return embedded_files(open_table(found.parts[0]), named, columns)
+    tables = map(open_table, found.parts)
+    first = next(tables)
+    if first.rows == 0:
+        first = next((table for table in tables if table.rows != 0), first)
+    return embedded_files(first, named, columns)
 
 
 def _lie_in_place(files: Sequence[TableFile], embedded: Mapping[str, Field]) -> bool:

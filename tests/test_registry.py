@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "incomplete": ("skip", {"tars"}),
     "columns": (["number"], {"tables", "hugging_face"}),
     "groups": ({"numbers": ["number"]}, {"tables", "hugging_face"}),
-    "dtypes": ({"number": "float32"}, {"tables", "hugging_face"}),
+    "dtypes": ({"number": "float32"}, {"tables", "hugging_face", "tokens"}),
     "nulls": ({"number": 0}, {"tables", "hugging_face"}),
     "filters": ([("number", ">", 1)], {"tables", "hugging_face"}),
     "memory": ("64MiB", {"tables", "hugging_face"}),
@@ -47,6 +47,7 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "version": (1, {"packed"}),
     "split": ("train", set()),
     "config": ("default", set()),
+    "separator": (0, {"tokens"}),
 }
 NAMES = ["packed", "folder", "sounds", "tars", "tables", "hugging_face"]
 
@@ -100,7 +101,8 @@ class AsPath:
 
 
 def test_every_kind_has_a_key_of_its_own() -> None:
-    assert sorted(kind.key for kind in KINDS) == sorted([*NAMES, "arrays"])  # not in files
+    others = ["arrays", "tokens"]  # not in files, and in single files: see test_token_files.py
+    assert sorted(kind.key for kind in KINDS) == sorted([*NAMES, *others])
 
 
 @pytest.mark.parametrize("name", NAMES)

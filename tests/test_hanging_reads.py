@@ -137,7 +137,7 @@ def leave(how: str, what: str, data: Path) -> None:
 
 def test_who_closes_does_not_wait_for_columns_that_are_compared() -> None:
     comparing, for_ever = threading.Event(), threading.Event()
-    comparisons = Comparisons(0, "none", 1)
+    comparisons = Comparisons("none", 0, "none", 1)
 
     def compare() -> None:
         comparing.set()
@@ -254,7 +254,7 @@ def test_a_server_that_never_answers_ends_an_open_at_one_deadline(
         assert open_store.__kwdefaults__ is not None
         monkeypatch.setitem(open_store.__kwdefaults__, limit, seconds)
     if library == "fsspec":
-        monkeypatch.setattr("fastio.store.api._try_obstore", lambda *_: (None, ""))
+        monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:  # accepts, and no more
         url = f"http://127.0.0.1:{server.getsockname()[1]}/{name}"
         with pytest.raises(StoreError, match=r"cannot be (read|listed): .*no response"):

@@ -75,7 +75,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """The library that makes the requests."""
     pytest.importorskip(request.param, reason="it is the client that is tested")
     if request.param == "s3fs":
-        monkeypatch.setattr("fastio.store.api._try_obstore", lambda *_: (None, ""))
+        monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
     return str(request.param)
 
 

@@ -26,7 +26,7 @@ def opened(
 
     def open_with(url: str, options: Any = None, **limits: Any) -> tuple[Store, Any]:
         if request.param == "fsspec":
-            monkeypatch.setattr("fastio.store.api._try_obstore", lambda *_: (None, ""))
+            monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
         else:
             pytest.importorskip("obstore", reason="it is tested")
         store = open_store(url, options, **limits)

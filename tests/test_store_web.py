@@ -25,7 +25,7 @@ SHORT = {"deadline_s": 0.5, "timeout_s": 0.5}
 @pytest.fixture(params=["obstore", "fsspec"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "fsspec":
-        monkeypatch.setattr("fastio.store.api._try_obstore", lambda *_: (None, ""))
+        monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
     else:
         pytest.importorskip("obstore", reason="it is tested")
     return str(request.param)
@@ -33,7 +33,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def fsspec_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.store.api._try_obstore", lambda *_: (None, ""))
+    monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
 
 
 @pytest.fixture

@@ -297,9 +297,9 @@ def test_what_cannot_be_a_source_is_named(tmp_path: Path, source: Any) -> None:
 def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match="nothing does not exist"):
         pack(tmp_path / "nothing", tmp_path / "out")
-    (tmp_path / "data.bin").write_text("")
+    (tmp_path / "data.xyz").write_text("")
     with pytest.raises(SourceNotFound, match=r"\.csv, \.jsonl"):
-        pack(tmp_path / "data.bin", tmp_path / "out")
+        pack(tmp_path / "data.xyz", tmp_path / "out")
 
 
 def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:

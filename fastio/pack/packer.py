@@ -10,10 +10,9 @@ encoder (`encoder.Encoder`). Units are packed by threads of this process (`units
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Generic, Protocol
 
-from fastio.errors import FastioError
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import E, Encoder, P
 from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, when_full, writing_to
@@ -176,12 +175,6 @@ class Packer(Generic[P, E]):
             for entry in unit.entries:
                 self._destination.send(entry)
 
-    def _commit_written(self) -> None:
-        """Records the unit that is being written when a pack ends by an error."""
-        with suppress(FastioError, OSError):  # the error that ended the pack tells more
-            for unit in self._units.written():
-                self._commit(unit)
-
     def _record_placed(self, placed: PlacedUnit) -> None:
         """Records a unit whose shards the runner's processes have written."""
         with writing_to(self._destination.name, self._when_full):
@@ -190,7 +183,6 @@ class Packer(Generic[P, E]):
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""
-        self._commit_written()
         self._units.close()
         written = {*self.entries.names(), *(entry.name for entry in self._units.entries)}
         with writing_to(self._destination.name, self._when_full):
@@ -198,7 +190,6 @@ class Packer(Generic[P, E]):
 
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""
-        self._commit_written()
         self._units.close()
         written = self.entries or self._units.entries or self._journal.finished
         self._destination.close(keep=bool(written))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -18,13 +17,12 @@ import pyarrow as pa
 
 from fastio.pack.destination import shard_name, with_hash
 from fastio.pack.encoder import E, Encoder, Filled, P
-from fastio.pack.journal import FinishedUnit, Plan, UnitEnd, writing_to
+from fastio.pack.journal import FinishedUnit, Plan, writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.packed import ShardEntry
 from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
 from fastio.packed.shard_writer import write_shard
 from fastio.runtime.files import flush_folder
-from fastio.runtime.threads import DaemonPool
 from fastio.schema import Schema
 
 # The bytes of parts that may be in memory beside the shard that is being filled.
@@ -75,8 +73,6 @@ class ShardWriter:
 class UnitPacker(Generic[P, E]):
     """Encodes parts in threads and writes the shards of consecutive units. Used by one thread.
 
-    A thread writes a shard while the next one is filled.
-
     Args:
         encoder: The source's encoder, which has begun.
         writer: Writes the shards.
@@ -94,8 +90,6 @@ class UnitPacker(Generic[P, E]):
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
             encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
         )
-        self._pool = DaemonPool(1, "fastio-pack-write")
-        self._writing: tuple[Future[ShardEntry | None], UnitEnd | None] | None = None
 
     def add(self, part: P) -> Iterator[FinishedUnit]:
         """Takes a part, which may be encoded later, and yields units that are finished.
@@ -105,8 +99,6 @@ class UnitPacker(Generic[P, E]):
         for encoded in self._pipeline.submit(part, self._encoder.memory_bytes(part)):
             for filled in self._encoder.fill(encoded):
                 yield from self._write(filled)
-        if self._writing is not None and self._writing[0].done():
-            yield from self.written()
 
     def rest(self) -> Iterator[FinishedUnit]:
         """Yields the remaining units, after the last part."""
@@ -116,33 +108,17 @@ class UnitPacker(Generic[P, E]):
         last = self._encoder.rest()
         if last is not None:
             yield from self._write(last)
-        yield from self.written()
 
     def close(self) -> None:
         """Ends the threads. What is not written yet is dropped."""
         self._pipeline.close()
-        # A shard that is being written is complete, or gone, before the folder is given to others.
-        self._pool.shutdown(cancel_futures=True)
 
     def _write(self, filled: Filled) -> Iterator[FinishedUnit]:
-        """Begins to write a shard, after the one before it was written."""
-        yield from self.written()
-        place = self._number, len(self.entries)
-        self._writing = self._pool.submit(self._entry, filled, *place), filled.end
-
-    def _entry(self, filled: Filled, unit: int, part: int) -> ShardEntry | None:
-        return self._writer.write(filled, unit, part) if filled.arrays else None
-
-    def written(self) -> Iterator[FinishedUnit]:
-        """Waits for the shard that is being written, and yields its unit if it ends with it."""
-        if self._writing is None:
-            return
-        (written, end), self._writing = self._writing, None
-        entry = written.result()
-        if entry is not None:
-            self.entries.append(entry)
-        if end is not None:
-            unit = FinishedUnit(self.entries, end)
+        """Writes a shard, and yields its unit if it ends with it."""
+        if filled.arrays:
+            self.entries.append(self._writer.write(filled, self._number, len(self.entries)))
+        if filled.end is not None:
+            unit = FinishedUnit(self.entries, filled.end)
             self._number, self.entries = self._number + 1, []
             yield unit
 

@@ -274,16 +274,11 @@ def usual_names(fields: Sequence[Field]) -> list[str]:
 
 
 def class_names(dataset: Any) -> tuple[str, ...] | None:
-    """Returns a dataset's `classes` if they are a list of names, as torchvision's are, or None.
-
-    A `target_transform` of torchvision makes other labels, for which the names need not hold.
-    """
-    names = getattr(dataset, "classes", None)
-    if getattr(dataset, "target_transform", None) is not None:
-        return None
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        return None
-    return tuple(names) or None
+    """Returns a dataset's `classes` if they are names of its labels, as torchvision's are."""
+    changed = getattr(dataset, "target_transform", None) is not None  # the labels are others
+    names: Any = None if changed else getattr(dataset, "classes", None)
+    named = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    return tuple(names) or None if named else None
 
 
 def is_columns(source: Any) -> bool:

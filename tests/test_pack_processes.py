@@ -6,7 +6,7 @@ import io
 import json
 import multiprocessing
 import os
-import signal
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,10 +26,10 @@ from fastio import (
     PerformanceWarning,
     SampleError,
     SchemaError,
-    WorkerDied,
     pack,
 )
 from fastio.packed import JOURNAL_NAME
+from tests.children import run_code
 from tests.pictures import decoded, jpeg
 from tests.support import contents
 
@@ -204,25 +204,37 @@ def test_a_dataset_without_a_readable_sample_is_an_error(tmp_path: Path) -> None
         pack(Samples(64, never), tmp_path / "out", workers=2)
 
 
-# A thread of multiprocessing fails to send a killed worker its next task.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fastio import WorkerDied, pack
+from tests.test_pack_processes import Samples
+
+folder = Path(sys.argv[1])
+def killed_at_900(index):
+    if index == 900 and not (folder / "alive").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+resume = len(sys.argv) > 2
+try:
+    pack(Samples(1000, killed_at_900), folder / "out", workers=2, shard_size=400, resume=resume)
+except WorkerDied as error:
+    print(error)
+"""
+
+
 def test_a_worker_that_is_killed_is_named_and_the_pack_resumes(tmp_path: Path) -> None:
-    alive = tmp_path / "alive"
-
-    def killed_at_900(index: int) -> int:
-        if index == 900 and not alive.exists():
-            os.kill(os.getpid(), signal.SIGKILL)
-        return index
-
-    source = Samples(1000, killed_at_900)
-    with pytest.raises(WorkerDied, match=r"read samples of Samples ended: .*resume=True"):
-        pack(source, tmp_path / "out", workers=2, shard_size=400)
+    # In a process of its own, because a thread of multiprocessing fails to send the killed worker
+    # its next task.
+    told = run_code(KILLED, tmp_path)
+    assert re.search("read samples of Samples ended: .*resume=True", told.stdout), told.stderr
     lines = (tmp_path / "out" / JOURNAL_NAME).read_text().splitlines()[2:]
     kept = {entry["name"] for line in lines for entry in json.loads(line)["entries"]}
     assert kept
     stamps = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept}
-    alive.touch()
-    pack(source, tmp_path / "out", workers=2, shard_size=400, resume=True)
+    (tmp_path / "alive").touch()
+    assert run_code(KILLED, tmp_path, "resume").returncode == 0
     assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(1000))
     assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept} == stamps
 

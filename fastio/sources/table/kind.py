@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -64,7 +64,12 @@ def _sniff(source: Any, options: Options) -> list[TableFile] | None:
 
 
 def _open(found: Found) -> TableSamples | HuggingFaceDataset:
-    options, embedded = found.options, _embedded(found)
+    return _opened(found, _embedded(found, map(open_table, found.parts)))
+
+
+def _opened(found: Found, embedded: dict[str, Field]) -> TableSamples | HuggingFaceDataset:
+    """Returns the dataset, given its columns that hold files."""
+    options = found.options
     if options.filters is None and _lie_in_place(found.parts, embedded):
         features = {
             name: Picture(kind.mode) if isinstance(kind, Image) else File()
@@ -83,18 +88,21 @@ def _open(found: Found) -> TableSamples | HuggingFaceDataset:
     )
 
 
-def _embedded(found: Found) -> dict[str, Field]:
-    """Returns the columns that hold files, by the first table with rows; see `embedded_files`."""
+def _embedded(found: Found, tables: Iterable[Table]) -> dict[str, Field]:
+    """Returns the columns that hold files, by the first table with rows; see `embedded_files`.
+
+    Text has none, unless the options name some. Then no table is opened.
+    """
     options = found.options
     named = None if options.images is None else [str(name) for name in options.images]
     columns = options.tables.columns
     text = table_kind(found.parts[0].name) in ("csv", "jsonl")
     if text and named is None:
         return {}
-    tables = map(open_table, found.parts)
-    first = next(tables)
+    rest = iter(tables)
+    first = next(rest)
     if first.rows == 0:
-        first = next((table for table in tables if table.rows != 0), first)
+        first = next((table for table in rest if table.rows != 0), first)
     return embedded_files(first, named, columns)
 
 
@@ -128,8 +136,9 @@ def _pack(found: Found, skip_damaged: bool) -> Opened | TableSamples | HuggingFa
     if isinstance(found.source, TableSamples):
         return found.source
     with suppress(ShardCorrupt) if skip_damaged else nullcontext():
-        if _embedded(found):
-            return _open(found)
+        embedded = _embedded(found, map(open_table, found.parts))
+        if embedded:
+            return _opened(found, embedded)
     opened = open_all(found.parts, found.options.filters, skip_damaged=skip_damaged)
     return replace(opened, stamp=stamp(opened.files))
 
@@ -141,7 +150,7 @@ def _describe(found: Found) -> dict[str, Any]:
     """Returns what the footers say; local files without one are read to count their rows."""
     opened = open_all(found.parts)
     first = opened.tables[0]
-    embedded = _embedded(found)
+    embedded = _embedded(found, opened.tables)
     columns = {
         leaf.name: _column(leaf, embedded.get(leaf.path[0]))
         for leaf in leaves(first.schema, first.name, embedded).values()
@@ -254,8 +263,10 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
 
     done = checked_files(checks(), "files", len(found.parts), progress)
     findings = files_findings(str(found.source), done, rows)
-    if deep and not findings.damaged and _embedded(found):
-        with _open(found) as dataset:
+    sound = deep and not findings.damaged
+    embedded = _embedded(found, map(open_table, found.parts)) if sound else {}
+    if embedded:
+        with _opened(found, embedded) as dataset:
             dataset.limit(found.options.max_pixels, None)
             findings.images = check_image_files(dataset, dataset.sample_name, progress)
     return findings

@@ -1,10 +1,9 @@
-"""Folders of small photos for tests of recoded images, and waiting until they are recoded."""
+"""Folders of small photos for tests of recoded images, and epochs until they are recoded."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import fastio
 from fastio import Cache, Loader
 from fastio.recoded import images
 from tests.pictures import cmyk_jpeg, jpeg, oriented_jpeg, png
+from tests.support import until
 
 ROWS = 24
 PIECE_BYTES = 20_000  # of these photos, a few rows
@@ -46,14 +46,6 @@ def age(root: Path) -> None:
     """Waits until the files are old enough that another change would change their times."""
     newest = max(path.stat().st_ctime_ns for path in root.rglob("*.*"))
     until(lambda: time.time_ns() - newest > 150_000_000)
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    """Waits for a condition; AssertionError if it does not come true."""
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, "it did not come true"
-        time.sleep(0.005)
 
 
 def epoch(loader: Loader[Any]) -> dict[int, torch.Tensor]:

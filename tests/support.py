@@ -5,9 +5,11 @@ It does not import torch: some tests run where there is none (tools/arm).
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +29,20 @@ from fastio.packed import ShardEntry
 from fastio.runtime import memory
 from fastio.runtime.files import AnyPath
 from fastio.sources import folder
+
+
+def threads() -> set[str]:
+    """The numbers of this process's threads. A joined thread stays among them for a moment."""
+    return set(os.listdir("/proc/self/task"))
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
+    """Waits for a condition; AssertionError if it does not come true."""
+    end_s = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end_s, "it did not come true"
+        time.sleep(0.005)
+
 
 _OF_DATA = frozenset(signature(fastio.open).parameters)
 

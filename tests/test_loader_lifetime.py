@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import pickle
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +17,9 @@ import fastio
 from fastio import Loader
 from tests.children import in_fork, run_code
 from tests.numbered import loader, rows_of
-from tests.support import told
+from tests.support import threads, told, until
 
 # Ending
-
-
-def threads() -> set[str]:
-    """The numbers of this process's threads."""
-    return set(os.listdir("/proc/self/task"))
-
-
-def settles(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true: a joined thread is in /proc for a moment longer."""
-    for _ in range(500):
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_close_ends_every_thread_and_may_be_called_twice(folder: Path) -> None:
@@ -48,7 +31,7 @@ def test_close_ends_every_thread_and_may_be_called_twice(folder: Path) -> None:
     next(iterator)
     batches.close()
     batches.close()
-    assert settles(lambda: threads() <= before)
+    until(lambda: threads() <= before)
 
 
 def test_a_loader_that_is_dropped_ends_its_threads(folder: Path) -> None:
@@ -59,7 +42,7 @@ def test_a_loader_that_is_dropped_ends_its_threads(folder: Path) -> None:
     next(iter(batches))
     del batches
     gc.collect()
-    assert settles(lambda: threads() <= before)
+    until(lambda: threads() <= before)
 
 
 def test_a_closed_loader_says_so(folder: Path) -> None:
@@ -104,7 +87,7 @@ def test_breaks_leave_no_threads_behind(folder: Path) -> None:
         for _ in range(20):
             for _ in batches:
                 break
-        assert settles(lambda: threads() <= before)
+        until(lambda: threads() <= before)
 
 
 # Processes

@@ -13,7 +13,7 @@ from fastio import _native
 from fastio.packed.codebook import default_codebook
 from fastio.packed.layout import WHOLE_FILE
 from tests.pictures import cmyk_jpeg, jpeg, oriented_jpeg, png
-from tests.recoding import until
+from tests.support import until
 
 FILES = [jpeg(60, 80, seed=1), png(), oriented_jpeg(8), b"", cmyk_jpeg(), jpeg(200, 300, seed=2)]
 

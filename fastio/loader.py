@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
@@ -138,11 +138,10 @@ class Loader(LikeDataLoader[_Batch]):
             process, as a DataLoader without a sampler does. None does the same, and warns if there
             are several processes. It has no effect with a sampler or on iterable datasets. Without
             `seed`, all processes must make such loaders in the same order, and in the first epoch
-            they wait until rank 0 has started it.
+            they wait until rank 0 has started it. A `DeviceMesh` of torch divides the batch along
+            its dimensions, and needs `seed`: mesh["dp", "fsdp"] gives the same batches to ranks
+            that differ in other dimensions only.
         rank, world_size: the part of each global batch to deliver, instead of `distributed`.
-        mesh, dims: a `DeviceMesh` of torch, and the names of its dimensions along which the data is
-            divided, such as ("dp", "fsdp"); None for all. Ranks that differ in other dimensions
-            get the same batches. Instead of `distributed`; needs `seed`.
         fields: names of the fields to deliver, in this order; None delivers all. Native path only.
         channels_last: deliver image batches (N, C, H, W) in torch.channels_last memory format,
             which can make convolutions faster. By default they are contiguous.
@@ -159,8 +158,6 @@ class Loader(LikeDataLoader[_Batch]):
             form a tuple. None means "padded" for table files that are not packed, else "list".
             Where samples are delivered one by one (batch_size=None, collate_fn), each has a tensor
             of its own.
-        partitions: number of parts of data behind a URL, each of which one node reads if it is
-            shuffled by windows. None: one per node of torchrun or Slurm. See docs/distributed.md.
 
     Attributes:
         dataset: the dataset, as given or opened.
@@ -210,22 +207,19 @@ class Loader(LikeDataLoader[_Batch]):
         order: OrderName = "auto",
         cache: Cache | str | os.PathLike[str] | None = None,
         on_error: OnError = "raise",
-        distributed: bool | None = None,
+        distributed: bool | DeviceMesh | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        mesh: DeviceMesh | None = None,
-        dims: Sequence[str] | None = None,
         fields: Iterable[str] | None = None,
         ragged: Form | Mapping[str, Form] | None = None,
         channels_last: bool = False,
         repeat: int = 1,
-        partitions: int | None = None,
     ) -> None:
         auto_threads = num_workers == "auto"
         num_workers = check_arguments(num_workers, timeout, prefetch_factor, generator, fields)
-        self._given_ranks = given_ranks(distributed, rank, world_size, mesh, dims, seed)
+        self._given_ranks = given_ranks(distributed, rank, world_size, seed)
         drawn = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
-        sampling = replace(drawn, repeat=repeat, partitions=partitions)
+        sampling = replace(drawn, repeat=repeat)
         # Attributes have the names of the arguments, so that Lightning can make another loader
         # from them. Those that are not protected may be assigned; the next epoch uses the change.
         self.num_workers = num_workers
@@ -245,8 +239,7 @@ class Loader(LikeDataLoader[_Batch]):
         self.device = resolve_device(device)
         self.seed, self.order, self.on_error = seed, order, on_error
         self.rank, self.world_size, self.distributed = rank, world_size, distributed
-        self.mesh, self.dims, self.channels_last = mesh, dims, channels_last
-        self.repeat, self.partitions, self.ragged = repeat, partitions, ragged
+        self.channels_last, self.repeat, self.ragged = channels_last, repeat, ragged
         given = open_named(dataset, cache, fields)
         self.dataset, self._opened, self.fields, self.cache = given
         request = Request(

@@ -1,4 +1,4 @@
-"""Loader(mesh=, dims=): ranks share the data along some dimensions of torch's DeviceMesh."""
+"""Loader(distributed=mesh): ranks share the data along the dimensions of torch's DeviceMesh."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import fastio
@@ -35,9 +35,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def rows_of(packed: Path, rank: int, **options: Any) -> list[list[int]]:
+def rows_of(packed: Path, rank: int, dims: Any = NAMES) -> list[list[int]]:
     with mesh_of(rank) as mesh:
-        loader = fastio.Loader(packed, 3, shuffle=True, seed=1, mesh=mesh, **options)
+        loader = fastio.Loader(packed, 3, shuffle=True, seed=1, distributed=mesh[dims])
         rows = [loader.batch.rows.tolist() for _ in loader]
         loader.close()
     return rows
@@ -45,7 +45,7 @@ def rows_of(packed: Path, rank: int, **options: Any) -> list[list[int]]:
 
 def test_ranks_of_other_dimensions_get_the_same_batches(packed: Path) -> None:
     """Rank 4 d + 2 f + t has the coordinates (d, f, t)."""
-    found = [rows_of(packed, rank, dims=("dp", "fsdp")) for rank in range(8)]
+    found = [rows_of(packed, rank, ("dp", "fsdp")) for rank in range(8)]
     for place in range(4):
         with_numbers = fastio.Loader(packed, 3, shuffle=True, seed=1, rank=place, world_size=4)
         rows = [with_numbers.batch.rows.tolist() for _ in with_numbers]
@@ -54,25 +54,27 @@ def test_ranks_of_other_dimensions_get_the_same_batches(packed: Path) -> None:
     assert sorted(parts) == list(range(48))
 
 
-def test_dimensions_are_taken_in_the_order_given(packed: Path) -> None:
-    """Along (tp, dp), the rank with d = 1, t = 0 is the second of four."""
-    with_numbers = fastio.Loader(packed, 3, shuffle=True, seed=1, rank=1, world_size=4)
+@pytest.mark.parametrize(("dims", "place", "world"), [("tp", 0, 2), (("dp", "tp"), 2, 4)])
+def test_any_dimensions_can_be_taken(packed: Path, dims: Any, place: int, world: int) -> None:
+    """Rank 4 has the coordinates (1, 0, 0)."""
+    with_numbers = fastio.Loader(packed, 3, shuffle=True, seed=1, rank=place, world_size=world)
     rows = [with_numbers.batch.rows.tolist() for _ in with_numbers]
-    assert rows_of(packed, 4, dims=("tp", "dp")) == rows
+    assert rows_of(packed, 4, dims) == rows
 
 
-def test_without_dims_all_ranks_divide_the_data(packed: Path) -> None:
+def test_along_the_whole_mesh_all_ranks_divide_the_data(packed: Path) -> None:
     parts = [row for rank in range(8) for batch in rows_of(packed, rank) for row in batch]
     assert sorted(parts) == list(range(48))
 
 
 def test_what_does_not_fit_is_named(packed: Path) -> None:
     with mesh_of(0) as mesh:
-        with pytest.raises(ValueError, match="no dimension 'pp': its dimensions are dp, fsdp, tp"):
-            fastio.Loader(packed, mesh=mesh, dims=("pp",), seed=0)
-        with pytest.raises(ValueError, match="mesh needs seed="):
-            fastio.Loader(packed, mesh=mesh)
-        with pytest.raises(ValueError, match="mutually exclusive with distributed"):
-            fastio.Loader(packed, mesh=mesh, seed=0, distributed=True)
-    with pytest.raises(ValueError, match="dims needs mesh="):
-        fastio.Loader(packed, dims=("dp",))
+        with pytest.raises(ValueError, match="DeviceMesh needs seed="):
+            fastio.Loader(packed, distributed=mesh)
+        with pytest.raises(ValueError, match="mutually exclusive with rank and world_size"):
+            fastio.Loader(packed, seed=0, distributed=mesh, rank=0, world_size=2)
+        of_others = DeviceMesh("cpu", [1, 2], mesh_dim_names=("dp",))
+        with pytest.raises(ValueError, match="this process is not in the mesh"):
+            fastio.Loader(packed, seed=0, distributed=of_others)
+    with pytest.raises(TypeError, match="distributed should be True, False, None or a DeviceMesh"):
+        fastio.Loader(packed, distributed="dp")  # type: ignore[arg-type]

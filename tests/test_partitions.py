@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -243,7 +244,7 @@ def test_the_launcher_tells_the_number_of_nodes(
 @pytest.mark.parametrize("bad", [0, -1, 2.0, "2"])
 def test_an_impossible_number_of_partitions_is_an_error(bad: Any, remote: str) -> None:
     with pytest.raises(ValueError, match="partitions must be an integer of at least 1"):
-        Loader(remote, partitions=bad)
+        fastio.open(remote, partitions=bad)
 
 
 # --- The loader -----------------------------------------------------------------------------------
@@ -325,14 +326,33 @@ def test_remote_datasets_one_after_the_other_go_on_with_other_nodes(
 
 
 def test_another_number_of_partitions_that_was_asked_for_is_refused(remote: str) -> None:
-    with loader(remote, 0, 2, partitions=2) as one:
+    with fastio.open(remote, partitions=2) as data, loader(data, 0, 2) as one:
         state = one.state_dict()
-    with loader(remote, 0, 2, partitions=4) as one, pytest.raises(StateMismatch, match="'partiti"):
+    with (
+        fastio.open(remote, partitions=4) as data,
+        loader(data, 0, 2) as one,
+        pytest.raises(StateMismatch, match="'partitions'"),
+    ):
         one.load_state_dict(state)
 
 
+def test_datasets_one_after_the_other_have_the_partitions_with_which_they_were_opened(
+    remote: str,
+) -> None:
+    with fastio.open(remote, partitions=3) as one, fastio.open(remote) as other:
+        with loader(ConcatDataset([one, other]), 0, 2) as both:
+            assert both.state_dict()["order"]["partitions"] == 3
+        with pickle.loads(pickle.dumps(one)) as again, loader(again, 0, 2) as same:
+            assert same.state_dict()["order"]["partitions"] == 3
+        with (
+            fastio.open(remote, partitions=2) as two,
+            pytest.raises(ValueError, match="different numbers of partitions, 2 and 3"),
+        ):
+            loader(ConcatDataset([one, two]), 0, 2)
+
+
 def test_a_loader_says_what_partitions_cost(remote: str) -> None:
-    with loader(remote, 0, 2, partitions=2) as one:
+    with fastio.open(remote, partitions=2) as data, loader(data, 0, 2) as one:
         told = one.stats().order
     assert "equally many rows of each of 2 partitions" in told
     assert "the same partition in every epoch" in told

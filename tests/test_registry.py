@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "split": ("train", set()),
     "config": ("default", set()),
     "separator": (0, {"tokens"}),
+    "partitions": (2, {"sounds", "packed", "tars", "folder"}),
 }
 NAMES = ["packed", "folder", "sounds", "tars", "tables", "hugging_face"]
 
@@ -278,7 +281,8 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the cache lies
     value, takers = OPTIONS[option]
-    if option == "storage_options" or (option, name) in (("cache", "packed"), ("cache", "sounds")):
+    of_urls = [("cache", "packed"), ("cache", "sounds"), *product(["partitions"], takers)]
+    if option == "storage_options" or (option, name) in of_urls:
         with pytest.raises(OptionError, match=f"{option} is only for URLs.*, and {data / name} is"):
             fastio.open(data / name, **{option: value})
     elif option in ("split", "config"):
@@ -309,9 +313,23 @@ def test_an_option_of_data_given_to_a_loader_is_told_the_line_to_write(option: s
         Loader("anything", **{option: 1})
 
 
-def test_threads_of_a_loader_are_told_to_be_num_workers() -> None:
-    with pytest.raises(TypeError, match=r"fastio\.Loader\(source, num_workers='auto'\)"):
-        Loader("anything", threads="auto")  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("threads", "auto", "fastio.Loader(source, num_workers='auto')"),
+        ("mesh", None, "fastio.Loader(source, distributed=mesh)"),
+        ("dims", ("dp", "fsdp"), "fastio.Loader(source, distributed=mesh['dp', 'fsdp'])"),
+    ],
+)
+def test_what_another_argument_of_a_loader_does_is_told_the_line_to_write(
+    name: str, value: Any, line: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is no argument of a Loader: .*{re.escape(line)}"):
+        Loader("anything", **{name: value})
+
+
+def test_a_loader_has_at_most_30_arguments() -> None:
+    assert len(signature(Loader).parameters) <= 30
 
 
 def test_source_is_no_argument_of_a_loader() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import replace
 from inspect import signature
@@ -13,7 +13,7 @@ import torch
 
 from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, SchemaError
-from fastio.feed.seeds import mesh_ranks, process_ranks
+from fastio.feed.seeds import is_mesh, mesh_ranks, process_ranks
 from fastio.order.sampling import Ranks
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
@@ -25,6 +25,13 @@ from fastio.sources.torch_dataset import is_iterable_dataset
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+# Names that people expect a loader's argument to have, and what to write instead.
+_ELSEWHERE = {
+    "threads": "num_workers is the number of threads: fastio.Loader(source, num_workers='auto')",
+    "mesh": "pass the mesh as distributed: fastio.Loader(source, distributed=mesh)",
+    "dims": "pass a part of the mesh: fastio.Loader(source, distributed=mesh['dp', 'fsdp'])",
+}
 
 
 class GivenDataset(NamedTuple):
@@ -138,45 +145,45 @@ def check_names(unknown: Set[str], of_loader: Set[str]) -> None:
         of_loader: names of the arguments of `Loader`.
 
     Raises:
-        TypeError: one of them is an argument of `fastio.open`, or a former name.
+        TypeError: one of them is an argument of `fastio.open`, or a name in `_ELSEWHERE`.
     """
     of_data = signature(open_data).parameters.keys() - {"source"} - of_loader
     for name in sorted(of_data & unknown):
         raise TypeError(
             f"{name} is an option of fastio.open: fastio.Loader(fastio.open(source, {name}=...))"
         )
-    if "threads" in unknown:
-        raise TypeError(
-            "the number of threads is set by num_workers: fastio.Loader(source, num_workers='auto')"
-        )
+    for name, how in _ELSEWHERE.items():
+        if name in unknown:
+            raise TypeError(f"{name} is no argument of a Loader: {how}")
 
 
 def given_ranks(
-    distributed: bool | None,
+    distributed: bool | DeviceMesh | None,
     rank: int | None,
     world_size: int | None,
-    mesh: DeviceMesh | None = None,
-    dims: Sequence[str] | None = None,
-    seed: int | None = None,
+    seed: int | None,
 ) -> Ranks | None:
-    """Returns the rank and world size that were given, as numbers or by a mesh; None if none were.
+    """Returns the rank and world size that were given as numbers; None if none were.
 
     Raises:
+        TypeError: `distributed` has a wrong type.
         ValueError: the arguments exclude one another, or `distributed` finds impossible ranks.
     """
     if (rank is None) != (world_size is None):
         raise ValueError("rank and world_size must be given together")
     if distributed is not None and rank is not None:
         raise ValueError("distributed option is mutually exclusive with rank and world_size")
-    if mesh is not None:
-        if distributed is not None or rank is not None:
-            raise ValueError("mesh option is mutually exclusive with distributed, rank, world_size")
+    if is_mesh(distributed):
         if seed is None:
-            raise ValueError("mesh needs seed=, so that all ranks have the same order: pass seed=")
-        return mesh_ranks(mesh, dims)
-    if dims is not None:
-        raise ValueError("dims needs mesh=: dims are the names of dimensions of a mesh")
-    if distributed:
+            raise ValueError(
+                "distributed with a DeviceMesh needs seed=, so that all ranks have the same order"
+            )
+        mesh_ranks(distributed)  # raises here if this process is not in the mesh
+    elif not isinstance(distributed, (bool, type(None))):
+        raise TypeError(
+            f"distributed should be True, False, None or a DeviceMesh, got {distributed!r}"
+        )
+    elif distributed:
         process_ranks()  # raises here if rank or world size are impossible
     return None if rank is None or world_size is None else Ranks(rank, world_size)
 

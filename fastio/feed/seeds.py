@@ -6,12 +6,12 @@ import base64
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -147,42 +147,36 @@ def distributed_ranks() -> Ranks | None:
     return None
 
 
-def mesh_ranks(mesh: DeviceMesh, dims: Sequence[str] | None) -> Ranks:
-    """Returns this process's rank and world size along some dimensions of a mesh.
+def is_mesh(distributed: object) -> TypeGuard[DeviceMesh]:
+    """Returns whether a loader's argument `distributed` is a mesh of torch."""
+    return hasattr(distributed, "get_coordinate")  # its class takes long to import
 
-    Args:
-        mesh: the mesh of the devices.
-        dims: names of the dimensions, the slowest first; None for all of them.
+
+def mesh_ranks(mesh: DeviceMesh) -> Ranks:
+    """Returns this process's rank and world size along all dimensions of a mesh.
 
     Raises:
-        ValueError: the mesh has no such dimension, or this process is not in it.
+        ValueError: this process is not in the mesh.
     """
-    names = mesh.mesh_dim_names or ()
-    wanted = range(mesh.ndim) if dims is None else [_place(name, names) for name in dims]
-    place = mesh.get_coordinate()
-    if place is None:
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
         raise ValueError(
             f"this process is not in the mesh {mesh}: create the loader on ranks of the mesh only"
         )
     rank, world_size = 0, 1
-    for dim in wanted:
-        rank, world_size = rank * mesh.size(dim) + place[dim], world_size * mesh.size(dim)
+    for dim, place in enumerate(coordinate):
+        rank, world_size = rank * mesh.size(dim) + place, world_size * mesh.size(dim)
     return Ranks(rank, world_size)
 
 
-def _place(name: str, names: Sequence[str]) -> int:
-    if name not in names:
-        raise ValueError(
-            f"the mesh has no dimension {name!r}: its dimensions are "
-            f"{', '.join(names) or 'unnamed'}"
-        )
-    return names.index(name)
-
-
-def ranks_of(given: Ranks | None, sampling: Sampling, distributed: bool | None) -> Ranks:
+def ranks_of(
+    given: Ranks | None, sampling: Sampling, distributed: bool | DeviceMesh | None
+) -> Ranks:
     """Returns this process's rank and world size for a loader with these arguments."""
     if given is None and not sampling.ours:  # a sampler or the dataset divides the rows
         return distributed_ranks() or Ranks()
+    if given is None and is_mesh(distributed):
+        given = mesh_ranks(distributed)
     found = given or (process_ranks() if distributed else Ranks())
     return replace(found, nodes=node_count(found.world_size))
 

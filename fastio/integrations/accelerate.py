@@ -82,7 +82,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self._move = loader.device is None and accelerator.device_placement
         self._non_blocking = accelerator.non_blocking
         self._state: dict[str, Any] | None = None
-        if loader.distributed is None and loader.rank is None and loader.mesh is None:
+        if loader.distributed is None and loader.rank is None:
             loader.distributed = True
         if loader.device is not None and not _same_device(loader.device, accelerator.device):
             raise ValueError(

@@ -193,8 +193,8 @@ class DataModuleHooks:
 
     def _loader(self, name: str, split: Any) -> Loader:
         if isinstance(split, Loader):
-            how = (split.distributed, split.rank, split.mesh)
-            if self.trainer is not None and all(each is None for each in how):
+            chosen = split.distributed is not None or split.rank is not None
+            if self.trainer is not None and not chosen:
                 split.distributed = self.trainer.distributed_sampler_kwargs is not None
             return split
         place = self._place()

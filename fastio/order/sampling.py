@@ -77,8 +77,8 @@ class Sampling:
         permute: returns RandomSampler's permutation of a number of rows for a seed that torch's
             default generator drew.
         repeat: how often each row that occurs in an epoch occurs there; see `plan.Plan`.
-        partitions: number of partitions of data in a store; None for one per node, see
-            `partitions_of`.
+        partitions: number of partitions with which data in a store was opened; None for one per
+            node, see `partitions_of`.
 
     Raises:
         ValueError: arguments are mutually exclusive or out of range.
@@ -120,10 +120,6 @@ class Sampling:
             )
         self._check_order()
         self._check_repeat()
-        if self.partitions is not None and not _is_count(self.partitions):
-            raise ValueError(
-                f"partitions must be an integer of at least 1, got {self.partitions!r}"
-            )
 
     def _check_repeat(self) -> None:
         if type(self.repeat) is not int or self.repeat < 1:
@@ -195,9 +191,9 @@ class Sampling:
         """Returns the number of partitions of the dataset of which each batch has equal parts.
 
         If the ranks are on several nodes, each one that fetches data from the store for itself has
-        a partition, so that each byte is fetched once. A state, or an argument of the loader, may
-        decide on another number. Batches that have a row several times, or rows of similar lengths,
-        have no partitions, because it is not the order that decides their ranks.
+        a partition, so that each byte is fetched once. A state, or the option with which the data
+        was opened, may decide on another number. Batches that have a row several times, or rows of
+        similar lengths, have no partitions, because it is not the order that decides their ranks.
         """
         how = self.how
         if not how.by_windows or how.fetched_by is None:

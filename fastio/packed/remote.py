@@ -28,6 +28,7 @@ class Remote(Protocol):
     Attributes:
         path, schema: The URL, for messages, and the fields of the samples.
         cache: The cache for what is fetched; None keeps it in memory while it is needed.
+        partitions: Number of partitions, each of which one node reads; None for one per node.
         whole: Whether objects are fetched whole, because there are no images.
         separate: Whether each row is an object of its own. One that is gone or was replaced is then
             an error of its row, and not of the dataset.
@@ -38,6 +39,7 @@ class Remote(Protocol):
     path: str
     schema: Schema
     cache: Cache | None
+    partitions: int | None
     whole: bool
     separate: bool
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
     from fastio.sources.table.direct import TableDataset
 
-_SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache")
+_SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache", "partitions")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
 
 # Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
@@ -82,6 +82,8 @@ class Rows(ABC):
         memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
         resident: Whether a Loader copies a packed table to memory. None: automatic.
         cache: The cache for blocks of a remote dataset, and for recoded images, or None.
+        partitions: Number of partitions of a remote dataset, each of which one node reads. None:
+            one per node.
         recodes: Whether the images are files that may be recoded to block records in a cache.
         separate: Of a remote dataset: whether each row is an object of its own; see `Remote`.
         upright: Whether images in files are turned as their EXIF orientation says.
@@ -97,6 +99,7 @@ class Rows(ABC):
     memory: int | str | None = None
     resident: bool | None = None
     cache: Cache | None = None
+    partitions: int | None = None
     recodes: bool = False
     separate: bool = False
     upright: bool = True

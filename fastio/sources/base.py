@@ -51,6 +51,7 @@ class Options:
     split: str | None = None
     config: str | None = None
     separator: int | None = None
+    partitions: int | None = None
 
     @property
     def given(self) -> list[str]:

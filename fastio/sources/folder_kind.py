@@ -212,9 +212,8 @@ def _check_object(dataset: FolderDataset, row: int) -> ShardCheck:
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    return Kind(
-        key, name, (opener,), frozenset({"cache"}), sniff, _opened, _describe, _check, _pack
-    )
+    options = frozenset({"cache", "partitions"})
+    return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
 
 
 IMAGE_FOLDER = _kind(0, "folder", "a folder of images", FolderDataset)

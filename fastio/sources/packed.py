@@ -116,7 +116,7 @@ PACKED = Kind(
     "packed",
     "a packed dataset",
     (Dataset,),
-    frozenset({"cache", "resident", "version"}),
+    frozenset({"cache", "resident", "version", "partitions"}),
     _sniff,
     _open,
     _describe,

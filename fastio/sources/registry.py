@@ -49,6 +49,8 @@ __all__ = [
     "takers",
 ]
 
+_OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
+
 # The first that knows a source has it.
 KINDS = (TOKEN_FILES, PACKED, HUGGING_FACE, ARRAYS, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
 
@@ -127,6 +129,7 @@ def open_found(found: Found) -> Rows:
     with _named_errors(found.source):
         dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
+    dataset.partitions = found.options.partitions
     if dataset.recodes and dataset.cache is None:
         dataset.cache = found.options.kept
     return dataset
@@ -154,6 +157,7 @@ def open(
     split: str | None = None,
     config: str | None = None,
     separator: int | None = None,
+    partitions: int | None = None,
 ) -> Any:
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
@@ -213,6 +217,9 @@ def open(
         separator: of token files without an index (nanoGPT, llm.c): the number of the token that
             ends each document. All tokens are read once to find the documents. None: each file is
             one document.
+        partitions: of packed data, tars and folders behind a URL: into how many parts a shuffle by
+            windows divides the data. Each part is read by one node (docs/distributed.md). None: one
+            per node of torchrun or Slurm.
 
     Returns:
         The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of
@@ -230,6 +237,8 @@ def open(
     for name, given in {"fields": fields, "images": images}.items():
         if isinstance(given, (str, int)):
             raise ValueError(f"{name} must be a list of names: {name}=[{given!r}]")
+    if partitions is not None and (type(partitions) is not int or partitions < 1):
+        raise ValueError(f"partitions must be an integer of at least 1, got {partitions!r}")
     options = Options(
         storage_options,
         cache,
@@ -250,6 +259,7 @@ def open(
         split,
         config,
         separator,
+        partitions,
     )
     if isinstance(source, Rows):
         if options.given:
@@ -383,7 +393,7 @@ def _check_options(found: Found) -> None:
                 f"it out for {found.name}"
             )
         recodes = option == "cache" and any(each.recodes for each in found.kind.classes)
-        if option in ("storage_options", "cache") and not found.remote and not recodes:
+        if option in _OF_URLS and not found.remote and not recodes:
             also = " and image files" if option == "cache" else ""
             raise OptionError(
                 f"{option} is only for URLs{also}, and {found.name} is not one; leave it out"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -55,6 +55,7 @@ def staged(
     """
     remote = dataset.remote_part
     assert remote is not None
+    sampling = replace(sampling, partitions=remote.partitions)
     groups = remote.grouped
     if groups is not None:
         sampling = by_groups(sampling, groups.group_bounds.tolist(), groups_in_window(groups))

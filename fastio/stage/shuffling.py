@@ -193,6 +193,9 @@ def by_parts(sampling: Sampling, parts: Sequence[tuple[Sampling, int]]) -> Sampl
         sampling: The sampling of all rows.
         parts: The sampling and the number of rows of each dataset. If some are shuffled by windows,
             all rows are, in windows of the blocks of all.
+
+    Raises:
+        ValueError: they were opened with different numbers of partitions.
     """
     if not sampling.ours or sampling.draw is not None:
         return sampling
@@ -210,13 +213,24 @@ def by_parts(sampling: Sampling, parts: Sequence[tuple[Sampling, int]]) -> Sampl
         first += rows
     fetchers = {own.shuffling.fetched_by for own, _ in windowed} - {None}
     return _with(
-        sampling,
+        replace(sampling, partitions=_partitions([own for own, _ in windowed])),
         "settle" if all(own.mode == "settle" for own, _ in windowed) else "window",
         "parts",
         window=min(own.shuffling.window or 64 for own, _ in windowed),
         bounds=tuple(np.concatenate(bounds).tolist()),
         fetched_by=None if not fetchers else "rank" if "rank" in fetchers else "node",
     )
+
+
+def _partitions(parts: Sequence[Sampling]) -> int | None:
+    """Returns the number of partitions with which datasets were opened; None if none was given."""
+    given = sorted({own.partitions for own in parts if own.partitions is not None})
+    if len(given) > 1:
+        raise ValueError(
+            f"the datasets were opened with different numbers of partitions, {given[0]} and "
+            f"{given[1]}: open them with the same partitions="
+        )
+    return given[0] if given else None
 
 
 def _block_bounds(sampling: Sampling, rows: int) -> npt.NDArray[np.int64] | None:

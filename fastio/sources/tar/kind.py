@@ -202,7 +202,7 @@ TARS = Kind(
     "tars",
     "tars",
     (TarDataset,),
-    frozenset({"cache", "fields", "incomplete"}),
+    frozenset({"cache", "fields", "incomplete", "partitions"}),
     _sniff,
     _open,
     _describe,

@@ -50,6 +50,7 @@ pytestmark = [
         "Checkpoint directory .* exists and is not empty",
         "Couldn't infer the batch indices",
         "You defined a `validation_step` but have no `val_dataloader`",
+        "GPU available but not used",
         "Be aware that when using `ckpt_path`, callbacks",
         "`isinstance.treespec, LeafSpec",
     )

@@ -29,6 +29,11 @@ def functional() -> Any:
 LEVELS = _native.simd_levels()
 
 
+def interpolation(functional: Any, mode: str) -> Any:
+    """torchvision's name of a mode. Not every version takes a string."""
+    return functional.InterpolationMode(mode)
+
+
 @contextmanager
 def instructions(level: str) -> Iterator[None]:
     """Has the native code use one of the instruction sets that this processor has."""
@@ -157,7 +162,7 @@ def test_affine_maps_are_torchvisions(functional: Any, level: None, mode: str, k
         centre = [None, [0, 0]][number % 2]
         wanted = functional.affine(
             tensor(pixels), angle, [move_x, move_y], scale, [shear_x, shear_y],
-            interpolation=mode, fill=fill, center=centre,
+            interpolation=interpolation(functional, mode), fill=fill, center=centre,
         )  # fmt: skip
         middle = (0.0, 0.0) if centre is None else (-width / 2, -height / 2)
         got = run_op(
@@ -201,7 +206,8 @@ def test_points_between_pixels_fall_as_torchvisions(
                 wanted = [
                     functional.affine(
                         tensor(pixels), angle, [move[0] + x, move[1] + y], scale, list(shear),
-                        interpolation=mode, fill=[200.0] * channels, center=centre,
+                        interpolation=interpolation(functional, mode), fill=[200.0] * channels,
+                        center=centre,
                     )
                     for x, y in _NUDGES[mode]
                 ]  # fmt: skip
@@ -262,7 +268,7 @@ def test_perspective_is_torchvisions(functional: Any, level: None, mode: str) ->
         corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
         wanted = functional.perspective(
             tensor(pixels), corners, np.reshape(numbers, (4, 2)).astype(int).tolist(),
-            interpolation=mode, fill=[10.0, 200.0, 30.0],
+            interpolation=interpolation(functional, mode), fill=[10.0, 200.0, 30.0],
         )  # fmt: skip
         found = differences(run(pixels, step, key=key), wanted)
         far, total = far + int((found > 1).sum()), total + found.size
@@ -302,8 +308,9 @@ def replay(functional: Any, image: torch.Tensor, operations: Any, fill: Any, mod
         if name == "affine":
             height, width = image.shape[-2:]
             image = functional.affine(
-                image, v[0], [int(v[1]), int(v[2])], v[3], [v[4], v[5]], interpolation=mode,
-                fill=fill, center=[v[6] + width / 2, v[7] + height / 2],
+                image, v[0], [int(v[1]), int(v[2])], v[3], [v[4], v[5]],
+                interpolation=interpolation(functional, mode), fill=fill,
+                center=[v[6] + width / 2, v[7] + height / 2],
             )  # fmt: skip
         elif name == "gaussian_blur":
             image = functional.gaussian_blur(image, [int(v[0]), int(v[1])], [v[2], v[2]])

@@ -348,8 +348,11 @@ class TorchReader:
         del self._loader
         batches = self._latest()
         if getattr(batches, "_workers", None):
+            workers = list(batches._workers)
             batches._shutdown_workers()
             batches._worker_result_queue.close()  # of which the other thread is told
+            for worker in workers:  # those that DataLoader has terminated are not gone at once
+                worker.join(_WORKERS_S)
 
 
 class Read:

@@ -207,14 +207,14 @@ def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
         devices = [place.device] if place.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
     elif place.parallel == "dp":
-        wrapped = DataParallel(_Autocast(model, place.device, options), _gpus(place.device))
+        wrapped = _Autocast(model, place.device, options)
+        if place.device.type == "cuda":
+            wrapped = DataParallel(wrapped, _gpus(place.device))
     return wrapped
 
 
-def _gpus(device: torch.device) -> list[int] | None:
-    """Returns all GPUs, that of the weights first, for DataParallel; None on a CPU."""
-    if device.type != "cuda":
-        return None
+def _gpus(device: torch.device) -> list[int]:
+    """Returns all GPUs, that of the weights first, for DataParallel."""
     return sorted(range(torch.cuda.device_count()), key=lambda number: number != device.index)
 
 

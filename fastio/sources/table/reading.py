@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.runtime.ahead import Ahead
+from fastio.runtime.cores import machine_cores
 from fastio.sources.table.data import Data
 from fastio.sources.table.objects import TableFile
 
-_OPEN_FILES = 4  # for each thread
+_OPEN_FILES = 4  # for each thread, if the limit of open files allows it
 _ANY_BYTES = 1 << 62
 
 
@@ -102,12 +104,25 @@ class Table(Protocol):
         ...
 
 
+def _most_open() -> int:
+    """Returns how many files a thread may keep open.
+
+    All threads together keep at most a quarter of the process's limit: with the usual limit of
+    1,024 files, each of the 128 threads of a large machine keeps two.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _OPEN_FILES
+    return max(1, min(_OPEN_FILES, limit // (4 * machine_cores())))
+
+
 class OpenFiles(threading.local):
     """The files that a thread has open, ordered by last use, and its decoder of columns."""
 
     def __init__(self) -> None:
         self.files: OrderedDict[Hashable, Any] = OrderedDict()
         self.decoder = _native.ColumnDecoder()
+        self._most = _most_open()
 
     def __reduce__(self) -> Any:
         return OpenFiles, ()  # open files are not shared between processes
@@ -118,7 +133,7 @@ class OpenFiles(threading.local):
         if file is None:
             file = opener()
         self.files[key] = file
-        if len(self.files) > _OPEN_FILES:
+        if len(self.files) > self._most:
             self.files.popitem(last=False)
         return file
 

@@ -1,256 +1,239 @@
-"""Plots: what is drawn, for no data, little data and hostile names; what is left untouched."""
+"""Plots: what is drawn, for no data, little data and hostile names."""
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
-from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from fastio.diagnose import words
-from fastio.diagnose.measured import Epoch, Rung, Span, ThreadRate
-from fastio.diagnose.report import canvas
-from fastio.diagnose.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
+from fastio.diagnose import Measured, words
+from fastio.diagnose.measured import STAGES, Epoch, Rung, Span, ThreadRate
+from fastio.diagnose.report import Report
+from fastio.diagnose.report.page import page
 from fastio.diagnose.report.plots import (
     Bar,
+    Figure,
     Reference,
-    bars,
+    curve,
+    epoch_times,
     figures,
-    ladder,
-    split_bars,
+    ladder_figure,
+    split_epochs,
     thread_curve,
+    ticks,
     timeline,
 )
 from tests import report_samples as samples
+from tests.html_page import Page, colours
 
 HOSTILE = '<script>alert("1")</script> & $x^2$ \x1b[31m \udcff 日本語 \N{PARTY POPPER}\n2'
 
-WIDTHS = pytest.mark.parametrize("width", [WIDE, NARROW])
+
+def drawn(figure: Figure) -> Page:
+    """A page with one plot."""
+    return Page(page(Report("plots", (), figures=(figure,))))
 
 
-def root(canvas: Canvas) -> ET.Element:
-    """A drawing, parsed."""
-    return ET.fromstring(canvas.svg())
+def texts(figure: Figure) -> set[str]:
+    """All texts of a plot."""
+    return {" ".join(text.split()) for _, text in drawn(figure).texts}
 
 
-def texts(canvas: Canvas) -> list[str]:
-    """All texts of a drawing."""
-    return ["".join(text.itertext()) for text in root(canvas).iter("text")]
+def bars(*shown: Bar) -> Figure:
+    """A plot of bars."""
+    return Figure("Bars", "", "bars", {"shown": shown})
 
 
-def boxes(canvas: Canvas, colour: str) -> list[tuple[float, float, float, float]]:
-    """Left, top, right and bottom of every rectangle of a colour."""
-    found = []
-    for box in root(canvas).iter("rect"):
-        if f"var(--{colour}," in box.get("style", ""):
-            x, y, width, height = (float(box.get(k, "")) for k in ("x", "y", "width", "height"))
-            found.append((x, y, x + width, y + height))
-    return found
+def rates(points: list[ThreadRate], *references: Reference) -> Figure:
+    """A curve of rates."""
+    return Figure("Rates", "", "thread_curve", {**curve(points, references), "noun": "rows"})
 
 
-@WIDTHS
+def empty(*epochs: Epoch) -> Measured:
+    """Nothing but some epochs."""
+    return Measured(samples.MACHINE, samples.PHOTOS, samples.photos().settings, (), epochs)
+
+
 @pytest.mark.parametrize(
-    "draw",
+    "figure",
     [
-        lambda width: bars([], "none", width=width),
-        lambda width: bars([Bar("one", 0.0, "0")], "one", width=width),
-        lambda width: bars([Bar("one", None, "not there")], "one", width=width),
-        lambda width: ladder([], width=width),
-        lambda width: ladder([Rung("one", 1.0)], width=width),
-        lambda width: ladder([Rung("one", shown=False, why_not="no GPU")], width=width),
-        lambda width: split_bars([], width=width),
-        lambda width: split_bars([Epoch("warm", 1.0)], width=width),
-        lambda width: timeline([], width=width),
-        lambda width: timeline([Span(3, "compute", 1.0, 1.0)], width=width),
-        lambda width: timeline([Span(3, "compute", 1.0, 1.5)], width=width),
-        lambda width: thread_curve([], "images", width=width),
-        lambda width: thread_curve([ThreadRate(1, 0.0)], "images", width=width),
-        lambda width: thread_curve([ThreadRate(4, 99.0)], "images", width=width),
+        bars(),
+        bars(Bar("one", 0.0, "0")),
+        bars(Bar("one", None, "not there")),
+        epoch_times(empty()),
+        epoch_times(empty(Epoch("warm", 1.0))),
+        ladder_figure([Rung("one", 1.0)]),
+        ladder_figure([Rung("one", shown=False, why_not="no GPU")]),
+        split_epochs([Epoch("warm", 1.0)]),
+        timeline([], "warm", ""),
+        timeline([Span(3, "compute", 1.0, 1.0)], "warm", ""),
+        timeline([Span(3, "compute", 1.0, 1.5)], "warm", ""),
+        rates([ThreadRate(1, 0.0)]),
+        rates([ThreadRate(4, 99.0)]),
     ],
 )
-def test_no_data_or_one_datum_is_drawn(draw: Callable[[int], Canvas], width: int) -> None:
-    drawn = root(draw(width))
-    assert drawn.get("viewBox", "").startswith(f"0 0 {width} ")
-    assert "nan" not in ET.tostring(drawn, "unicode").replace("dominant", "")
+def test_no_data_or_one_datum_is_drawn(figure: Figure) -> None:
+    shown = drawn(figure)
+    assert shown.count("figure") == 1
+    for _, attributes in shown.elements:
+        for value in re.findall(r"(?:left|bottom|width):([^;%]*)%", attributes.get("style") or ""):
+            assert 0.0 <= float(value) <= 100.0
 
 
-@WIDTHS
-def test_bars_are_as_long_as_their_values(width: int) -> None:
-    shown = [Bar("a", 10.0, "10 s", "fastio"), Bar("b", 2.5, "2.5 s", "fastio")]
-    (left, _, long, _), (_, _, short, _) = boxes(bars(shown, "", width=width), "fastio")
-    assert (short - left) / (long - left) == pytest.approx(0.25, abs=0.01)
-    assert {"a", "b", "10 s", "2.5 s"} <= set(texts(bars(shown, "", width=width)))
+def test_bars_are_as_long_as_their_values() -> None:
+    figure = bars(Bar("a", 10.0, "10 s", "fastio"), Bar("b", 2.5, "2.5 s", "fastio"))
+    assert drawn(figure).places("length", of=("width",)) == [[100.0], [25.0]]
+    assert {"a", "b", "10 s", "2.5 s"} <= texts(figure)
 
 
-@WIDTHS
-def test_long_names_leave_room_for_bars(width: int) -> None:
-    canvas = bars([Bar("name " * 50, 1.0, "1 s", "fastio")], "", width=width)
-    ((left, _, right, _),) = boxes(canvas, "fastio")
-    assert right - left > width / 3
-    assert "1 s" in texts(canvas)
+def test_what_is_predicted_is_hollow_and_what_fastio_reaches_is_strong() -> None:
+    shown = drawn(epoch_times(samples.photos()))
+    assert len(shown.styles("length")) == 5
+    assert len(shown.styles("length", "hollow")) == 2
+    strong = [one for _, one in shown.elements if one.get("class") == "bar strong"]
+    assert len(strong) == 2
 
 
-@WIDTHS
-def test_ladder_shows_speed_ups_accuracy_and_what_is_missing(width: int) -> None:
-    found = texts(ladder(samples.LADDER, width=width))
+def test_long_names_leave_room_for_values() -> None:
+    """Names are cut off by the page's style, and values are not."""
+    shown = drawn(bars(Bar("name " * 50, 1.0, "1 s", "fastio")))
+    assert "1 s" in {text for _, text in shown.texts}
+    assert "span:first-child{overflow:hidden;text-overflow:ellipsis}" in shown.style
+
+
+def test_ladder_shows_speed_ups_accuracy_and_what_is_missing() -> None:
+    found = texts(ladder_figure(samples.LADDER))
     assert f"48.1 s · 12.7{words.TIMES} · 44.1%" in found
     assert "not shown: no GPU" in found
-    assert {rung.name for rung in samples.LADDER} <= set(found)
+    assert {rung.name for rung in samples.LADDER} <= found
 
 
-@WIDTHS
-def test_split_bars_name_every_part(width: int) -> None:
-    shown = samples.photos().all_epochs()
-    found = " ".join(texts(split_bars(shown, width=width)))
-    for epoch in shown:
-        assert f"{epoch.name}, " in found
+def test_split_bars_name_every_part() -> None:
+    epochs = samples.photos().all_epochs()
+    figure = split_epochs(epochs)
+    shown, found = drawn(figure), texts(figure)
+    longest = max(epoch.epoch_s for epoch in epochs)
+    for epoch in epochs:
+        assert f"{epoch.name}, {words.seconds(epoch.epoch_s)}" in found
+        for part, spent in epoch.parts():
+            share = words.percent(spent / epoch.epoch_s)
+            assert f"{part} {words.seconds(spent)} · {share}" in found
     for part in ("fetch", "decode", "compute", "wait"):
-        assert part in found
-    cold = shown[1]
-    left, right = 0.0, cold.epoch_s / shown[2].epoch_s * width
-    fetch, decode = (boxes(split_bars(shown, width=width), part) for part in ("fetch", "decode"))
-    assert fetch[0][0] == pytest.approx(left, abs=1)
-    assert decode[1][0] == pytest.approx(fetch[0][2] + 1, abs=1)
-    assert right == pytest.approx(boxes(split_bars(shown, width=width), "compute")[1][2], abs=2)
+        lengths = [spent for epoch in epochs for name, spent in epoch.parts() if name == part]
+        widths = [width for (width,) in shown.places(part, of=("width",))]
+        assert widths == pytest.approx([100 * spent / longest for spent in lengths], abs=0.01)
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW, 200])
-def test_labels_of_small_parts_do_not_run_into_each_other(width: int) -> None:
+def test_names_of_small_parts_are_below_their_bar() -> None:
     parts = {"fetch": 1.0, "decode": 2.0, "transform": 1.5, "copy": 0.5, "compute": 60.0}
-    canvas = split_bars([Epoch("warm", 65.0, parts)], width=width)
-    places = []
-    for text in root(canvas).iter("text"):
-        label = "".join(text.itertext())
-        x, y = float(text.get("x", 0)), float(text.get("y", 0))
-        if y > 55:  # below the bar
-            places.append((x, x + width_of(label, 11.5)))
-    assert len(places) >= 2
-    assert all(left >= 0 and right <= width + 0.5 for left, right in places)
-    assert all(one[1] < other[0] for one, other in pairwise(places))
+    shown = drawn(split_epochs([Epoch("warm", 65.0, parts)]))
+    assert len(shown.styles("short")) == 4
+    within = [text for tag, text in shown.texts if tag == "div"]
+    assert within == ["compute 1 min 00 s · 92%"] or within == ["compute 60.0 s · 92%"]
+    below = [one.get("class") for tag, one in shown.elements if tag == "span" and "class" in one]
+    assert below == ["", "", "", "", "within"]  # which is shown on narrow screens
 
 
-@WIDTHS
-def test_timeline_has_a_lane_a_stage_and_a_box_a_span(width: int) -> None:
+def test_timeline_has_a_lane_a_stage_and_a_box_a_span() -> None:
     spans = samples.timeline("cold", {"fetch": 0.1, "decode": 0.2}, 0.3)
-    canvas = timeline(spans, width=width)
-    steps = [text for text in texts(canvas) if text.startswith("step ")]
-    assert len(steps) == (10 if width == WIDE else 4)
+    figure = timeline(spans, "cold", "4 images")
+    shown, found = drawn(figure), texts(figure)
+    steps = [text for text in found if text.startswith("step ")]
+    assert len(steps) == 10
     for stage in ("fetch", "decode", "compute"):
-        assert stage in texts(canvas)
-        drawn = boxes(canvas, stage)
-        assert len(drawn) == len(steps)
-        assert len({top for _, top, _, _ in drawn}) == 1
-        assert all(80 <= left < right <= width for left, _, right, _ in drawn)
-    assert "copy" not in texts(canvas)
-    assert any(re.fullmatch(r"[\d.]+ s", text) for text in texts(canvas))
+        assert stage in found
+        places = shown.places(stage)
+        assert len(places) == len(steps)
+        assert all(left >= 0 and left + width <= 100.1 for left, width in places)
+    assert "copy" not in found
+    assert any(re.fullmatch(r"[\d.]+ s", text) for text in found)
 
 
-@WIDTHS
-def test_timeline_s_bands_end_where_steps_are_computed(width: int) -> None:
+def test_timeline_s_bands_end_where_steps_are_computed() -> None:
     """The loop waits for a batch while the step before is still computed."""
     spans = []
     for step in range(12):
         spans.append(Span(step, "decode", step - 0.6, step - 0.1))
         spans.append(Span(step, "compute", float(step), step + 1.0))
-    canvas = timeline(spans, width=width)
-    computed = boxes(canvas, "compute")
-    bands = boxes(canvas, "panel")
-    assert computed[0][0] == pytest.approx(bands[0][0], abs=0.1)
-    for (left, _, right, _), band in zip(computed[0::2], bands, strict=True):
-        assert (band[0], band[2]) == pytest.approx((left, right), abs=1)
-    assert all(left >= bands[0][0] - 0.1 for left, *_ in boxes(canvas, "decode"))
+    shown = drawn(timeline(spans, "warm", ""))
+    bands, computed = shown.places("step"), shown.places("compute")
+    assert bands[0][0] == pytest.approx(computed[0][0], abs=0.1)
+    for band, box in zip(bands, computed, strict=True):
+        assert band == pytest.approx(box, abs=0.1)
+    assert all(left >= bands[0][0] - 0.1 for left, _ in shown.places("decode"))
 
 
 @pytest.mark.parametrize(("step_s", "unit"), [(2e-5, "µs"), (1e-2, "ms"), (3.0, "s")])
 def test_timeline_s_axis_has_a_fitting_unit(step_s: float, unit: str) -> None:
     spans = samples.timeline("warm", {"decode": step_s / 4}, step_s / 2)
-    assert any(text.endswith(f" {unit}") for text in texts(timeline(spans)))
+    assert any(text.endswith(f" {unit}") for text in texts(timeline(spans, "warm", "")))
 
 
-@WIDTHS
-def test_thread_curve_shows_points_ceiling_and_baseline(width: int) -> None:
-    references = [Reference("the model", 1786.0, "good"), Reference("DataLoader", 324.0, "soft")]
-    found = texts(thread_curve(samples.photos().threads, "images", references, width=width))
-    assert {"1,050", "2,012", "the model", "1,786", "DataLoader", "324"} <= set(found)
-    assert {"1", "2", "3", "4", "threads", "images/s"} <= set(found)
+def test_thread_curve_shows_points_ceiling_and_baseline() -> None:
+    figure = thread_curve(samples.photos())
+    found = texts(figure)
+    assert {"1,050", "2,012", "the model", "1,786", "DataLoader", "324"} <= found
+    assert {"1", "2", "3", "4", "threads", "images/s"} <= found
+    shown = drawn(figure)
+    places = shown.places("dot", of=("left", "bottom"))
+    assert [left for left, _ in places] == pytest.approx([0, 100 / 3, 200 / 3, 100])
+    rated = [point.samples_per_s for point in samples.photos().threads]
+    scale = places[0][1] / rated[0]
+    assert [bottom for _, bottom in places] == pytest.approx([rate * scale for rate in rated])
+    assert shown.places("reference", of=("bottom",))[1][0] == pytest.approx(1786 * scale, abs=0.01)
 
 
-@WIDTHS
-def test_a_ceiling_far_above_does_not_flatten_the_curve(width: int) -> None:
+def test_a_label_stands_beside_a_point_from_which_the_curve_rises_steeply() -> None:
+    shown = drawn(rates([ThreadRate(1, 100.0), ThreadRate(2, 200.0), ThreadRate(3, 201.0)]))
+    assert len(shown.styles("steep")) == 1
+
+
+def test_a_ceiling_far_above_does_not_flatten_the_curve() -> None:
     points = [ThreadRate(1, 100.0), ThreadRate(2, 200.0)]
-    far = thread_curve(points, "rows", [Reference("the model", 1e6, "good")], width=width)
-    assert any("above this plot" in text for text in texts(far))
-    assert "200" in texts(far)
-    assert not any(text.endswith("M") for text in texts(far))
+    found = texts(rates(points, Reference("the model", 1e6, "good")))
+    assert any("above this plot" in text for text in found)
+    assert "200" in found
+    assert not any(text.endswith("M") for text in found)
 
 
-@WIDTHS
-def test_names_of_near_references_are_moved_apart(width: int) -> None:
-    near = [Reference("one", 150.0, "good"), Reference("other", 151.0, "soft")]
-    canvas = thread_curve([ThreadRate(1, 100.0)], "rows", near, width=width)
-    heights = {}
-    for text in root(canvas).iter("text"):
-        heights["".join(text.itertext())] = float(text.get("y", 0))
-    assert abs(heights["one"] - heights["other"]) > 25
+def test_names_of_near_references_are_moved_apart() -> None:
+    near = Reference("one", 150.0, "good"), Reference("other", 151.0, "soft")
+    ((one,), (other,)) = drawn(rates([ThreadRate(1, 100.0)], *near)).places("name", of=("bottom",))
+    assert other - one > 15
 
 
-@WIDTHS
-def test_hostile_names_are_texts(width: int) -> None:
-    canvas = bars([Bar(HOSTILE, 1.0, HOSTILE)], HOSTILE, width=width)
-    markup = canvas.svg()
+def test_hostile_names_are_texts() -> None:
+    figure = bars(Bar(HOSTILE, 1.0, HOSTILE))
+    markup = page(Report("plots", (), figures=(figure,)))
     assert "<script" not in markup
     assert "\x1b" not in markup
     assert "\udcff" not in markup
-    assert any(text.startswith("<script>") for text in texts(canvas))
-    assert root(canvas).get("aria-label", "").startswith("<script>")
+    assert sum(text.startswith("<script>") for _, text in drawn(figure).texts) == 2
 
 
 def test_names_that_look_like_what_is_tidied_stay_as_they_are() -> None:
     name = ' id="x" font-family: y; #0072b2 font: 9px z; > <'
-    assert name.strip() in texts(bars([Bar(name, 1.0, "1")], ""))
+    assert name.strip() in texts(bars(Bar(name, 1.0, "1")))
 
 
 FIGURES = {figure.title: figure for figure in figures(samples.photos(), samples.LADDER)}
 
 
 @pytest.mark.parametrize("title", FIGURES)
-def test_inline_drawings_refer_to_nothing(title: str) -> None:
-    markup = FIGURES[title].draw(width=WIDE).svg()
-    for word in ("http", "url(", "href", " id=", "<metadata", "<image", "font-family"):
-        assert word not in markup
-    coloured = set(re.findall(r"#[0-9a-f]{6}", markup))
-    assert coloured <= {colour.light for colour in canvas.COLOURS.values()}
-    for fallback in coloured:
-        assert markup.count(fallback) == markup.count(f",{fallback})")
+def test_drawings_refer_to_nothing_and_have_the_page_s_colours(title: str) -> None:
+    shown = drawn(FIGURES[title])
+    known = colours(shown.style)["light"]
+    for _, attributes in shown.elements:
+        assert {"id", "href", "src"}.isdisjoint(attributes)
+        style = attributes.get("style") or ""
+        assert "url(" not in style
+        assert "#" not in style
+        assert {*re.findall(r"var\(--(\w+)\)", style)} <= {*known}
 
 
 def test_the_same_data_give_the_same_drawing() -> None:
-    first, second = (split_bars(samples.photos().all_epochs()).svg() for _ in range(2))
-    assert first == second
-
-
-def test_a_file_of_its_own_is_an_svg_for_both_papers(tmp_path: Path) -> None:
-    canvas = bars([Bar("größe", 1.0, "1 s", "fastio")], "Title & more")
-    inline = canvas.svg()
-    canvas.write(tmp_path / "plot.svg")
-    text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
-    parsed = ET.fromstring(text)
-    assert parsed.tag == "{http://www.w3.org/2000/svg}svg"
-    assert "prefers-color-scheme:dark" in text
-    found = ["".join(one.itertext()) for one in parsed.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Title & more", "größe", "1 s"} <= set(found)
-    assert canvas.svg() == inline
-
-
-def test_a_drawing_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    canvas = bars([], "")
-    with pytest.raises(OSError, match="missing"):
-        canvas.write(tmp_path / "missing" / "plot.svg")
-    with pytest.raises(ValueError, match="not supported"):
-        canvas.write(tmp_path / "plot.xyz")
+    report = Report("plots", (), figures=tuple(figures(samples.photos(), samples.LADDER)))
+    assert page(report) == page(report)
 
 
 def luminance(shade: str) -> float:
@@ -260,28 +243,31 @@ def luminance(shade: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+STYLE = Page(page(Report("plots", ()))).style
+ON_STAGES = [
+    (text, part)
+    for parts, text in re.findall(r"^([.,\w]+)\{color:var\(--(\w+)\)\}", STYLE, re.MULTILINE)
+    if text.startswith("on_")
+    for part in re.findall(r"\w+", parts)
+]
+
+
+def test_every_part_of_an_epoch_has_its_colours() -> None:
+    assert {part for _, part in ON_STAGES} == {*STAGES, "wait"}
+    for part in (*STAGES, "wait"):
+        assert f".{part}{{background:var(--{part})}}" in STYLE
+
+
 @pytest.mark.parametrize("paper", ["light", "dark"])
 @pytest.mark.parametrize(
     ("text", "ground"),
-    [
-        ("ink", "paper"),
-        ("soft", "paper"),
-        ("soft", "panel"),
-        ("good", "paper"),
-        *((canvas.text_on(part), part) for part in ("fetch", "decode", "transform", "copy")),
-        *((canvas.text_on(part), part) for part in ("compute", "wait")),
-    ],
+    [("ink", "paper"), ("soft", "paper"), ("soft", "panel"), ("good", "paper"), *ON_STAGES],
 )
 def test_texts_stand_out_from_what_they_are_on(text: str, ground: str, paper: str) -> None:
     """By 4.5 : 1, which WCAG 2 asks for of small texts."""
-    shades = [luminance(getattr(canvas.COLOURS[name], paper)) for name in (text, ground)]
+    known = colours(STYLE)[paper]
+    shades = [luminance(known[name]) for name in (text, ground)]
     assert (max(shades) + 0.05) / (min(shades) + 0.05) >= 4.5
-
-
-def test_shortened_texts_fit() -> None:
-    for text in ("", "short", "a long text " * 9, "日本語" * 30):
-        assert width_of(shortened(text, 120.0)) <= 120.0
-    assert shortened("short", 120.0) == "short"
 
 
 @pytest.mark.parametrize("highest", [0.0, 0.003, 0.7, 1.0, 12.0, 2324.0, 4.7e7])

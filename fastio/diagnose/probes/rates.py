@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -18,6 +17,7 @@ import numpy as np
 
 from fastio.diagnose.device import Device
 from fastio.diagnose.loop import Epochs, Limit, run_loop, there_and_back
+from fastio.runtime.threads import DaemonPool
 from fastio.stats import Stats
 
 if TYPE_CHECKING:
@@ -84,15 +84,9 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
         TimeoutError: it did not return in time.
         Exception: that it raises.
     """
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(call(*args, **kwargs))
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="fastio-doctor", daemon=True).start()
+    pool = DaemonPool(1, "fastio-doctor")
+    done = pool.submit(call, *args, **kwargs)
+    pool.shutdown(wait=False)
     if not wait([done], seconds).done:
         raise TimeoutError(f"{what} did not answer within {seconds:.0f} s")
     return done.result()

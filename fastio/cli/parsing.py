@@ -5,23 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from typer import BadParameter
 
 from fastio.sources.table.options import expand_range
 
 Condition = tuple[str, str, Any]
-
-
-class Call(NamedTuple):
-    """A call that a text describes: of a name, with arguments that may be calls again."""
-
-    name: str
-    arguments: Sequence[Any] = ()
-    named: Mapping[str, Any] = MappingProxyType({})
+Make = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 
 
 _COMPARED = re.compile(r"\s*([^<>=!\s][^<>=!]*?)\s*(==|!=|<=|>=|<|>|=)\s*([^<>=!\s].*?)\s*")
@@ -112,41 +104,44 @@ def parse_condition(text: str) -> Condition:
     return found[1], " ".join(found[2].split()), values
 
 
-def parse_calls(given: Sequence[str]) -> list[Call]:
-    """Parses calls such as "Resize((8, 9), interpolation='bicubic')" into names and arguments.
+def parse_calls(given: Sequence[str], make: Make) -> list[Any]:
+    """Parses calls such as "Resize((8, 9), interpolation='bicubic')".
 
-    Arguments are literals, or lists with more calls; nothing is evaluated.
+    Arguments are literals, calls, or lists with more calls; nothing is evaluated.
+
+    Args:
+        given: The texts.
+        make: Makes the result of a call of its name, its arguments and its named arguments.
 
     Raises:
         BadParameter: A text is not such a call.
     """
-    return [_call(text) for text in given]
+    return [_call(text, make) for text in given]
 
 
-def _call(text: str) -> Call:
+def _call(text: str, make: Make) -> Any:
+    wrong = BadParameter(f"it must have the form 'RandomResizedCrop(224)', got {text!r}")
+
+    def made(node: ast.expr) -> Any:
+        if isinstance(node, ast.Name):
+            return make(node.id, (), {})
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            named = {str(each.arg): made(each.value) for each in node.keywords}
+            return make(node.func.id, [*map(made, node.args)], named)
+        if isinstance(node, ast.List):
+            return [*map(made, node.elts)]
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise wrong from None
+
     try:
-        return _parsed_call(ast.parse(text.strip(), mode="eval").body)
+        node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise BadParameter(
-            f"it must have the form 'RandomResizedCrop(224)', got {text!r}"
-        ) from None
-
-
-def _parsed_call(node: ast.expr) -> Call:
-    if isinstance(node, ast.Name):
-        return Call(node.id)
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        raise ValueError("this is not a call")
-    arguments = [_argument(value) for value in node.args]
-    return Call(node.func.id, arguments, {str(a.arg): _argument(a.value) for a in node.keywords})
-
-
-def _argument(node: ast.expr) -> Any:
-    if isinstance(node, (ast.Name, ast.Call)):
-        return _parsed_call(node)
-    if isinstance(node, ast.List):
-        return [_argument(value) for value in node.elts]
-    return ast.literal_eval(node)
+        raise wrong from None
+    if not isinstance(node, (ast.Name, ast.Call)):
+        raise wrong
+    return made(node)
 
 
 def parse_rows(text: str) -> slice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from typer import BadParameter
 
 from fastio.cli.command import Given, Output, Written, command
-from fastio.cli.parsing import Call, parse_calls
+from fastio.cli.parsing import parse_calls
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import whole_file
 from fastio.runtime.sizes import counted
@@ -22,12 +23,35 @@ from fastio.sources import open as open_data
 if TYPE_CHECKING:
     from fastio.sources import AnyDataset
 
+
+def _transform(name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Returns the transform of a name with its arguments."""
+    from fastio import transforms
+
+    known = {
+        name: kind
+        for name, kind in vars(transforms).items()
+        if isinstance(kind, type) and issubclass(kind, transforms.NATIVE)
+    }
+    if name not in known:
+        raise BadParameter(f"{name!r} is not one of {', '.join(sorted(known))}")
+    try:
+        return known[name](*arguments, **named)
+    except TypeError as error:
+        raise BadParameter(f"{name}: {error}") from error
+
+
 _SHOWN_TOKENS = 32  # tokens printed per document
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _WRITTEN = {
     "epoch": Written(least=0),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
-    "transforms": Written("transform", syntax="May be repeated.", many=True, parse=parse_calls),
+    "transforms": Written(
+        "transform",
+        syntax="May be repeated.",
+        many=True,
+        parse=partial(parse_calls, make=_transform),
+    ),
 }
 
 
@@ -37,7 +61,7 @@ def show(
     out: Path | None = None,
     count: int = 24,
     seed: int = 0,
-    transforms: Sequence[Call] = (),
+    transforms: Sequence[Any] = (),
     epoch: int = 0,
     tokenizer: str | None = None,
     version: int | None = None,
@@ -106,21 +130,21 @@ def _images(
     dataset: AnyDataset,
     field: str,
     rows: list[int],
-    calls: Sequence[Call],
+    transforms: Sequence[Any],
     seed: int,
     epoch: int,
 ) -> Iterable[Any]:
     """Returns the rows' images, or what a Loader with transforms, seed and epoch delivers."""
     from fastio.cli.contact_sheet import TILE
 
-    if not calls:
+    if not transforms:
         return (dataset.image(field, row, at_least=TILE) for row in rows)
     from fastio.loader import Loader  # which imports torch
 
     with Loader(
         dataset,
         batch_sampler=[rows],
-        transforms={field: [*map(_transform, calls)]},
+        transforms={field: [*transforms]},
         fields=[field],
         seed=seed,
         distributed=False,
@@ -130,33 +154,6 @@ def _images(
     images = batch[field] if isinstance(batch, dict) else batch
     (images,) = images if isinstance(images, tuple) else (images,)
     return [image.permute(1, 2, 0).numpy() for image in images]
-
-
-def _transform(call: Call) -> Any:
-    """Returns the transform that a call names."""
-    from fastio import transforms
-
-    known = {
-        name: kind
-        for name, kind in vars(transforms).items()
-        if isinstance(kind, type) and issubclass(kind, transforms.NATIVE)
-    }
-    if call.name not in known:
-        names = ", ".join(sorted(known))
-        raise BadParameter(f"{call.name!r} is not one of {names}", param_hint="--transform")
-    arguments = [_argument(value) for value in call.arguments]
-    named = {name: _argument(value) for name, value in call.named.items()}
-    try:
-        return known[call.name](*arguments, **named)
-    except TypeError as error:
-        raise BadParameter(f"{call.name}: {error}", param_hint="--transform") from error
-
-
-def _argument(value: Any) -> Any:
-    """Returns an argument with the calls in it replaced by the transforms that they name."""
-    if isinstance(value, Call):
-        return _transform(value)
-    return [_argument(each) for each in value] if isinstance(value, list) else value
 
 
 def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Output:

@@ -118,5 +118,6 @@ def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None
     path.write_text(json.dumps(Stats(wait_s=0.1, between_s=9.9, samples=5000).to_dict()))
     told = doctor(Facts(), "--stats", str(path), "--model-rate", "1000")
     assert "copies that the loop makes itself" in told.output
-    path.write_text("no stats")
-    assert doctor(Facts(), "--stats", str(path)).exit_code == 2
+    for wrong in ("no stats", "[]", '{"wait_s": "long"}', '{"path": "neither"}'):
+        path.write_text(wrong)
+        assert doctor(Facts(), "--stats", str(path)).exit_code == 2

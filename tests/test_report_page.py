@@ -13,11 +13,10 @@ from jinja2 import UndefinedError
 
 from fastio.diagnose import Finding
 from fastio.diagnose.measured import Rung
-from fastio.diagnose.report import bench_report, write_page
+from fastio.diagnose.report import bench_report, ladder_report, write_page
 from fastio.diagnose.report.page import page
 from fastio.diagnose.report.plots import figures
-from fastio.diagnose.report.report import headlines, remarks, verdict
-from fastio.diagnose.report.tables import all_tables
+from fastio.diagnose.report.report import verdict
 from tests import report_samples as samples
 from tests.html_page import Page
 
@@ -25,15 +24,17 @@ HOSTILE = '</title><script>alert(\'1\')</script>"onload="x" & <b>bold</b> \x1b[2
 SEEN = '</title><script>alert(\'1\')</script>"onload="x" & <b>bold</b>'
 
 
+REPORTS = {
+    name: bench_report(make(), samples.PHOTO_FINDINGS) for name, make in samples.SAMPLES.items()
+} | {"ladder": ladder_report(samples.LADDER, {"machine": "a machine"})}
+
+
 @pytest.fixture(scope="module", name="pages")
 def pages_of_all_samples() -> dict[str, Page]:
-    return {
-        name: Page(page(bench_report(make(), samples.PHOTO_FINDINGS, samples.LADDER)))
-        for name, make in samples.SAMPLES.items()
-    }
+    return {name: Page(page(report)) for name, report in REPORTS.items()}
 
 
-@pytest.mark.parametrize("name", samples.SAMPLES)
+@pytest.mark.parametrize("name", REPORTS)
 def test_a_page_refers_to_nothing_outside(name: str, pages: dict[str, Page]) -> None:
     shown = pages[name]
     assert {tag for tag, _ in shown.elements}.isdisjoint(
@@ -55,17 +56,17 @@ def test_browsers_are_told_to_load_nothing(pages: dict[str, Page]) -> None:
     assert policies == ["default-src 'none';style-src 'unsafe-inline'"]
 
 
-@pytest.mark.parametrize("name", samples.SAMPLES)
+@pytest.mark.parametrize("name", REPORTS)
 def test_every_number_is_on_the_page(name: str, pages: dict[str, Page]) -> None:
-    measured, shown = samples.SAMPLES[name](), pages[name]
-    for headline in headlines(measured):
+    report, shown = REPORTS[name], pages[name]
+    for headline in report.numbers:
         assert {headline.label, headline.value, headline.note} <= {t for _, t in shown.texts}
     cells = [text for tag, text in shown.texts if tag in ("td", "th")]
-    for table in all_tables(measured, samples.LADDER):
+    for table in report.tables:
         wanted = [cell for row in (table.columns, *table.rows) for cell in row if cell]
         places = [number for number, cell in enumerate(cells) if cell == wanted[0]]
         assert any(cells[at : at + len(wanted)] == wanted for at in places), table.title
-    for line in remarks(measured):
+    for line in report.remarks:
         assert line in shown.text
 
 
@@ -99,10 +100,10 @@ def test_titles_form_an_outline(pages: dict[str, Page]) -> None:
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-@pytest.mark.parametrize("name", samples.SAMPLES)
+@pytest.mark.parametrize("name", REPORTS)
 def test_every_plot_is_there_with_its_title_and_caption(name: str, pages: dict[str, Page]) -> None:
-    expected = figures(samples.SAMPLES[name](), samples.LADDER)
-    assert pages[name].count("figure") == len(expected) >= 1
+    expected = REPORTS[name].figures
+    assert pages[name].count("figure") == len(expected)
     drawn = [attributes["class"] for _, attributes in pages[name].elements if "class" in attributes]
     assert drawn.count("plot") == len(expected)
     for figure in expected:
@@ -111,15 +112,15 @@ def test_every_plot_is_there_with_its_title_and_caption(name: str, pages: dict[s
 
 
 def test_photos_have_every_plot() -> None:
-    titles = [figure.title for figure in figures(samples.photos(), samples.LADDER)]
+    titles = [figure.title for figure in figures(samples.photos())]
     assert titles == [
         "Epoch time",
         "What an epoch waits for",
         "A few steps, warm",
         "A few steps, cold",
         "Throughput over threads",
-        "Ladder",
     ]
+    assert [figure.title for figure in REPORTS["ladder"].figures] == ["Ladder"]
     assert figures(samples.empty()) == []
 
 
@@ -154,7 +155,8 @@ def named(name: str) -> Page:
         baseline=name,
     )
     findings = [Finding("decode", name, name, 2.0, (name,))]
-    markup = page(bench_report(measured, findings, [Rung(name, 1.0)]))
+    reports = bench_report(measured, findings), ladder_report([Rung(name, 1.0)], {})
+    markup = "".join(map(page, reports))
     markup.encode("utf-8")
     assert "\x1b" not in markup
     return Page(markup)

@@ -216,7 +216,8 @@ def test_names_that_look_like_what_is_tidied_stay_as_they_are() -> None:
     assert name.strip() in texts(bars(Bar(name, 1.0, "1")))
 
 
-FIGURES = {figure.title: figure for figure in figures(samples.photos(), samples.LADDER)}
+LADDER = ladder_figure(samples.LADDER)
+FIGURES = {figure.title: figure for figure in (*figures(samples.photos()), LADDER)}
 
 
 @pytest.mark.parametrize("title", FIGURES)
@@ -232,7 +233,7 @@ def test_drawings_refer_to_nothing_and_have_the_page_s_colours(title: str) -> No
 
 
 def test_the_same_data_give_the_same_drawing() -> None:
-    report = Report("plots", (), figures=tuple(figures(samples.photos(), samples.LADDER)))
+    report = Report("plots", (), figures=tuple(FIGURES.values()))
     assert page(report) == page(report)
 
 

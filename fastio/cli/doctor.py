@@ -69,21 +69,20 @@ def doctor(
 
 
 def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
-    from dataclasses import fields
-
     from fastio.diagnose import diagnose_stats
+    from fastio.diagnose.measured import from_json
     from fastio.runtime.cores import available_cores
     from fastio.stats import Stats
 
     try:
-        values = json.loads(path.read_text())
-        known = {field.name: values[field.name] for field in fields(Stats) if field.name in values}
+        stats = from_json(Stats, json.loads(path.read_text()), "stats")
     except OSError as error:
         raise BadParameter(
             f"{path} cannot be read: {error.strerror}", param_hint="--stats"
         ) from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise BadParameter(
-            f"{path} does not contain the JSON of loader.stats().to_dict()", param_hint="--stats"
+            f"{path} does not contain the JSON of loader.stats().to_dict(): {error}",
+            param_hint="--stats",
         ) from error
-    return diagnose_stats(Stats(**known), available_cores(), model_rate)
+    return diagnose_stats(stats, available_cores(), model_rate)

@@ -34,7 +34,7 @@ class Figure:
     values: Mapping[str, Any]
 
 
-def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
+def figures(measured: Measured) -> list[Figure]:
     """Returns the plots for which there is data, in reading order."""
     found: list[Figure] = []
     shown = measured.all_epochs()
@@ -50,8 +50,6 @@ def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
             found.append(timeline(spans, run, batch))
     if measured.threads:
         found.append(thread_curve(measured))
-    if rungs:
-        found.append(ladder_figure(rungs))
     return found
 
 

@@ -58,10 +58,8 @@ class Report:
     remarks: tuple[str, ...] = ()
 
 
-def bench_report(
-    measured: Measured, findings: Sequence[Finding], rungs: Sequence[Rung] = ()
-) -> Report:
-    """Returns the report of a bench, and of a ladder that ran with it."""
+def bench_report(measured: Measured, findings: Sequence[Finding]) -> Report:
+    """Returns the report of a bench."""
     settings = [settings_line(measured.settings), *measured.settings.transforms]
     facts = {
         "data": dataset_line(measured.dataset),
@@ -78,8 +76,8 @@ def bench_report(
         headlines(measured),
         by_gain(findings),
         tuple(measured.all_epochs()),
-        tuple(figures(measured, rungs)),
-        tuple(all_tables(measured, rungs)),
+        tuple(figures(measured)),
+        tuple(all_tables(measured)),
         (_METHOD, *_runs(measured)),
         remarks(measured),
     )

@@ -72,13 +72,12 @@ def _filled(title: str, shown: Iterable[Any], columns: Columns, note: str = "") 
     return Table(title, tuple(columns), rows, note)
 
 
-def all_tables(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Table]:
+def all_tables(measured: Measured) -> list[Table]:
     """Returns every table that has rows, in reading order."""
     tables = (
         epoch_table(measured),
         predictions_table(measured),
         trainings_table(measured),
-        ladder_table(rungs),
         runs_table(measured),
         busy_table(measured),
         threads_table(measured),

@@ -1,7 +1,7 @@
 """Packing on Ray gives the bytes of a pack on one machine, and the same errors.
 
 Only the first of these runs without --all: to start Ray and its workers takes seconds.
-`test_pack_placed.py` has what can be tested without Ray.
+`test_pack_task_output.py` has what can be tested without Ray.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_a_store_gets_the_same_bytes_also_after_an_interruption(
 @contextmanager
 def interrupted_at(unit: int) -> Iterator[None]:
     """The driver is interrupted where it would record a unit."""
-    record, seen = Packer._record_placed, 0
+    record, seen = Packer._record_written, 0
 
     def stop(self: Packer[Any, Any], finished: Any) -> None:
         nonlocal seen
@@ -130,7 +130,7 @@ def interrupted_at(unit: int) -> Iterator[None]:
         record(self, finished)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "_record_placed", stop)
+        patch.setattr(Packer, "_record_written", stop)
         yield
 
 

@@ -75,7 +75,7 @@ def kill_tasks() -> int:
 def test_lost_processes_and_machines_lose_and_repeat_nothing(
     connected: Any, photos: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    record, events = Packer._record_placed, {1: "kill", 4: "kill", 6: "lose", 9: "kill"}
+    record, events = Packer._record_written, {1: "kill", 4: "kill", 6: "lose", 9: "kill"}
     killed = seen = 0
     extra = connected.add_node(num_cpus=1, object_store_memory=100 << 20)
     connected.wait_for_nodes(timeout=PATIENCE_S)
@@ -91,7 +91,7 @@ def test_lost_processes_and_machines_lose_and_repeat_nothing(
             connected.remove_node(extra, allow_graceful=False)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "_record_placed", disturb)
+        patch.setattr(Packer, "_record_written", disturb)
         report = fastio.pack(photos, tmp_path / "out", shard_size=SHARD, engine="ray")
     assert killed >= 3
     assert report.rows == 300
@@ -102,7 +102,7 @@ def test_a_source_that_one_task_reads_goes_on_after_a_kill(connected: Any, tmp_p
     for number in range(200):
         (tmp_path / f"{number:03}.txt").write_text(f"{number} " * 5000)
     sources = sorted(map(str, tmp_path.glob("*.txt")))
-    record, seen = Packer._record_placed, 0
+    record, seen = Packer._record_written, 0
 
     def disturb(self: Packer[Any, Any], unit: Any) -> None:
         nonlocal seen
@@ -113,7 +113,7 @@ def test_a_source_that_one_task_reads_goes_on_after_a_kill(connected: Any, tmp_p
 
     options: dict[str, Any] = {"tokenizer": "bytes", "shard_size": 50_000}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "_record_placed", disturb)
+        patch.setattr(Packer, "_record_written", disturb)
         fastio.pack(sources, tmp_path / "ray", engine="ray", **options)
     fastio.pack(sources, tmp_path / "threads", **options)
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio import Array, Scalar, Schema, SchemaError, Tokens
-from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places
+from fastio.engine.ragged import Forms, RaggedBatch, Scatter, of_rows, scatter
 from fastio.feed.row_groups.ragged import RaggedRuns
 from fastio.packed.layout import same_axes
 from fastio.sources.table.values import Ragged
@@ -30,7 +30,7 @@ def numbered(shapes: list[tuple[int, ...]]) -> list[np.ndarray[Any, Any]]:
     ]
 
 
-def put(at: Places, rows: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def put(at: Scatter, rows: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Memory with the rows in their places; what no piece says stays -1."""
     memory = np.full(math.prod(at.shape), -1, np.int32)
     for row, begin, count, target, room in zip(
@@ -55,7 +55,7 @@ def test_padded_rows_stand_in_the_corner_of_zeros(shapes: list[tuple[int, ...]])
     expected = np.zeros((len(rows), *longest), np.int32)
     for index, row in enumerate(rows):
         expected[(index, *(slice(length) for length in row.shape))] = row
-    np.testing.assert_array_equal(put(places("padded", same_axes(shapes)), rows), expected)
+    np.testing.assert_array_equal(put(scatter("padded", same_axes(shapes)), rows), expected)
     found = of_rows(rows, "padded", np.int32)
     np.testing.assert_array_equal(found.values, expected)
     for row, again in zip(rows, found.rows(), strict=True):
@@ -72,7 +72,7 @@ def test_rows_lie_beside_each_other_along_their_open_axis(
     rows = numbered(shapes)
     expected = np.concatenate(rows, axis=axis)
     for form in ("flat", "nested"):
-        at = places(form, same_axes(shapes), axis)
+        at = scatter(form, same_axes(shapes), axis)
         assert at.shape == expected.shape
         np.testing.assert_array_equal(put(at, rows), expected)
         found = of_rows(rows, form, np.int32, axis)
@@ -86,7 +86,7 @@ def test_rows_lie_beside_each_other_along_their_open_axis(
 def test_lists_have_rows_of_any_shapes(shapes: list[tuple[int, ...]]) -> None:
     rows = numbered(shapes)
     given_shapes = same_axes(shapes)
-    memory = put(places("list", given_shapes), rows)
+    memory = put(scatter("list", given_shapes), rows)
     found = RaggedBatch("list", memory, given_shapes).rows()
     for row, again in zip(rows, found, strict=True):
         assert row.shape == again.shape
@@ -102,11 +102,11 @@ def test_rows_can_be_left_out_and_repeated(form: Any) -> None:
 
 def test_what_cannot_be_nested_says_why() -> None:
     with pytest.raises(SchemaError, match=r"\(2, 3\) and \(2, 4\) \(number 1 .*axis 0 only"):
-        places("nested", same_axes([(2, 3), (2, 4)]))
+        scatter("nested", same_axes([(2, 3), (2, 4)]))
     with pytest.raises(SchemaError, match="axes cannot be combined"):
-        places("padded", same_axes([(2, 3), (2,)]))
+        scatter("padded", same_axes([(2, 3), (2,)]))
     with pytest.raises(SchemaError, match="without axes"):
-        places("flat", same_axes([(), ()]))
+        scatter("flat", same_axes([(), ()]))
 
 
 def test_forms_are_checked_against_the_fields() -> None:

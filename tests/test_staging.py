@@ -149,7 +149,7 @@ def test_blocks_say_where_every_image_lies(tmp_path: Path) -> None:
         assert blocks.of(rows).tolist() == [12, 0, 1, 5, 6]
         for field in ("left", "right"):
             reads = dataset.image_reads(field, rows)
-            places = (*blocks.places(field, rows, reads), reads.length)
+            places = (*blocks.locate(field, rows, reads), reads.length)
             for row, block, offset, length in zip(rows, *places, strict=True):
                 parts, problem = blocks.fetch(int(block))
                 assert problem is None

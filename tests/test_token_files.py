@@ -186,8 +186,8 @@ def test_info_and_verify_describe_token_files(tmp_path: Path) -> None:
 
     from fastio.pack.progress import progress_bar
 
-    def progress(title: str, unit: str, total: int) -> Any:
-        return progress_bar(title, unit, total, False)
+    def progress(title: str, counted: str, total: int) -> Any:
+        return progress_bar(title, counted, total, False)
 
     assert check(path, progress=progress).all_well
     texts[3] = texts[3].copy()

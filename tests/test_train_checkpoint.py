@@ -14,7 +14,7 @@ import torch
 import fastio
 from fastio.train import Options, fit
 from fastio.train.checkpoint import keep, load, restore_rng_state, rng_state, save
-from fastio.train.parallel import Place, on_main
+from fastio.train.parallel import Process, on_main
 from fastio.train.run import Run
 from tests.train_support import TinyTask, tiny_data, tiny_options
 
@@ -57,7 +57,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(
     (tmp_path / "file").touch()
     given = options(data, tmp_path / name, resume=resume)
     with pytest.raises(fastio.TrainError, match=f"{name} cannot be written"):
-        Run(TinyTask(given), given, Place(CPU))
+        Run(TinyTask(given), given, Process(CPU))
 
 
 def test_a_failed_write_leaves_what_was_there(
@@ -114,10 +114,10 @@ def test_what_fails_on_the_main_process_fails_on_all(monkeypatch: pytest.MonkeyP
         raise fastio.CheckpointError("the disk is full")
 
     with pytest.raises(fastio.CheckpointError, match="the disk is full"):
-        on_main(Place(CPU), fail)
-    monkeypatch.setattr(Place, "gather", lambda self, value: ["the disk is full", value])
+        on_main(Process(CPU), fail)
+    monkeypatch.setattr(Process, "gather", lambda self, value: ["the disk is full", value])
     with pytest.raises(fastio.TrainError, match="the disk is full"):
-        on_main(Place(CPU, "ddp", 1, 2), lambda: pytest.fail("rank 1 writes nothing"))
+        on_main(Process(CPU, "ddp", 1, 2), lambda: pytest.fail("rank 1 writes nothing"))
 
 
 def test_a_checkpoint_that_is_kept_outlives_the_next_one(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from fastio.train import Options, fit
 from fastio.train.kinds import LearnedTask, image_task
 from fastio.train.models import IMAGE_MODELS
 from fastio.train.options import ImageSettings
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from tests.support import numbered_folder
 from tests.train_support import ROOT, StopAt
 
-HERE = Place(torch.device("cpu"))
+HERE = Process(torch.device("cpu"))
 SMALL = ["--size", "16", "--batch-size", "8", "--device", "cpu", "--threads", "1"]
 TINY = ["--model", "tiny", *SMALL]
 

@@ -268,9 +268,9 @@ def test_both_parts_of_a_split_are_all_rows(data: Path) -> None:
 
 
 def _here() -> Any:
-    from fastio.train.parallel import Place
+    from fastio.train.parallel import Process
 
-    return Place(torch.device("cpu"))
+    return Process(torch.device("cpu"))
 
 
 def test_a_metric_that_is_no_number_is_never_the_best(data: Path) -> None:
@@ -353,6 +353,6 @@ def test_a_task_can_tell_training_from_evaluation_by_the_model(data: Path, paral
 def test_data_that_differs_between_processes_is_named(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.train.parallel.Place.gather", lambda self, value: [value, [9, 0]])
+    monkeypatch.setattr("fastio.train.parallel.Process.gather", lambda self, value: [value, [9, 0]])
     with pytest.raises(fastio.TrainError, match=r"\[7, 0\] on rank 0 and \[9, 0\] on rank 1"):
         train(options(data))

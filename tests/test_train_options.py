@@ -23,7 +23,7 @@ from fastio.train.loaders import (
     training_loader,
 )
 from fastio.train.models import VisionTransformer
-from fastio.train.parallel import Place, processes
+from fastio.train.parallel import Process, processes
 from tests.train_support import tiny_data
 
 CPU = torch.device("cpu")
@@ -122,7 +122,7 @@ def test_parts_of_a_split_are_dealt_to_processes(data: Path, world_size: int) ->
     held = split_rows(23, 0.3, 0)[1].tolist()
     seen: list[int] = []
     for rank in range(world_size):
-        loader = evaluation_loader(options, Place(CPU, "ddp", rank, world_size))
+        loader = evaluation_loader(options, Process(CPU, "ddp", rank, world_size))
         assert loader is not None
         with loader:
             for _ in loader:
@@ -134,7 +134,7 @@ def test_parts_of_a_split_are_dealt_to_processes(data: Path, world_size: int) ->
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_a_training_loader_leaves_out_what_is_no_full_batch(data: Path, held_out: float) -> None:
     options = Options(str(data), batch_size=8, val_split=held_out)
-    with training_loader(options, Place(CPU)) as loader:
+    with training_loader(options, Process(CPU)) as loader:
         assert [len(batch["label"]) for batch in loader] == [8, 8]
         loader.set_epoch(1)
         first = [loader.batch.rows.tolist() for _ in loader]
@@ -145,20 +145,20 @@ def test_a_training_loader_leaves_out_what_is_no_full_batch(data: Path, held_out
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_less_than_a_batch_is_trained_on_nevertheless(data: Path, held_out: float) -> None:
     options = Options(str(data), batch_size=64, val_split=held_out)
-    with training_loader(options, Place(CPU)) as loader:
+    with training_loader(options, Process(CPU)) as loader:
         assert [len(batch["label"]) for batch in loader] == [23 if not held_out else 16]
 
 
 def test_an_evaluation_loader_leaves_out_nothing(data: Path) -> None:
     options = Options(str(data), batch_size=8, val=str(data))
-    loader = evaluation_loader(options, Place(CPU))
+    loader = evaluation_loader(options, Process(CPU))
     assert loader is not None
     with loader:
         assert [loader.batch.valid for _ in loader] == [16, 7]
 
 
 def test_without_data_to_evaluate_on_there_is_no_loader(data: Path) -> None:
-    assert evaluation_loader(Options(str(data)), Place(CPU)) is None
+    assert evaluation_loader(Options(str(data)), Process(CPU)) is None
 
 
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
@@ -168,7 +168,7 @@ def test_less_than_a_batch_is_known(
 ) -> None:
     """Of 23 samples; 16 are left where some are held out."""
     options = Options(str(data), batch_size=batch_size, val_split=held_out)
-    with training_loader(options, Place(CPU)) as loader:
+    with training_loader(options, Process(CPU)) as loader:
         assert has_full_batch(loader) == (full or (not held_out and batch_size < 24))
 
 
@@ -176,7 +176,7 @@ def test_one_sample_is_too_few(tmp_path: Path) -> None:
     one, two = (tiny_data(tmp_path / str(rows), rows) for rows in (1, 2))
     for options in (Options(str(one)), Options(str(two), val_split=0.5)):
         with pytest.raises(fastio.TrainError, match="1 sample to train on"):
-            training_loader(options, Place(CPU))
+            training_loader(options, Process(CPU))
 
 
 def test_class_tokens_positions_and_scales_do_not_decay() -> None:

@@ -11,7 +11,7 @@ import torch
 import fastio
 from fastio.train import Options, fit
 from fastio.train.parallel import (
-    Place,
+    Process,
     _blocks,
     _device,
     _gpus,
@@ -155,13 +155,13 @@ def test_data_parallel_on_a_cpu_is_the_model_itself(data: Path) -> None:
 
 def test_autocast_holds_inside_data_parallel(data: Path) -> None:
     options = Options(**base(data), parallel="dp", amp="bf16")
-    called = wrap(torch.nn.Linear(2, 2), Place(torch.device("cpu"), "dp"), options)
+    called = wrap(torch.nn.Linear(2, 2), Process(torch.device("cpu"), "dp"), options)
     assert called(torch.zeros(1, 2)).dtype == torch.bfloat16
 
 
 def test_gradients_of_one_process_need_no_exchange() -> None:
     model = torch.nn.Linear(2, 2)
-    with accumulating(model, Place(torch.device("cpu")), last=False):
+    with accumulating(model, Process(torch.device("cpu")), last=False):
         model(torch.zeros(1, 2)).sum().backward()
     assert model.weight.grad is not None
 

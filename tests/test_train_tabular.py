@@ -22,13 +22,13 @@ from fastio.train.loop import fit
 from fastio.train.models import DLRM, Scaled, TabularMLP
 from fastio.train.objectives import BINS, area_under_curve, logit_counts
 from fastio.train.options import TabularSettings
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from tests.support import open_loader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 GROUPS = {"dense": ["I1", "I2"], "sparse": ["C1", "C2", "C3"]}
-PLACE = Place(torch.device("cpu"))
+PROCESS = Process(torch.device("cpu"))
 
 
 def clicks(rows: int, seed: int) -> pa.Table:
@@ -120,7 +120,7 @@ def evaluated(task: Any, model: nn.Module, world_size: int) -> dict[str, float]:
     """The metrics of `val`, summed up over all ranks."""
     sums: dict[str, torch.Tensor] = {"loss": torch.zeros(()), "count": torch.zeros(())}
     for rank in range(world_size):
-        arguments = task.reading(task.options.val, PLACE)
+        arguments = task.reading(task.options.val, PROCESS)
         arguments.pop("opener")  # the data has no groups of columns
         with open_loader(
             task.options.val, 300, rank=rank, world_size=world_size, **arguments

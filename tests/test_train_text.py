@@ -20,12 +20,12 @@ from fastio.train.kinds import text_task
 from fastio.train.loop import fit
 from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
 from fastio.train.options import TextSettings
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from tests.support import import_transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-PLACE = Place(torch.device("cpu"))
+PROCESS = Process(torch.device("cpu"))
 TINY = TextSettings(model="tiny", length=64)
 
 
@@ -106,7 +106,7 @@ def evaluated(task: Any, model: torch.nn.Module, batch_size: int, world_size: in
     """The sums of `val` over all ranks, and the number of units."""
     sums = {"loss": torch.zeros((), dtype=torch.float64), "count": 0}
     for rank in range(world_size):
-        place = Place(torch.device("cpu"), "ddp", rank, world_size)
+        place = Process(torch.device("cpu"), "ddp", rank, world_size)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RANK", str(rank))
             patch.setenv("WORLD_SIZE", str(world_size))
@@ -188,21 +188,21 @@ def test_labels_count_by_their_words(tmp_path: Path) -> None:
     first, second = str(tmp_path / "a"), str(tmp_path / "b")
     label = Labels.of(first, "label")
     assert label.words == ("no", "yes", "maybe")
-    assert label.numbering(first, PLACE.device) is None
-    to_first = label.numbering(second, PLACE.device)
+    assert label.numbering(first, PROCESS.device) is None
+    to_first = label.numbering(second, PROCESS.device)
     assert to_first is not None
     assert to_first(torch.tensor([0, 1, 0], dtype=torch.int32)).tolist() == [2, 0, 2]
     word = Labels.of(first, "word")
     assert word.words == ("maybe", "no", "yes")
-    numbers = word.numbering(second, PLACE.device)
+    numbers = word.numbering(second, PROCESS.device)
     assert numbers is not None
     assert numbers(["no", "maybe"]).tolist() == [1, 0]
     stars = Labels.of(first, "stars")
-    numbers = stars.numbering(second, PLACE.device)
+    numbers = stars.numbering(second, PROCESS.device)
     assert numbers is not None
     assert numbers(torch.tensor([5, 1], dtype=torch.int8)).tolist() == [2, 0]
     with pytest.raises(fastio.TrainError, match="'yes', which is not a class of the training"):
-        Labels.of(second, "label").numbering(first, PLACE.device)
+        Labels.of(second, "label").numbering(first, PROCESS.device)
 
 
 def test_labels_that_are_no_classes_are_errors(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_the_data_of_the_labels_is_read_once(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr("fastio.train.fields.fastio.Loader", lambda *_, **__: pytest.fail("read"))
     monkeypatch.setattr("fastio.train.fields.fastio.open", lambda *_, **__: pytest.fail("read"))
     for own in labels:
-        assert own.numbering(data, PLACE.device) is not None
+        assert own.numbering(data, PROCESS.device) is not None
 
 
 def test_text_that_is_not_packed_says_how_to_pack_it(folder: Path) -> None:

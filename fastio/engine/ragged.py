@@ -173,7 +173,7 @@ class RaggedBatch(Selectable):
 
 
 @dataclass(frozen=True)
-class Places:
+class Scatter:
     """Where rows go in a batch's memory, as pieces that are contiguous in both.
 
     Positions and counts are in numbers, not in bytes.
@@ -195,7 +195,7 @@ class Places:
     room: Int64s
 
 
-def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) -> Places:
+def scatter(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) -> Scatter:
     """Returns where the rows of a batch go.
 
     Args:
@@ -220,7 +220,7 @@ def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) ->
     if not shapes.size or axis == 0:
         found = _one_after_the_other(shapes)
         rest = tuple(shapes[0, 1:].tolist()) if len(shapes) else ()
-        return Places(
+        return Scatter(
             (int(shapes[:, 0].sum()), *rest),
             found.row,
             found.begin,
@@ -245,7 +245,7 @@ def _check_others_equal(shapes: Int64s, axis: int) -> None:
         )
 
 
-def _one_after_the_other(shapes: Int64s | list[tuple[int, ...]]) -> Places:
+def _one_after_the_other(shapes: Int64s | list[tuple[int, ...]]) -> Scatter:
     if isinstance(shapes, list):
         counts = np.array([math.prod(shape) for shape in shapes], np.int64)
     else:
@@ -253,10 +253,10 @@ def _one_after_the_other(shapes: Int64s | list[tuple[int, ...]]) -> Places:
     begins = np.cumsum(counts) - counts
     zeros = np.zeros(len(counts), np.int64)
     row = np.arange(len(counts), dtype=np.int64)
-    return Places((int(counts.sum()),), row, zeros, counts, begins, counts)
+    return Scatter((int(counts.sum()),), row, zeros, counts, begins, counts)
 
 
-def _padded(shapes: Int64s) -> Places:
+def _padded(shapes: Int64s) -> Scatter:
     count, axes = shapes.shape
     full = shapes.max(axis=0, initial=0)
     differing = np.flatnonzero((shapes != full).any(axis=0))
@@ -264,7 +264,7 @@ def _padded(shapes: Int64s) -> Places:
     if not axes:
         ones = np.ones(count, np.int64)
         row = np.arange(count, dtype=np.int64)
-        return Places((count,), row, 0 * row, ones, row, ones)
+        return Scatter((count,), row, 0 * row, ones, row, ones)
     inner = int(np.prod(full[cut + 1 :], dtype=np.int64))
     outer = full[:cut]
     lines = int(np.prod(outer, dtype=np.int64))
@@ -283,11 +283,11 @@ def _padded(shapes: Int64s) -> Places:
     room = np.full(count * lines, int(full[cut]) * inner, np.int64)
     target = np.arange(count * lines, dtype=np.int64) * (int(full[cut]) * inner)
     begin = np.where(inside, begin, 0).reshape(-1)
-    return Places((count, *full.tolist()), row, begin, counts, target, room)
+    return Scatter((count, *full.tolist()), row, begin, counts, target, room)
 
 
-def _along(shapes: Int64s, axis: int) -> Places:
-    """Returns the places of rows that are joined along an axis that is not the first."""
+def _along(shapes: Int64s, axis: int) -> Scatter:
+    """Returns where rows go that are joined along an axis that is not the first."""
     before = tuple(shapes[0, :axis].tolist())
     inner = int(np.prod(shapes[0, axis + 1 :], dtype=np.int64))
     lines = math.prod(before)
@@ -300,14 +300,14 @@ def _along(shapes: Int64s, axis: int) -> Places:
     target = ((line * total)[None, :] + starts[:, None]).reshape(-1) * inner
     row = np.repeat(np.arange(len(shapes), dtype=np.int64), lines)
     behind = tuple(shapes[0, axis + 1 :].tolist())
-    return Places((*before, total, *behind), row, begin, counts, target, counts)
+    return Scatter((*before, total, *behind), row, begin, counts, target, counts)
 
 
 def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:
     """Returns a batch of rows of a ragged field, which are given as arrays.
 
     Raises:
-        SchemaError: as for `places`.
+        SchemaError: as for `scatter`.
     """
     assert isinstance(kind, (Array, Tokens))
     axis = open_axis(kind)
@@ -326,10 +326,10 @@ def of_rows(
         axis, declared: as in `RaggedBatch`.
 
     Raises:
-        SchemaError: as for `places`.
+        SchemaError: as for `scatter`.
     """
     shapes = same_axes([row.shape for row in rows])
-    at = places(form, shapes, axis)
+    at = scatter(form, shapes, axis)
     if form == "padded":
         values = np.zeros(at.shape, dtype)
         for index, row in enumerate(rows):

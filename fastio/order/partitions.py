@@ -162,17 +162,17 @@ class PartitionedOrder:
             turns[here] = part.order.positions(part.rows(places[here]))
         return turns * self.partitions + numbers
 
-    def window_of(self, units: npt.ArrayLike) -> tuple[Indices, Indices]:
+    def window_of(self, blocks: npt.ArrayLike) -> tuple[Indices, Indices]:
         """Returns the range of positions of each block's or shard's window, as `Order.window_of`.
 
         One at the boundary of two partitions has windows in both, and the range contains them. One
         that contains a whole partition has the range of all positions.
         """
-        units = np.asarray(units, np.int64)
+        blocks = np.asarray(blocks, np.int64)
         if self._bounds is None:
-            firsts, after = units * self.block, np.minimum((units + 1) * self.block, self.rows)
+            firsts, after = blocks * self.block, np.minimum((blocks + 1) * self.block, self.rows)
         else:
-            firsts, after = self._bounds[units], self._bounds[units + 1]
+            firsts, after = self._bounds[blocks], self._bounds[blocks + 1]
         begin = self._sequence.places(np.minimum(firsts, self.rows - 1))
         last = begin + np.maximum(after - firsts, 1) - 1
         numbers = self._partitions_at(last)

@@ -245,7 +245,9 @@ class Sampling:
             saved = replace(own, window=window)
             saved = saved if own.kind == "settle" else replace(saved, kind="window")
         elif _is_count(block) and kind in ("window", "settle"):
-            saved = replace(own, kind=kind, unit="block", block=block, window=window, bounds=None)
+            saved = replace(
+                own, kind=kind, granularity="block", block=block, window=window, bounds=None
+            )
         else:
             return self
         if saved == self.shuffling:

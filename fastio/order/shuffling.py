@@ -15,14 +15,14 @@ ShufflingKind = Literal[
 Reason = Literal[
     "argument", "any row", "store", "cached", "shards", "memory", "row groups", "parts", "state"
 ]
-Unit = Literal["block", "shard", "row group"]
+Granularity = Literal["block", "shard", "row group"]
 Fetcher = Literal["node", "rank"]
 
 _WHAT: dict[ShufflingKind, str] = {
     "sequential": "rows are not shuffled",
     "shuffle": "rows are shuffled over the whole dataset",
-    "window": "rows are shuffled within windows of {units}",
-    "settle": "rows are shuffled within windows of {units} in the first epoch, and over the whole "
+    "window": "rows are shuffled within windows of {parts}",
+    "settle": "rows are shuffled within windows of {parts} in the first epoch, and over the whole "
     "dataset from the second epoch on",
     "sampler": "a sampler or the dataset decides the order of the rows",
     "generator": "rows are shuffled over the whole dataset by a torch.Generator",
@@ -51,7 +51,7 @@ class Shuffling:
             first epoch and as "shuffle" afterwards), "sampler", "generator" (a permutation drawn by
             a torch.Generator), "row groups" (table files read in place) or "mix".
         reason: why; the key of a sentence.
-        unit: what windows consist of.
+        granularity: what windows consist of.
         block: number of rows in a block; None if windows do not consist of blocks, or by default.
         window: number of blocks, shards or row groups in a window; None if there are no windows, or
             by default.
@@ -65,7 +65,7 @@ class Shuffling:
 
     kind: ShufflingKind = "shuffle"
     reason: Reason = "any row"
-    unit: Unit = "block"
+    granularity: Granularity = "block"
     block: int | None = None
     window: int | None = None
     bounds: tuple[int, ...] | None = None
@@ -93,7 +93,7 @@ class Shuffling:
         of_rows = f" of {self.block:,} rows" if self.block and self.bounds is None else ""
         number = "" if self.window is None else f"{self.window:,} "
         told = _WHAT[self.kind].format(
-            units=f"{number}{self.unit}s{of_rows}", mib=self.window_bytes / 2**20
+            parts=f"{number}{self.granularity}s{of_rows}", mib=self.window_bytes / 2**20
         )
         return told if self._whole else told.replace("the whole dataset", "each partition")
 

@@ -12,9 +12,9 @@ rows by `tables`; `statistics` describes their columns.
 `pipeline` keeps the order of the parts and bounds the memory, `journal` records which units are
 finished, `destination` knows which files of a folder are ours, and `remote` writes to a store.
 `units` packs the units of a source, one after the other or a single one by itself; `ray_engine`
-has tasks on a Ray cluster do this (`ray_tasks`, `place`), and `ray_data` opens Ray Data's datasets.
-`growth` makes a source fit the dataset that it is appended to, and `gc` deletes what no version
-needs. `export` and `exporters` convert packed rows back to files.
+has tasks on a Ray cluster do this (`ray_tasks`, `task_output`), and `ray_data` opens Ray Data's
+datasets. `growth` makes a source fit the dataset that it is appended to, and `gc` deletes what no
+version needs. `export` and `exporters` convert packed rows back to files.
 """
 
 from __future__ import annotations

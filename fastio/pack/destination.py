@@ -34,7 +34,7 @@ from fastio.pack.journal import (
     remove_if,
     writing_to,
 )
-from fastio.pack.place import PLACED_ENDING, PlacedUnit, ShardPlace, SharedFolder
+from fastio.pack.task_output import WRITTEN_ENDING, FolderOutput, TaskOutput, WrittenUnit
 from fastio.packed import (
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -53,12 +53,12 @@ from fastio.runtime.files import (
 
 _OWN_NAME = re.compile(
     r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
-    rf"(?:{PLACED_ENDING})?(?:{TEMPORARY_ENDING})?"
+    rf"(?:{WRITTEN_ENDING})?(?:{TEMPORARY_ENDING})?"
     rf"|{re.escape(JOURNAL_NAME)}"
 )
 
 
-_PLACED = re.compile(PLACED_ENDING)
+_WRITTEN = re.compile(WRITTEN_ENDING)
 
 
 def is_own_name(name: str) -> bool:
@@ -66,9 +66,9 @@ def is_own_name(name: str) -> bool:
     return _OWN_NAME.fullmatch(name) is not None
 
 
-def is_placed_name(name: str) -> bool:
-    """Returns whether a file is a shard that its driver has not accepted; see `place`."""
-    return is_own_name(name) and _PLACED.search(name) is not None
+def is_task_output_name(name: str) -> bool:
+    """Returns whether a file is a shard that its driver has not accepted; see `task_output`."""
+    return is_own_name(name) and _WRITTEN.search(name) is not None
 
 
 def shard_name(unit: int, part: int, version: int = 1) -> str:
@@ -299,27 +299,27 @@ class Destination:
     def send(self, entry: ShardEntry) -> None:
         """Takes a shard that was written to the folder, after `record` if it is a unit's last."""
 
-    def shared_place(self) -> ShardPlace:
+    def task_output(self) -> TaskOutput:
         """Returns where processes on other machines put shards. Called after `open`.
 
         Deletes what such processes have left there for an earlier driver.
         """
-        self.delete(filter(is_placed_name, self.files()))
-        return SharedFolder(self.folder.absolute(), self._journal.id)
+        self.delete(filter(is_task_output_name, self.files()))
+        return FolderOutput(self.folder.absolute(), self._journal.id)
 
-    def record_placed(self, placed: PlacedUnit) -> None:
+    def record_written(self, written: WrittenUnit) -> None:
         """Gives the shards of a unit, which another process has written, their names, and notes it.
 
         Raises:
             PackError: A shard is missing.
         """
-        for entry in placed.unit.entries:
+        for entry in written.unit.entries:
             try:
-                os.replace(self.folder / (entry.name + placed.ending), self.folder / entry.name)
+                os.replace(self.folder / (entry.name + written.ending), self.folder / entry.name)
             except FileNotFoundError as error:
                 raise self._missing(entry.name) from error
         flush_folder(self.folder)
-        self._journal.append(placed.unit)
+        self._journal.append(written.unit)
 
     def prepare(self, names: set[str], base: Manifest | None) -> None:
         """Prepares for the manifest: called after all uploads, right before it is written.
@@ -387,7 +387,7 @@ def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
         DatasetExists: It holds a dataset.
         PackError: It holds a half-written dataset, which is not to be resumed.
     """
-    own = {name: nbytes for name, nbytes in own.items() if not is_placed_name(name)}
+    own = {name: nbytes for name, nbytes in own.items() if not is_task_output_name(name)}
     has_journal = JOURNAL_NAME in own
     if MANIFEST_NAME in own and not (resume and own.get(JOURNAL_NAME)):
         raise DatasetExists(

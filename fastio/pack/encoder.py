@@ -53,7 +53,7 @@ class Encoder(Protocol[P, E]):
 
     Attributes:
         schema: The fields of the samples.
-        unit: What the source consists of, in words: "samples", "rows" or "documents".
+        counted: What the source consists of, in words: "samples", "rows" or "documents".
         total: The number of samples, or None if it is not known beforehand.
         position: The number of samples of the source that are in shards or were left out.
         skipped: (name, reason) of the samples that were left out.
@@ -63,7 +63,7 @@ class Encoder(Protocol[P, E]):
     """
 
     schema: Schema
-    unit: str
+    counted: str
     total: int | None
     position: int
     skipped: list[tuple[str, str]]

@@ -93,7 +93,7 @@ def export_rows(
     submitted = (made for row in rows for made in pipeline.submit(row, 0))
     images = nbytes = 0
     try:
-        with progress_bar("exporting", exporter.unit, len(rows), progress) as advance:
+        with progress_bar("exporting", exporter.counted, len(rows), progress) as advance:
             for made in chain(submitted, pipeline.drain()):
                 exporter.take(made.data)
                 images, nbytes = images + made.images, nbytes + made.image_bytes
@@ -176,11 +176,11 @@ class FolderExporter:
         field: The image field.
 
     Attributes:
-        unit: What the rows are called.
+        counted: What the rows are called.
         index: The path of the list of samples; None if the folders' names hold all information.
     """
 
-    unit = "images"
+    counted = "images"
 
     def __init__(self, dataset: Dataset, folder: Path, field: str) -> None:
         self._dataset = dataset
@@ -306,7 +306,7 @@ class TarExporter:
         count: The number of tars that are finished.
     """
 
-    unit = "samples"
+    counted = "samples"
 
     def __init__(
         self, dataset: Dataset, images: Sequence[str], folder: Path, tar_bytes: int

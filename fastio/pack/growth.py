@@ -27,7 +27,7 @@ from fastio.pack.tables import RowSource
 from fastio.packed import Dataset, Manifest
 from fastio.schema import Schema
 from fastio.sources.table.columns import Converted
-from fastio.sources.table.reading import Place
+from fastio.sources.table.reading import Origin
 
 # For each field, an array that maps the source's numbers to those of the dataset.
 Numbers = Mapping[str, NDArray[np.int64]]
@@ -210,9 +210,9 @@ def _renumbered_rows(source: RowSource, schema: Schema, numbers: Numbers) -> Row
     changed = _changed(numbers)
 
     def convert(
-        batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+        batch: pa.RecordBatch, origin: Origin, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
-        converted = source.convert(batch, place, out)
+        converted = source.convert(batch, origin, out)
         columns = list(converted.columns)
         for field, known in changed.items():
             values: Any = converted.fields[field]

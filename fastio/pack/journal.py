@@ -86,7 +86,7 @@ class Journal:
         folder: The destination.
         options: JSON values that the dataset's bytes depend on.
         resume: Whether to continue the existing journal, if there is one.
-        place: The path or URL of the destination, for messages. If None, the folder.
+        destination: The path or URL of the destination, for messages. If None, the folder.
 
     Attributes:
         id: The random id in its first line.
@@ -100,10 +100,10 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, options: Mapping[str, Any], resume: bool, place: str | None = None
+        self, folder: Path, options: Mapping[str, Any], resume: bool, destination: str | None = None
     ) -> None:
         self.path = folder / JOURNAL_NAME
-        self._place = place or str(folder)
+        self._destination = destination or str(folder)
         self._when_full = when_full(options)
         self.finished: list[FinishedUnit] = []
         self.plan: Plan | None = None
@@ -167,7 +167,7 @@ class Journal:
         good_bytes = 0
         try:
             first = json.loads(lines[0])
-            _check_options(self._place, first["options"], options)
+            _check_options(self._destination, first["options"], options)
             self.id = str(first["id"])
             for line in lines[:-1]:
                 if good_bytes:
@@ -195,12 +195,12 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def unreadable_journal(place: Path | str) -> PackError:
+def unreadable_journal(destination: Path | str) -> PackError:
     """Returns the error of a pack that is to be resumed beside a manifest, without its options."""
     return PackError(
-        f"{place} contains a complete dataset and a journal without options, so it is unknown what "
-        "to resume: resume an append with append and resume (--append --resume), or discard it "
-        "with `fastio gc --unfinished`"
+        f"{destination} contains a complete dataset and a journal without options, so it is "
+        "unknown what to resume: resume an append with append and resume (--append --resume), or "
+        "discard it with `fastio gc --unfinished`"
     )
 
 
@@ -279,10 +279,10 @@ def contents_of(journal: bytes) -> tuple[dict[str, Any], set[str]]:
         return {}, set()
 
 
-def in_use(place: Path | str) -> PackConflict:
+def in_use(destination: Path | str) -> PackConflict:
     """Returns the error of a destination whose journal belongs to another process."""
     return PackConflict(
-        f"another process is packing to {place}: wait until it ends, then try again"
+        f"another process is packing to {destination}: wait until it ends, then try again"
     )
 
 
@@ -297,16 +297,16 @@ def _lock(file: IO[bytes], folder: Path) -> None:
         raise PackConflict(f"another process has just finished packing to {folder}: try again")
 
 
-def _check_options(place: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_options(destination: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if APPEND_TO in found and APPEND_TO not in wanted:
         raise PackError(
-            f"cannot resume this pack to {place}: the unfinished one there is an append; resume it "
-            "with append and resume (--append --resume)"
+            f"cannot resume this pack to {destination}: the unfinished one there is an append; "
+            "resume it with append and resume (--append --resume)"
         )
     different = differences(found, wanted, {*found, *wanted})
     if different:
         raise PackError(
-            f"cannot resume the pack to {place}, the options or the source differ from the "
+            f"cannot resume the pack to {destination}, the options or the source differ from the "
             f"interrupted pack: {different}. Use the same options and source, or {AGAIN}"
         )
 

@@ -16,8 +16,8 @@ from typing import Generic, Protocol
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import E, Encoder, P
 from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, when_full, writing_to
-from fastio.pack.place import PlacedUnit
 from fastio.pack.progress import progress_bar
+from fastio.pack.task_output import WrittenUnit
 from fastio.pack.units import ShardWriter, UnitPacker
 from fastio.packed import Manifest, ShardTable, write_manifest
 
@@ -27,7 +27,7 @@ class UnitRunner(Protocol):
 
     def run(
         self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
-    ) -> Generator[PlacedUnit, None, None]:
+    ) -> Generator[WrittenUnit, None, None]:
         """Yields the units after the finished ones, in order, when their shards are written.
 
         Args:
@@ -112,13 +112,13 @@ class Packer(Generic[P, E]):
                 journal.keep_plan(encoder.plan(progress))
             plan = journal.plan or Plan()
             parts = encoder.begin(plan, journal.finished)
-            with progress_bar("packing", encoder.unit, encoder.total, progress) as advance:
+            with progress_bar("packing", encoder.counted, encoder.total, progress) as advance:
                 shown = 0
                 if runner is not None:
                     with closing(runner.run(plan, journal.finished, self._writer)) as units:
-                        for placed in units:
-                            encoder.count(placed.unit.end)
-                            self._record_placed(placed)
+                        for written in units:
+                            encoder.count(written.unit.end)
+                            self._record_written(written)
                             advance(encoder.position - shown)
                             shown = encoder.position
                 else:
@@ -175,11 +175,11 @@ class Packer(Generic[P, E]):
             for entry in unit.entries:
                 self._destination.send(entry)
 
-    def _record_placed(self, placed: PlacedUnit) -> None:
+    def _record_written(self, written: WrittenUnit) -> None:
         """Records a unit whose shards the runner's processes have written."""
         with writing_to(self._destination.name, self._when_full):
-            self._destination.record_placed(placed)
-            self.entries.extend(placed.unit.entries)
+            self._destination.record_written(written)
+            self.entries.extend(written.unit.entries)
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""

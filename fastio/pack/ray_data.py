@@ -66,6 +66,6 @@ class RayTable:
         for ref, count in self._blocks:
             if start < before + count:
                 table = MemoryTable(self.name, ray.get(ref))
-                for place, batch in table.batches(columns, types, max(start - before, 0), rows):
-                    yield replace(place, first_row=before + place.first_row), batch
+                for origin, batch in table.batches(columns, types, max(start - before, 0), rows):
+                    yield replace(origin, first_row=before + origin.first_row), batch
             before += count

@@ -30,8 +30,8 @@ from fastio.errors import PackError
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import FinishedUnit, Plan
-from fastio.pack.place import PlacedUnit
 from fastio.pack.ray_tasks import FileStamp, Job, SourceRead
+from fastio.pack.task_output import WrittenUnit
 from fastio.pack.units import ShardWriter
 from fastio.shown import shown_lines
 from fastio.store import is_remote
@@ -44,7 +44,7 @@ _LOOK_AGAIN_S = 5.0  # how often the driver asks how many cores the cluster has
 # How often a unit is repeated whose process or machine was lost. Machines that are taken back with
 # notice do not count (Ray's DRAINING nodes), nor do tasks that Ray ends to free memory.
 _RETRIES = 10
-_Units = Generator[PlacedUnit, None, None]
+_Units = Generator[WrittenUnit, None, None]
 _RESUME = "; the finished units are kept: continue with resume (--resume)"
 
 
@@ -148,8 +148,8 @@ class RayRunner:
 
     def _put_job(self, plan: Plan, writer: ShardWriter, threads: int) -> Any:
         """Returns a reference to the job, which was put into Ray's object store."""
-        make, place = self._make_encoder, self._destination.shared_place()
-        job = Job(lambda: make(threads), plan, writer, place, os.getcwd(), self._files)
+        make, output = self._make_encoder, self._destination.task_output()
+        job = Job(lambda: make(threads), plan, writer, output, os.getcwd(), self._files)
         try:
             return self._ray.put(job)
         except (TypeError, AttributeError, ValueError) as error:  # as pickle raises them

@@ -1,8 +1,8 @@
 """What a Ray task does: packs one unit of a source, or all units of one that is read as a whole.
 
 A task is given the source as the driver has opened it: paths, indexes and options, or data in
-memory. It writes the shards of a unit to the destination, under names of its own (`place`), and
-returns what the journal records, which is small. `ray_engine` has the driver's side.
+memory. It writes the shards of a unit to the destination, under names of its own (`task_output`),
+and returns what the journal records, which is small. `ray_engine` has the driver's side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from fastio.errors import FastioError, PackError
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import FinishedUnit, Plan, writing_to
-from fastio.pack.place import PlacedUnit, ShardPlace, new_ending
+from fastio.pack.task_output import TaskOutput, WrittenUnit, new_ending
 from fastio.pack.units import ShardWriter, pack_unit, pack_units
 
 
@@ -52,7 +52,7 @@ class Job:
         make_encoder: Returns a new encoder of the source.
         plan: How the source is divided into units.
         writer: Writes the shards; tasks replace its folder.
-        place: Where the shards go.
+        output: Where the shards go.
         folder: The driver's working directory, to which paths may be relative.
         files: The local files and folders of the source.
     """
@@ -60,7 +60,7 @@ class Job:
     make_encoder: Callable[[], Encoder[Any, Any]]
     plan: Plan
     writer: ShardWriter
-    place: ShardPlace
+    output: TaskOutput
     folder: str
     files: Sequence[FileStamp]
 
@@ -77,7 +77,7 @@ class SourceRead:
 
 
 # What a task returns: errors are values, which Ray passes on as they are.
-Result = PlacedUnit | SourceRead | FastioError
+Result = WrittenUnit | SourceRead | FastioError
 
 
 def run_unit(ref: Any, number: int) -> Result:
@@ -89,16 +89,16 @@ def run_unit(ref: Any, number: int) -> Result:
     """
     try:
         job = _open_job(ref)
-        with writing_to(job.place.name, job.writer.when_full), job.place.folder() as folder:
+        with writing_to(job.output.name, job.writer.when_full), job.output.folder() as folder:
             writer = replace(job.writer, folder=folder, ending=new_ending())
             unit = pack_unit(job.make_encoder(), job.plan, number, writer)
-            return _placed(job.place, writer, unit)
+            return _put(job.output, writer, unit)
     except FastioError as error:
         return _portable(error)
 
 
 def run_source(ref: Any, finished: Sequence[FinishedUnit], number: int) -> Iterator[Result]:
-    """Packs the units of a source from one on, and yields each when its shards are in the place.
+    """Packs the units of a source from one on, and yields each when its shards are in the output.
 
     Args:
         ref: The Ray reference of the `Job`.
@@ -108,20 +108,20 @@ def run_source(ref: Any, finished: Sequence[FinishedUnit], number: int) -> Itera
     try:
         job = _open_job(ref)
         encoder = job.make_encoder()
-        with writing_to(job.place.name, job.writer.when_full), job.place.folder() as folder:
+        with writing_to(job.output.name, job.writer.when_full), job.output.folder() as folder:
             writer = replace(job.writer, folder=folder, ending=new_ending())
             parts = encoder.begin(job.plan, finished)
             for unit in pack_units(encoder, parts, writer, number):
-                yield _placed(job.place, writer, unit)
+                yield _put(job.output, writer, unit)
         yield SourceRead(encoder.packing())
     except FastioError as error:
         yield _portable(error)
 
 
-def _placed(place: ShardPlace, writer: ShardWriter, unit: FinishedUnit) -> PlacedUnit:
-    """Puts the shards of a unit, which the writer has written, in the place."""
-    place.put(writer.folder, [entry.name + writer.ending for entry in unit.entries])
-    return PlacedUnit(unit, writer.ending)
+def _put(output: TaskOutput, writer: ShardWriter, unit: FinishedUnit) -> WrittenUnit:
+    """Puts the shards of a unit, which the writer has written, in the output."""
+    output.put(writer.folder, [entry.name + writer.ending for entry in unit.entries])
+    return WrittenUnit(unit, writer.ending)
 
 
 @lru_cache(maxsize=1)  # a worker process runs many tasks of a job, and reads it once

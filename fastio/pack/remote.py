@@ -43,7 +43,7 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
-from fastio.pack.place import PlacedUnit, ShardPlace, StorePlace, accept, upload
+from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.files import whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
@@ -73,7 +73,7 @@ def open_destination(
 
 
 class RemoteDestination(Destination):
-    """A dataset's place in a store, with a local staging folder."""
+    """A dataset's folder in a store, with a local staging folder."""
 
     def __init__(
         self,
@@ -216,23 +216,23 @@ class RemoteDestination(Destination):
         self._wait_for(self._slots)
         self._uploads.append(self._pool.submit(self._upload, entry, length))
 
-    def shared_place(self) -> ShardPlace:
+    def task_output(self) -> TaskOutput:
         """See `Destination`. Sends the journal, without which shards cannot be resumed."""
         with self._advice():
             self._put_journal()
-            super().shared_place()
+            super().task_output()
         self._pool.resize(_COPIES)
-        return StorePlace(self._store, self._staging)
+        return StoreOutput(self._store, self._staging)
 
-    def record_placed(self, placed: PlacedUnit) -> None:
+    def record_written(self, written: WrittenUnit) -> None:
         """See `Destination`; waits while many shards wait for their names.
 
         Sends the journal now and then: it grows with every unit.
         """
-        self._journal.append(placed.unit)
-        for entry in placed.unit.entries:
+        self._journal.append(written.unit)
+        for entry in written.unit.entries:
             self._wait_for(self._copy_slots)
-            self._uploads.append(self._pool.submit(self._accept, entry, placed.ending))
+            self._uploads.append(self._pool.submit(self._accept, entry, written.ending))
         now = time.monotonic()
         if now - self._journal_sent_s > _JOURNAL_EVERY_S and not self._journal_lock.locked():
             self._journal_sent_s = now
@@ -297,7 +297,9 @@ class RemoteDestination(Destination):
     def close(self, keep: bool) -> None:
         """See `Destination`. The journal in the store stays in any case."""
         self._end_uploads()
-        if self._journal_sent_s > 0 and self._journal.path.exists():  # of shards placed by others
+        if (
+            self._journal_sent_s > 0 and self._journal.path.exists()
+        ):  # of shards that others have written
             with suppress(StoreError, SourceNotFound, SourceChanged):
                 self._send_journal(self._journal.path.stat().st_size)
         super().close(keep=True)

@@ -118,7 +118,7 @@ class SampleEncoder:
 
     def __init__(self, source: Source, options: SampleOptions) -> None:
         self.schema = source.schema
-        self.unit = "samples"
+        self.counted = "samples"
         self.total = source.total
         self.position = 0
         self.skipped: list[tuple[str, str]] = []

@@ -33,7 +33,7 @@ from fastio.sources.table.columns import Column, Converted
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.opening import Opened, joined
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.reading import Place, Table
+from fastio.sources.table.reading import Origin, Table
 from fastio.sources.table.tables import Piece
 from fastio.sources.table.values import Ragged
 
@@ -42,7 +42,7 @@ _DEPTH_PER_WORKER = 4
 # is a part of what makes a dataset's bytes.
 PIECE_ROWS = 32768
 
-Convert = Callable[[pa.RecordBatch, Place, Mapping[str, NDArray[Any]] | None], Converted]
+Convert = Callable[[pa.RecordBatch, Origin, Mapping[str, NDArray[Any]] | None], Converted]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RowSource:
         stamp: A hash that changes if a file does; a constant for data in memory.
         identity: What the dataset's bytes depend on beside the files, as JSON values.
         packing: Returns what the manifest says of how it was made, after the last piece.
-        unit: What the rows are called: "rows" or "documents".
+        counted: What the rows are called: "rows" or "documents".
         skipped: (name, reason) of the files that were left out.
         can_skip: Whether damaged files may be left out.
         sums: The statistics of each column over the existing rows, if rows are appended; empty
@@ -76,7 +76,7 @@ class RowSource:
     stamp: str
     identity: Mapping[str, Any]
     packing: Callable[[], Mapping[str, Any]]
-    unit: str = "rows"
+    counted: str = "rows"
     skipped: Sequence[tuple[str, str]] = ()
     can_skip: bool = False
     sums: Sequence[Moments] = ()
@@ -183,7 +183,7 @@ class TableEncoder:
 
     def __init__(self, source: RowSource, shard_bytes: int, workers: int) -> None:
         self.schema = source.schema
-        self.unit = source.unit
+        self.counted = source.counted
         self.total = source.total
         self.position = 0
         self.skipped = list(source.skipped)
@@ -261,11 +261,11 @@ class TableEncoder:
         ragged: list[dict[str, Ragged]] = []
         columns: list[Sequence[Column]] = []
         begin = 0
-        for place, batch in part.parts:
+        for origin, batch in part.parts:
             end = begin + batch.num_rows
             rows = None if records is None else records[begin:end]
             out = {} if rows is None else {name: rows[name] for name in rows.dtype.names or ()}
-            converted = self._source.convert(batch, place, out)
+            converted = self._source.convert(batch, origin, out)
             fields = converted.fields.items()
             ragged.append({name: rows for name, rows in fields if isinstance(rows, Ragged)})
             columns.append(converted.columns)

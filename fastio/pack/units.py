@@ -38,7 +38,7 @@ class ShardWriter:
         schema: The fields of the samples.
         version: The version of the dataset that gets the shards.
         when_full: What to do if the disk is full, see `journal.when_full`.
-        ending: What file names have in addition to the shards' names, see `place`.
+        ending: What file names have in addition to the shards' names, see `task_output`.
     """
 
     folder: Path

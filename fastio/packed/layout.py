@@ -82,7 +82,7 @@ class TableField:
 
 
 @dataclass(frozen=True)
-class ShardPlace:
+class ShardExtents:
     """Where the columns lie in one shard's file, and which of its tokens make up which row."""
 
     columns: Ranges
@@ -90,7 +90,7 @@ class ShardPlace:
 
 
 class Layout(Protocol):
-    """The places of a dataset's fields in its shards.
+    """Where a dataset's fields lie in its shards.
 
     Attributes:
         dataset: The dataset of the shards.
@@ -111,8 +111,8 @@ class Layout(Protocol):
         """Returns the shard of an index of `first_row`."""
         ...
 
-    def place(self, number: int, reader: ShardReader) -> ShardPlace:
-        """Returns the places of the columns in the shard's file, or raises ShardCorrupt."""
+    def extents(self, number: int, reader: ShardReader) -> ShardExtents:
+        """Returns where the columns lie in the shard's file, or raises ShardCorrupt."""
         ...
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
@@ -150,9 +150,9 @@ class FixedWidth:
         """Returns the shard of an index of `first_row`."""
         return number
 
-    def place(self, number: int, reader: ShardReader) -> ShardPlace:
-        """Returns the places of the columns in the shard's file."""
-        return ShardPlace([reader.extent(column) for column in self._columns])
+    def extents(self, number: int, reader: ShardReader) -> ShardExtents:
+        """Returns where the columns lie in the shard's file."""
+        return ShardExtents([reader.extent(column) for column in self._columns])
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
         """Returns the ranges of rows [first, last) in a shard's file."""
@@ -167,7 +167,7 @@ class FixedWidth:
 
 
 @dataclass(frozen=True)
-class RaggedPlaces:
+class RaggedExtents:
     """Where rows of different sizes lie.
 
     Attributes:
@@ -199,7 +199,7 @@ class RaggedRows:
         self.dtype = np.dtype(kind.dtype)
         self._dataset = dataset
 
-    def locate(self, rows: Int64s) -> RaggedPlaces:
+    def locate(self, rows: Int64s) -> RaggedExtents:
         """Returns where rows lie, int64 (n,) in any order."""
         groups = self._dataset.by_shard(rows)
         reader = np.empty(len(rows), np.int32)
@@ -210,7 +210,7 @@ class RaggedRows:
             reader[at] = number
             begin[at], shapes[number] = self._in_shard(readers[number], local)
         together = _in_order([at for _, at, _ in groups], shapes, len(rows))
-        return RaggedPlaces(readers, reader, begin, together)
+        return RaggedExtents(readers, reader, begin, together)
 
     def forget(self, rows: Int64s) -> None:
         """Opens the damaged shards of rows again on the next read."""

@@ -85,7 +85,7 @@ class StagedObjects:
         """See `Originals`."""
         folder = self._cache.folder(next_use)
         source = source_of(folder, self._blocks)
-        numbers, offset = self._blocks.places(self._field, rows, where)
+        numbers, offset = self._blocks.locate(self._field, rows, where)
         if any(folder.look(source, block) != "whole" for block in np.unique(numbers).tolist()):
             return None
         return replace(

@@ -175,7 +175,7 @@ class ArraySet:
         return len(next(iter(self.columns.values())))
 
     @property
-    def places(self) -> tuple[Any, ...]:
+    def layouts(self) -> tuple[Any, ...]:
         """Addresses, shapes, strides and dtypes, which change if another array is assigned."""
         return tuple(
             (name, found["data"], found["shape"], found["strides"], found["typestr"])

@@ -23,8 +23,8 @@ from fastio.store import is_remote
 if TYPE_CHECKING:
     from fastio.sources.table.opening import Opened
 
-# Progress(title, unit, total) is entered while something is counted, and gives what is called with
-# how much more is done.
+# Progress(title, counted, total) is entered while something is counted, and gives what is called
+# with how much more is done.
 Progress = Callable[[str, str, int], AbstractContextManager[Callable[[int], object]]]
 
 
@@ -203,11 +203,11 @@ class Found:
 
 
 def checked_files(
-    checks: Iterable[ShardCheck], unit: str, count: int, progress: Progress
+    checks: Iterable[ShardCheck], counted: str, count: int, progress: Progress
 ) -> list[ShardCheck]:
     """Returns the checks of files, and shows progress while they run."""
     done = []
-    with progress("checking", unit, count) as advance:
+    with progress("checking", counted, count) as advance:
         for check in checks:
             done.append(check)
             advance(1)

@@ -60,7 +60,7 @@ def torch_rows(dataset: Any) -> TorchRows | Slow:
         if arrays is not None:
             arrays.schema()
             opened = partial(ArrayDataset, arrays)
-            return TorchRows(len(arrays), opened, arrays.places, tensors=True)
+            return TorchRows(len(arrays), opened, arrays.layouts, tensors=True)
     except SchemaError as error:
         return Slow(f"the {name} cannot be read natively: {error}")
     files = image_files(dataset)

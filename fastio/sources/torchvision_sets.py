@@ -69,7 +69,7 @@ def held_set(dataset: Any) -> HeldSet | None:
         sources, "tuple", kind.__name__, ("image",), class_names(dataset), as_tensors=False
     )
     listed = xxhash.xxh3_64_intdigest(as_array(labels).tobytes()) if given is not labels else 0
-    settings = arrays.places[0], listed or arrays.places[1]
+    settings = arrays.layouts[0], listed or arrays.layouts[1]
     return HeldSet(arrays, dataset.transform, dataset.target_transform, settings)
 
 

@@ -1,4 +1,4 @@
-"""A remote dataset as blocks of consecutive rows, which are fetched and cached as units.
+"""A remote dataset as blocks of consecutive rows, which are fetched and cached as wholes.
 
 Block b has the rows from b * block_rows on. The bytes of a block are those of `Remote.ranges`, one
 range after the other: in a packed dataset ordered by shard, then by field, then by row; of tars the
@@ -206,7 +206,7 @@ class Blocks:
             for path, start in zip(paths, starts, strict=True)
         ]
 
-    def places(self, field: str, rows: Numbers, reads: ImageReads) -> tuple[Numbers, Numbers]:
+    def locate(self, field: str, rows: Numbers, reads: ImageReads) -> tuple[Numbers, Numbers]:
         """Returns the block of each row, and where its image begins there: int64 (n,) both.
 
         Args:

@@ -3,7 +3,7 @@
 This is the only place that decides it: each function returns a sampling with a `Shuffling`, which
 has the kind, the sizes and the reason. With order "auto", rows are shuffled over the whole dataset
 where any row can be read at any time at little cost, and else within windows of what is read as a
-unit:
+whole:
 
 - remote datasets with images: windows of blocks (`by_blocks`). The rows of up to 32 blocks from
   random positions of the dataset are mixed, so that a batch has rows from up to as many positions.
@@ -39,7 +39,7 @@ import numpy.typing as npt
 
 from fastio.errors import SchemaError
 from fastio.order.sampling import Permutation, Sampling
-from fastio.order.shuffling import Reason, Shuffling, ShufflingKind, Unit
+from fastio.order.shuffling import Granularity, Reason, Shuffling, ShufflingKind
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows
 from fastio.runtime.memory import available_memory, total_memory
@@ -265,9 +265,13 @@ def by_generator(
 
 
 def _with(
-    sampling: Sampling, kind: ShufflingKind, reason: Reason, unit: Unit = "block", **sizes: Any
+    sampling: Sampling,
+    kind: ShufflingKind,
+    reason: Reason,
+    granularity: Granularity = "block",
+    **sizes: Any,
 ) -> Sampling:
-    return replace(sampling, shuffling=Shuffling(kind, reason, unit, **sizes))
+    return replace(sampling, shuffling=Shuffling(kind, reason, granularity, **sizes))
 
 
 def place_table(

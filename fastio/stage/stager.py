@@ -37,7 +37,7 @@ _JOIN_S = 1.0
 
 
 @dataclass(eq=False)
-class _Unit:
+class _Block:
     """A block that is wanted."""
 
     number: int
@@ -85,13 +85,13 @@ class Stager:
 
     def _begin(self) -> None:
         lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # signals a change of a unit's state
+        self._changed = threading.Condition(lock)  # signals a change of a block's state
         self._wanted = threading.Condition(lock)  # signals new work to the staging threads
         # Requests from before a fork or a reopening have another generation: they are not released.
         self.generation = object()
-        self._elsewhere: dict[int, _Unit] = {}  # units that other processes fetch
+        self._elsewhere: dict[int, _Block] = {}  # blocks that other processes fetch
         self._looking = False
-        self._units: dict[int, _Unit] = {}
+        self._requested: dict[int, _Block] = {}
         self._queue: list[tuple[int, int]] = []
         self._turns = itertools.count()
         self._threads: list[threading.Thread] = []
@@ -107,15 +107,15 @@ class Stager:
         self._owner.take_over(self._begin)
         with self._changed:
             for number in numbers.tolist():
-                unit = self._units.get(number)
-                if unit is None:
-                    unit = self._units[number] = _Unit(number, next(self._turns))
+                block = self._requested.get(number)
+                if block is None:
+                    block = self._requested[number] = _Block(number, next(self._turns))
                     path = self._cached.resident(number)
                     if path is not None:
-                        unit.path, unit.state = path, "ready"
+                        block.path, block.state = path, "ready"
                     else:
-                        self._enqueue(unit)
-                unit.refs += 1
+                        self._enqueue(block)
+                block.refs += 1
             self._start_threads()
 
     def done(self, numbers: Numbers) -> None:
@@ -124,14 +124,14 @@ class Stager:
             return  # they belong to the parent, whose thread may hold the lock
         with self._changed:
             for number in numbers.tolist():
-                unit = self._units.get(number)
-                if unit is None:
+                block = self._requested.get(number)
+                if block is None:
                     continue
-                unit.refs -= 1
-                if unit.refs <= 0:
-                    del self._units[number]
-                    if unit.memory is not None:
-                        unit.memory.close()
+                block.refs -= 1
+                if block.refs <= 0:
+                    del self._requested[number]
+                    if block.memory is not None:
+                        block.memory.close()
 
     def wait(self, numbers: Numbers, timeout_s: float) -> bool:
         """Waits for requested blocks. Returns whether all of them are there within the timeout.
@@ -142,9 +142,9 @@ class Stager:
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while not self.has(numbers):
-                for unit in self._failed(numbers):
-                    assert unit.error is not None
-                    raise unit.error
+                for block in self._failed(numbers):
+                    assert block.error is not None
+                    raise block.error
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or self._closed:
                     return False
@@ -154,15 +154,15 @@ class Stager:
     def has(self, numbers: Numbers) -> bool:
         """Returns whether all of these requested blocks are there."""
         with self._changed:
-            units = (self._units.get(number) for number in numbers.tolist())
-            return all(unit is None or unit.state == "ready" for unit in units)
+            found = (self._requested.get(number) for number in numbers.tolist())
+            return all(block is None or block.state == "ready" for block in found)
 
     def retry(self, numbers: Numbers) -> None:
         """Fetches those of the blocks again that have failed."""
         with self._changed:
-            for unit in self._failed(numbers):
-                unit.error = None
-                self._enqueue(unit)
+            for block in self._failed(numbers):
+                block.error = None
+                self._enqueue(block)
             self._start_threads()
 
     def failed_since_s(self, numbers: Numbers) -> float:
@@ -171,18 +171,18 @@ class Stager:
         Returns -inf if none is in the failed state, because it is being fetched again already.
         """
         with self._changed:
-            return min((unit.began_s for unit in self._failed(numbers)), default=-math.inf)
+            return min((block.began_s for block in self._failed(numbers)), default=-math.inf)
 
     def path(self, number: int) -> str:
         """Returns the path of a block that is there."""
         with self._changed:
-            return self._units[number].path
+            return self._requested[number].path
 
     def staged_path(self, number: int) -> str | None:
         """Returns the path of a block if it is wanted and there, else None."""
         with self._changed:
-            unit = self._units.get(number)
-            return unit.path if unit is not None and unit.state == "ready" else None
+            block = self._requested.get(number)
+            return block.path if block is not None and block.state == "ready" else None
 
     def restage(self, numbers: Iterable[int], *, in_memory: bool = False) -> None:
         """Fetches blocks again whose files are damaged or gone.
@@ -194,14 +194,14 @@ class Stager:
         """
         with self._changed:
             for number in numbers:
-                unit = self._units.get(number)
-                if unit is None or unit.state != "ready" or unit.memory is not None:
+                block = self._requested.get(number)
+                if block is None or block.state != "ready" or block.memory is not None:
                     continue
-                if unit.path == os.devnull:
+                if block.path == os.devnull:
                     continue
-                self._cached.drop(number, unit.path)
-                unit.in_memory = in_memory
-                self._enqueue(unit)
+                self._cached.drop(number, block.path)
+                block.in_memory = in_memory
+                self._enqueue(block)
             self._start_threads()
 
     def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
@@ -228,10 +228,10 @@ class Stager:
         join_all(threads, _JOIN_S)
         self._cached.end_run()
         with self._changed:
-            for unit in self._units.values():
-                if unit.memory is not None:
-                    unit.memory.close()
-            self._units.clear()
+            for block in self._requested.values():
+                if block.memory is not None:
+                    block.memory.close()
+            self._requested.clear()
 
     def reopen(self) -> None:
         """Makes a closed stager usable again."""
@@ -241,16 +241,16 @@ class Stager:
 
     # --- Threads ----------------------------------------------------------------------------------
 
-    def _failed(self, numbers: Numbers) -> list[_Unit]:
-        units = (self._units.get(number) for number in numbers.tolist())
-        return [unit for unit in units if unit is not None and unit.state == "failed"]
+    def _failed(self, numbers: Numbers) -> list[_Block]:
+        found = (self._requested.get(number) for number in numbers.tolist())
+        return [block for block in found if block is not None and block.state == "failed"]
 
-    def _enqueue(self, unit: _Unit) -> None:
-        unit.state, unit.path = "queued", ""
-        if unit.memory is not None:
-            unit.memory.close()
-            unit.memory = None
-        heapq.heappush(self._queue, (unit.turn, unit.number))
+    def _enqueue(self, block: _Block) -> None:
+        block.state, block.path = "queued", ""
+        if block.memory is not None:
+            block.memory.close()
+            block.memory = None
+        heapq.heappush(self._queue, (block.turn, block.number))
         self._wanted.notify()
 
     def _start_threads(self) -> None:
@@ -266,8 +266,8 @@ class Stager:
             self._threads.append(thread)
             thread.start()
 
-    def _next(self) -> _Unit | None:
-        """Returns a unit to stage; None if there is none after a short wait."""
+    def _next(self) -> _Block | None:
+        """Returns a block to stage; None if there is none after a short wait."""
         with self._changed:
             look = bool(self._elsewhere) and not self._looking  # one thread at a time looks
             if not self._queue:
@@ -277,25 +277,25 @@ class Stager:
                 self._looking = self._looking and not look
             while self._queue:
                 _, number = heapq.heappop(self._queue)
-                unit = self._units.get(number)
-                if unit is not None and unit.state == "queued":
-                    unit.state, unit.began_s = "working", time.monotonic()
+                block = self._requested.get(number)
+                if block is not None and block.state == "queued":
+                    block.state, block.began_s = "working", time.monotonic()
                     self._busy.add(threading.current_thread())
-                    return unit
+                    return block
             return self._next_elsewhere() if look else None
 
-    def _next_elsewhere(self) -> _Unit | None:
-        """Returns a unit that others fetch and that was not checked just now."""
+    def _next_elsewhere(self) -> _Block | None:
+        """Returns a block that others fetch and that was not checked just now."""
         now_s = time.monotonic()
-        for number, unit in list(self._elsewhere.items()):
-            if self._units.get(number) is not unit or unit.state != "others":
+        for number, block in list(self._elsewhere.items()):
+            if self._requested.get(number) is not block or block.state != "others":
                 del self._elsewhere[number]
-            elif now_s - unit.looked_s >= _POLL_S:
-                unit.looked_s = now_s
-                unit.state = "working"
+            elif now_s - block.looked_s >= _POLL_S:
+                block.looked_s = now_s
+                block.state = "working"
                 self._busy.add(threading.current_thread())
                 del self._elsewhere[number]
-                return unit
+                return block
         return None
 
     def _is_idle(self) -> None:
@@ -303,13 +303,13 @@ class Stager:
         with self._changed:
             self._busy.discard(threading.current_thread())
 
-    def _stage(self, unit: _Unit) -> None:
+    def _stage(self, block: _Block) -> None:
         """Stages one block, or records why that failed."""
         memory, path, error, others = None, "", None, False
         try:
-            size = self.blocks.size(unit.number)  # fetches the heads
-            unit.heads = self.blocks.whole_shards(unit.number)
-            found = self._brought(unit, size) if size else os.devnull
+            size = self.blocks.size(block.number)  # fetches the heads
+            block.heads = self.blocks.whole_shards(block.number)
+            found = self._brought(block, size) if size else os.devnull
             if isinstance(found, str):
                 path = found
             elif found is None:
@@ -320,23 +320,23 @@ class Stager:
         except BaseException as caught:
             error = caught
         with self._changed:
-            if self._units.get(unit.number) is not unit:
+            if self._requested.get(block.number) is not block:
                 if memory is not None:
                     memory.close()
                 return
-            unit.error, unit.memory, unit.path = error, memory, path
-            unit.state = "failed" if error else "others" if others else "ready"
+            block.error, block.memory, block.path = error, memory, path
+            block.state = "failed" if error else "others" if others else "ready"
             if others:
-                self._elsewhere[unit.number] = unit
+                self._elsewhere[block.number] = block
             else:
                 self._changed.notify_all()
 
-    def _brought(self, unit: _Unit, size: int) -> str | MemoryFile | None:
+    def _brought(self, block: _Block, size: int) -> str | MemoryFile | None:
         """Returns a path in the cache or a file in memory; None while others fetch the block."""
-        fetch = partial(self._fetch, unit.number)
-        if unit.in_memory:
+        fetch = partial(self._fetch, block.number)
+        if block.in_memory:
             return memory_file(fetch()[0])
-        return self._cached.stage(unit.number, size, unit.waiting, self._numbers, fetch)
+        return self._cached.stage(block.number, size, block.waiting, self._numbers, fetch)
 
     def _fetch(self, number: int) -> Fetched:
         parts, damaged = self.blocks.fetch(number)
@@ -347,7 +347,7 @@ class Stager:
     def _numbers(self) -> set[int]:
         """Returns the blocks that are wanted."""
         with self._changed:
-            return set(self._units)
+            return set(self._requested)
 
 
 def _work(reference: weakref.ref[Stager]) -> None:
@@ -356,8 +356,8 @@ def _work(reference: weakref.ref[Stager]) -> None:
         stager = reference()
         if stager is None or stager._closed:
             return
-        unit = stager._next()
-        if unit is not None:
-            stager._stage(unit)
+        block = stager._next()
+        if block is not None:
+            stager._stage(block)
             stager._is_idle()
-        del stager, unit
+        del stager, block

@@ -30,13 +30,13 @@ from fastio.train.objectives import (
     regression,
 )
 from fastio.train.options import ImageSettings, Options, TabularSettings, TextSettings
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from fastio.train.task import Task
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 _POOL = 50  # batches whose documents are sorted by length together
 
-Reading = Callable[[str, Place, bool], dict[str, Any]]
+Reading = Callable[[str, Process, bool], dict[str, Any]]
 
 
 @dataclass
@@ -50,7 +50,7 @@ class LearnedTask(Task):
         make: Returns the model.
         inputs: A batch -> what the model is called with.
         target: A batch -> what the outputs are compared with, one of each sample.
-        read: (data, place, whether to train) -> the arguments of the loader.
+        read: (data, process, whether to train) -> the arguments of the loader.
         learned: What was found in the data and a resumed checkpoint must share, as JSON values.
         losses: The number of losses of a sample.
         units: A batch -> the number of units in each of its samples.
@@ -78,8 +78,8 @@ class LearnedTask(Task):
         self.metric = self.objective.metric
         self.greater_is_better = self.objective.greater_is_better
 
-    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
-        return self.read(data, place, train)
+    def reading(self, data: str, process: Process, *, train: bool = False) -> dict[str, Any]:
+        return self.read(data, process, train)
 
     def model(self) -> nn.Module:
         return self.make()
@@ -122,7 +122,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
     labels = Labels.of(options.data, settings.label or next(named, "label"))
     parts = (images[0], labels.field) if schema.structure == "dict" else (0, 1)  # in a batch
 
-    def read(data: str, place: Place, train: bool) -> dict[str, Any]:
+    def read(data: str, process: Process, train: bool) -> dict[str, Any]:
         crop: list[Any] = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
         last: list[Any] = [fastio.Normalize(MEAN, STD)]
         mixed = mixing(settings, len(labels.words), *parts) if train else []
@@ -133,7 +133,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
         steps = {images[0]: [*crop, *last], None: mixed}
         return {
             "fields": [images[0], labels.field],
-            "transforms": steps | labels.transforms(data, place.device),
+            "transforms": steps | labels.transforms(data, process.device),
             "channels_last": options.channels_last,
             "repeat": settings.repeat if train else 1,
         }
@@ -272,9 +272,9 @@ def text_task(options: Options, settings: TextSettings | None = None) -> Learned
         partial(_text_model, settings, vocabulary, len(labels.words)),
         inputs=lambda batch: (batch["input_ids"], batch["attention_mask"]),
         target=lambda batch: batch[labels.field].long(),
-        read=lambda data, place, _: {
+        read=lambda data, process, _: {
             "opener": pad,
-            "transforms": labels.transforms(data, place.device),
+            "transforms": labels.transforms(data, process.device),
         },
         learned={"vocabulary_size": vocabulary, "classes": len(labels.words)},
         units=lambda batch: int(batch["input_ids"].shape[1]),
@@ -292,7 +292,7 @@ def _language_task(
         partial(_text_model, settings, vocabulary, None),
         inputs=lambda batch: (batch["inputs"],),
         target=lambda batch: batch["targets"],
-        read=lambda data, place, _: {"opener": windows},
+        read=lambda data, process, _: {"opener": windows},
         learned={"vocabulary_size": vocabulary},
         losses=settings.length,
         units=lambda batch: settings.length,
@@ -349,8 +349,8 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> L
                 "binary needs two"
             )
 
-    def read(data: str, place: Place, train: bool) -> dict[str, Any]:
-        steps = {} if labels is None else labels.transforms(data, place.device)
+    def read(data: str, process: Process, train: bool) -> dict[str, Any]:
+        steps = {} if labels is None else labels.transforms(data, process.device)
         return {
             "fields": [label, *columns.dense, *columns.sparse],
             "opener": opener,

@@ -28,7 +28,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import fastio
 from fastio.train.options import Options
-from fastio.train.parallel import Place, accumulating, autocast, local, prepare, wrap
+from fastio.train.parallel import Process, accumulating, autocast, local, prepare, wrap
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Learner:
     Args:
         model: The model, on any device.
         options: Decide the optimizer, schedule, precision, memory layout and compilation.
-        place: This process; the model is moved to its device.
+        process: This process; the model is moved to its device.
         lr: The maximum learning rate.
         steps_per_epoch: The number of steps of an epoch, for the schedule.
 
@@ -55,18 +55,23 @@ class Learner:
     """
 
     def __init__(
-        self, model: nn.Module, options: Options, place: Place, lr: float, steps_per_epoch: int = 1
+        self,
+        model: nn.Module,
+        options: Options,
+        process: Process,
+        lr: float,
+        steps_per_epoch: int = 1,
     ) -> None:
-        self._options, self._place = options, place
+        self._options, self._process = options, process
         self._lr, self._steps_per_epoch = lr, steps_per_epoch
-        self.model = model.to(place.device)
+        self.model = model.to(process.device)
         if options.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.averaged = None
         if options.ema is not None:
             self.averaged = _copied(self.model)  # before FSDP, which allows no copies
-            prepare(self.averaged, place, options, trained=False)
-        self.called = wrap(self.model, place, options)
+            prepare(self.averaged, process, options, trained=False)
+        self.called = wrap(self.model, process, options)
         self.begin()
 
     def begin(self) -> None:
@@ -76,7 +81,7 @@ class Learner:
             average(self.averaged, self.model, decay=0.0)
         self.optimizer = make_optimizer(self.model, options, self._lr)
         self.scheduler = make_scheduler(self.optimizer, options, self._steps_per_epoch, self._lr)
-        device = self._place.device.type
+        device = self._process.device.type
         self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
 
     def step(self, batches: Sequence[T], loss: Callable[[nn.Module, T], Tensor]) -> Tensor:
@@ -92,8 +97,8 @@ class Learner:
         """
         losses = []
         for number, batch in enumerate(batches, 1):
-            with accumulating(self.called, self._place, last=number == len(batches)):
-                with autocast(self._place.device, self._options):
+            with accumulating(self.called, self._process, last=number == len(batches)):
+                with autocast(self._process.device, self._options):
                     found = loss(self.called, batch)
                 self.scaler.scale(found).backward()  # type: ignore[no-untyped-call]
             losses.append(found.detach())

@@ -11,13 +11,13 @@ from torch.utils.data import Subset
 
 import fastio
 from fastio.train.options import Options
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 
 Opener = Callable[[str], Any]  # returns what a loader is given for the data at a path or URL
 
 
 def training_loader(
-    options: Options, place: Place, opener: Opener = str, **settings: Any
+    options: Options, process: Process, opener: Opener = str, **settings: Any
 ) -> fastio.Loader:
     """Returns a loader of shuffled training batches, without the rows of `val_split`.
 
@@ -25,14 +25,14 @@ def training_loader(
 
     Args:
         options: Of the run.
-        place: Of this process.
+        process: Of this process.
         opener: Returns the dataset of a path or URL, which the loader reads; by default the path.
         settings: Further arguments of `fastio.Loader` (transforms, fields, ...).
 
     Raises:
         TrainError: There is no sample, or just one.
     """
-    settings = {**_common(options, place), "batch_size": options.batch_size, **settings}
+    settings = {**_common(options, process), "batch_size": options.batch_size, **settings}
     data = opener(options.data)
     if options.val_split:
         data = _part(data, options)[0]
@@ -58,7 +58,7 @@ def has_full_batch(loader: fastio.Loader) -> bool:
 
 
 def evaluation_loader(
-    options: Options, place: Place, opener: Opener = str, **settings: Any
+    options: Options, process: Process, opener: Opener = str, **settings: Any
 ) -> fastio.Loader | None:
     """Returns a loader of `val` or of the rows of `val_split`, in order; None without either.
 
@@ -71,16 +71,16 @@ def evaluation_loader(
     if options.val is None:
         data = _part(data, options)[1]
     batch_size = options.val_batch_size or 2 * options.batch_size
-    return fastio.Loader(data, batch_size, **{**_common(options, place), **settings})
+    return fastio.Loader(data, batch_size, **{**_common(options, process), **settings})
 
 
-def _common(options: Options, place: Place) -> dict[str, Any]:
+def _common(options: Options, process: Process) -> dict[str, Any]:
     return {
         "num_workers": options.threads,
-        "device": place.device,
+        "device": process.device,
         "seed": options.seed,
-        "rank": place.rank,
-        "world_size": place.world_size,
+        "rank": process.rank,
+        "world_size": process.world_size,
     }
 
 

@@ -24,7 +24,7 @@ import fastio
 from fastio.train.checkpoint import finite
 from fastio.train.monitor import Monitor
 from fastio.train.options import Options
-from fastio.train.parallel import Place, autocast, processes, sync_buffers
+from fastio.train.parallel import Process, autocast, processes, sync_buffers
 from fastio.train.run import Run, Sums, Totals
 from fastio.train.task import Task
 
@@ -85,9 +85,9 @@ def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
         FastioError: The data cannot be read.
     """
     with (
-        processes(options) as place,
+        processes(options) as process,
         noted_signal() as signal,
-        Run(task, options, place, monitors, signal) as run,
+        Run(task, options, process, monitors, signal) as run,
     ):
         if options.resume:
             run.resume()
@@ -141,7 +141,7 @@ class Timed:
     val: dict[str, float]
 
 
-def time_epochs(task: Task, options: Options, place: Place) -> Timed:
+def time_epochs(task: Task, options: Options, process: Process) -> Timed:
     """Trains `options.epochs` as `fit` does, without checkpoints, and measures the time.
 
     A few steps before it warm up workers and the compiler; their result is discarded. A loss that
@@ -152,7 +152,7 @@ def time_epochs(task: Task, options: Options, place: Place) -> Timed:
     """
     # A point of the history would refuse a loss that is not finite.
     options = dataclasses.replace(options, log_every=1 << 60)
-    with Run(task, options, place) as run:
+    with Run(task, options, process) as run:
         _warm_up(run)
         began_s = time.perf_counter()
         for epoch in range(options.epochs):
@@ -219,10 +219,10 @@ def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
     token) has the same weight, also in batches that are shorter, padded or masked. DDP and FSDP
     average gradients, hence the factor of the number of processes.
     """
-    task, place = run.task, run.place
+    task, process = run.task, run.process
     counts = [task.count(batch, valid) for batch, valid in group]
-    total = place.sum(summed(counts, place.device))
-    share = place.world_size / total.clamp(min=1)
+    total = process.sum(summed(counts, process.device))
+    share = process.world_size / total.clamp(min=1)
 
     def loss(model: nn.Module, part: tuple[Any, int, int | torch.Tensor]) -> torch.Tensor:
         batch, valid, count = part
@@ -249,21 +249,21 @@ def evaluate(run: Run) -> dict[str, float] | None:
     """Returns the metrics on the evaluation data; None if it was interrupted."""
     assert run.val_loader is not None
     for model in dict.fromkeys((run.model, run.result)):
-        sync_buffers(model, run.place)
+        sync_buffers(model, run.process)
     run.evaluated.eval()
     run.val_loader.set_epoch(0)
     run.tell(Monitor.begin_evaluation)
-    totals = Totals(run.place)
+    totals = Totals(run.process)
     # A loader draws from torch's generator. An evaluation that was interrupted is made anew, and
     # training must not notice.
     drawn = torch.get_rng_state()
     batches = iter(run.val_loader)
     torch.set_rng_state(drawn)
     # FSDP keeps weights that it gathers, and training cannot use tensors of inference mode.
-    with torch.inference_mode(run.place.parallel != "fsdp"):
+    with torch.inference_mode(run.process.parallel != "fsdp"):
         for batch in batches:
             valid = run.val_loader.batch.valid
-            with autocast(run.place.device, run.options):
+            with autocast(run.process.device, run.options):
                 outcome = run.task.step(run.evaluated, batch, valid)
             totals.add(outcome, run.task.count(batch, valid))
             run.tell(Monitor.evaluated, run.task.size(batch, valid))
@@ -302,7 +302,7 @@ def _record(run: Run, val: dict[str, float] | None, before: fastio.Stats, began_
         "train": means(run.task, run.progress.sums),
         "val": val,
         "seconds": time.perf_counter() - began_s,
-        "units_per_s": run.units * run.place.world_size / max(stats.elapsed_s, 1e-9),
+        "units_per_s": run.units * run.process.world_size / max(stats.elapsed_s, 1e-9),
         "wait_share": stats.wait_share,
     }
 

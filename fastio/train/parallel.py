@@ -1,7 +1,7 @@
 """What depends on the number of processes and GPUs: device, process group, gradients, sums.
 
-torchrun starts the processes and tells each its place by RANK, LOCAL_RANK and WORLD_SIZE.
-The loaders are given that place: a global batch is `batch_size * world_size` consecutive samples of
+torchrun starts the processes and tells each its rank by RANK, LOCAL_RANK and WORLD_SIZE.
+The loaders are given that rank: a global batch is `batch_size * world_size` consecutive samples of
 the epoch's order, and rank r has the r-th part of it. So two processes with batches of B see at
 every step the samples that one process with batches of 2 B sees.
 """
@@ -25,7 +25,7 @@ from fastio.train.options import Options, Parallel
 
 
 @dataclass(frozen=True)
-class Place:
+class Process:
     """The position of this process among the processes of a training run.
 
     Attributes:
@@ -75,19 +75,19 @@ class Place:
         return [torch.load(io.BytesIO(each), weights_only=True) for each in found]
 
 
-def on_main(place: Place, action: Callable[[], None]) -> None:
+def on_main(process: Process, action: Callable[[], None]) -> None:
     """Runs a function on the main process, while the others wait.
 
     Raises:
         TrainError: The function raised it; all processes then raise it.
     """
     error: fastio.TrainError | None = None
-    if place.main:
+    if process.main:
         try:
             action()
         except fastio.TrainError as found:
             error = found
-    said = place.gather(None if error is None else str(error))[0]
+    said = process.gather(None if error is None else str(error))[0]
     if error is not None:
         raise error
     if said is not None:
@@ -98,7 +98,7 @@ _left: list[Any] = []  # groups that this process has left
 
 
 @contextmanager
-def processes(options: Options) -> Iterator[Place]:
+def processes(options: Options) -> Iterator[Process]:
     """Joins the process group if torchrun started this process, and leaves it at the end.
 
     A group that this process has joined before is used, and not left.
@@ -120,7 +120,7 @@ def processes(options: Options) -> Iterator[Place]:
             f"{world_size} processes: leave --parallel out to use ddp"
         )
     if not launched or options.parallel == "dp":
-        yield Place(device, options.parallel)
+        yield Process(device, options.parallel)
         return
     joins = not dist.is_initialized()
     if joins:
@@ -130,7 +130,7 @@ def processes(options: Options) -> Iterator[Place]:
         dist.init_process_group(backend, device_id=device if gpu else None)
     try:
         kind = options.parallel or "ddp"
-        yield Place(device, kind, dist.get_rank(), dist.get_world_size())
+        yield Process(device, kind, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         if not _lost(error):
             raise
@@ -183,33 +183,33 @@ def _device(options: Options, launched: bool) -> torch.device:
     return device
 
 
-def prepare(model: nn.Module, place: Place, options: Options, trained: bool = True) -> None:
+def prepare(model: nn.Module, process: Process, options: Options, trained: bool = True) -> None:
     """Shards and compiles a model in place, as the options say.
 
     Args:
         model: The model.
-        place: This process.
+        process: This process.
         options: The options of the run.
         trained: Whether the model is trained. FSDP then keeps the gathered weights of the root
             module for the backward pass; for a model that is only evaluated it keeps none.
     """
-    if place.parallel == "fsdp":
-        _shard(model, place, options, None if trained else True)
+    if process.parallel == "fsdp":
+        _shard(model, process, options, None if trained else True)
     if options.compile:
         model.compile()
 
 
-def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
+def wrap(model: nn.Module, process: Process, options: Options) -> nn.Module:
     """Returns the model for training, which shares its weights with `model`."""
     wrapped = model
-    prepare(model, place, options)
-    if place.parallel == "ddp":
-        devices = [place.device] if place.device.type == "cuda" else None
+    prepare(model, process, options)
+    if process.parallel == "ddp":
+        devices = [process.device] if process.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
-    elif place.parallel == "dp":
-        wrapped = _Autocast(model, place.device, options)
-        if place.device.type == "cuda":
-            wrapped = DataParallel(wrapped, _gpus(place.device))
+    elif process.parallel == "dp":
+        wrapped = _Autocast(model, process.device, options)
+        if process.device.type == "cuda":
+            wrapped = DataParallel(wrapped, _gpus(process.device))
     return wrapped
 
 
@@ -224,18 +224,18 @@ def autocast(device: torch.device, options: Options) -> torch.autocast:
     return torch.autocast(device.type, dtype, enabled=options.amp is not None)
 
 
-def accumulating(model: nn.Module, place: Place, last: bool) -> AbstractContextManager[Any]:
+def accumulating(model: nn.Module, process: Process, last: bool) -> AbstractContextManager[Any]:
     """Returns a context in which gradients are only exchanged for the last batch of a step."""
-    if place.parallel == "fsdp":
+    if process.parallel == "fsdp":
         cast(Any, model).set_requires_gradient_sync(last)
     if isinstance(model, DistributedDataParallel) and not last:
         return cast(AbstractContextManager[Any], model.no_sync())
     return nullcontext()
 
 
-def sync_buffers(model: nn.Module, place: Place) -> None:
+def sync_buffers(model: nn.Module, process: Process) -> None:
     """Copies rank 0's buffers, such as running means, to all processes."""
-    if place.world_size > 1:
+    if process.world_size > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 
@@ -245,14 +245,14 @@ def local(value: Any) -> Tensor:
     return cast(Tensor, value.to_local() if hasattr(value, "to_local") else value)
 
 
-def _shard(model: nn.Module, place: Place, options: Options, reshards: bool | None) -> None:
+def _shard(model: nn.Module, process: Process, options: Options, reshards: bool | None) -> None:
     """Shards a model with FSDP2, block by block; `reshards` is its `reshard_after_forward`."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     dtype = torch.bfloat16 if options.amp == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    mesh = init_device_mesh(place.device.type, (place.world_size,))
+    mesh = init_device_mesh(process.device.type, (process.world_size,))
     for part in [*_blocks(model), model]:
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
 

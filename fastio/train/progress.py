@@ -71,17 +71,17 @@ class Bar(Monitor):
         self._bar.stop()
 
     def begin(self, run: Run) -> None:
-        place, options = run.place, run.options
+        process, options = run.process, run.options
         weights = sum(p.numel() for p in run.model.parameters())
-        several = f", {place.parallel} of {place.world_size}" if place.parallel else ""
-        samples = options.batch_size * options.grad_accum * place.world_size
+        several = f", {process.parallel} of {process.world_size}" if process.parallel else ""
+        samples = options.batch_size * options.grad_accum * process.world_size
         steps = "1 step" if run.steps_per_epoch == 1 else f"{run.steps_per_epoch:,} steps"
         self._print(
-            f"{_count(weights)} weights on {place.device}{several}; "
+            f"{_count(weights)} weights on {process.device}{several}; "
             f"{steps} an epoch of {samples:,} samples"
         )
         if not has_full_batch(run.loader):
-            batch = options.batch_size * place.world_size
+            batch = options.batch_size * process.world_size
             self._print(
                 f"the data has less than a batch of {batch:,} samples: each step has all of it"
             )
@@ -92,7 +92,7 @@ class Bar(Monitor):
                 f"run has {steps_in_all:,}: the initial weights dominate the average. Use a lower "
                 "decay"
             )
-        if place.parallel == "dp":
+        if process.parallel == "dp":
             faster = "torchrun --nproc-per-node N -m fastio train ... (ddp) is faster than dp"
             self._print(faster, style="dim")
         self._bar.start()
@@ -109,7 +109,7 @@ class Bar(Monitor):
         self._looks = deque([_Look(time.perf_counter(), 0, run.loader.stats())])
 
     def step(self, run: Run, size: int, loss: Tensor) -> None:
-        self._units += size * run.place.world_size
+        self._units += size * run.process.world_size
         now_s = time.perf_counter()
         if self._task is None or now_s - self._looks[-1].time_s < _LOOK_S:
             return
@@ -123,7 +123,7 @@ class Bar(Monitor):
             f"{rate:,.0f} {run.task.unit}/s",
             f"loss {float(loss):.3f}",
             f"data wait {(latest.stats - before.stats).wait_share:.0%}",
-            *_utilisation(run.place.device),
+            *_utilisation(run.process.device),
         ]
         self._bar.update(
             self._task, completed=run.progress.epoch_step, now="  ".join(parts), refresh=True
@@ -156,7 +156,7 @@ class Bar(Monitor):
                 f"{' and '.join(unfit)} of the evaluation not finite: look at its data, and at the "
                 "learning rate"
             )
-        advises = self._advises and run.place.device.type == "cpu"
+        advises = self._advises and run.process.device.type == "cpu"
         advice = allocator_advice(self._usage, Usage.now()) if advises else None
         if advice is not None:  # once
             self._print(advice, style="dim")

@@ -29,7 +29,7 @@ from fastio.train.learner import Learner
 from fastio.train.monitor import Monitor
 from fastio.train.objectives import Outcome
 from fastio.train.options import Options
-from fastio.train.parallel import Place, local, on_main
+from fastio.train.parallel import Process, local, on_main
 from fastio.train.task import Task
 
 # As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
@@ -44,8 +44,8 @@ P = ParamSpec("P")
 class Totals:
     """Sums on the device, which are not waited for until they are requested."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._sums: Sums = {}
 
     def add(self, outcome: Outcome, count: int | Tensor) -> None:
@@ -66,7 +66,7 @@ class Totals:
         self._sums = {}
         if not values:
             return {}
-        flat = self._place.sum(torch.cat([value.reshape(-1) for value in values])).cpu()
+        flat = self._process.sum(torch.cat([value.reshape(-1) for value in values])).cpu()
         parts = torch.split(flat, [value.numel() for value in values])
         return {n: p.reshape(v.shape) for n, p, v in zip(names, parts, values, strict=True)}
 
@@ -110,7 +110,7 @@ class Run:
     Args:
         task: What is trained.
         options: How.
-        place: This process.
+        process: This process.
         monitors: Receive the events of the run, on the main process only.
         signal: Returns the number of the signal that came to this process, or 0.
 
@@ -128,39 +128,39 @@ class Run:
         self,
         task: Task,
         options: Options,
-        place: Place,
+        process: Process,
         monitors: Sequence[Monitor] = (),
         signal: Callable[[], int] = int,
     ) -> None:
-        self.task, self.options, self.place = task, options, place
-        self._monitors, self._signal = monitors if place.main else (), signal
+        self.task, self.options, self.process = task, options, process
+        self._monitors, self._signal = monitors if process.main else (), signal
         self.interrupted = 0
         self.units = 0
         if options.checkpoint_dir is not None:
             folder = Path(options.checkpoint_dir)
-            on_main(place, lambda: checkpoint.check_folder(folder, options.resume))
+            on_main(process, lambda: checkpoint.check_folder(folder, options.resume))
         self._open = ExitStack()
-        self._open.enter_context(backends(options, place))
+        self._open.enter_context(backends(options, process))
         try:
-            self.loader = self._open.enter_context(task.train_loader(place))
-            self.val_loader = task.val_loader(place)
+            self.loader = self._open.enter_context(task.train_loader(process))
+            self.val_loader = task.val_loader(process)
             if self.val_loader is not None:
                 self._open.enter_context(self.val_loader)
-            check_loaders(options, place, self.loader, self.val_loader)
+            check_loaders(options, process, self.loader, self.val_loader)
             self.steps_per_epoch = -(-len(self.loader) // options.grad_accum)
             _seed(options.seed)  # the same weights on all processes
             lr = task.lr if options.lr is None else options.lr
-            self.learner = Learner(task.model(), options, place, lr, self.steps_per_epoch)
+            self.learner = Learner(task.model(), options, process, lr, self.steps_per_epoch)
             self.model = self.learner.model
             self.result = self.learner.averaged or self.model
-            whole = place.parallel == "dp" and self.result is self.model
+            whole = process.parallel == "dp" and self.result is self.model
             self.evaluated = self.learner.called if whole else self.result
-            _seed(options.seed + 1 + place.rank)  # dropout of its own on each
+            _seed(options.seed + 1 + process.rank)  # dropout of its own on each
         except BaseException:
             self._open.close()
             raise
         self.progress = Progress()
-        self.totals = Totals(place)
+        self.totals = Totals(process)
         self._bad_step = self._no_bad_step()
         self._best_weights: dict[str, Any] | None = None
         self.prolonged: str | None = None
@@ -180,7 +180,7 @@ class Run:
 
     def check_signal(self) -> bool:
         """Returns whether a signal came to any process, which ends the run."""
-        self.interrupted = self.place.highest(self._signal())
+        self.interrupted = self.process.highest(self._signal())
         return bool(self.interrupted)
 
     @property
@@ -200,7 +200,7 @@ class Run:
         Raises:
             TrainError: a loss was not finite, or gradients overflow whatever they are scaled by.
         """
-        bad = float(self.place.lowest(self._bad_step))
+        bad = float(self.process.lowest(self._bad_step))
         self._bad_step = self._no_bad_step()
         sums = self.totals.take()
         if bad < torch.inf:
@@ -223,7 +223,7 @@ class Run:
             TrainError: one is not finite, or as `flush`.
         """
         self.flush()
-        if not finite_weights(self.model, self.place):
+        if not finite_weights(self.model, self.process):
             raise fastio.TrainError(
                 f"the weights are not finite after step {self.progress.step}: {self._advice}"
             )
@@ -257,10 +257,10 @@ class Run:
         """Saves the run; `best` also keeps it as the best one. All processes call it."""
         self.check_weights()
         states = self._full_states()
-        random_states = self.place.gather(checkpoint.rng_state(self.place.device))
+        random_states = self.process.gather(checkpoint.rng_state(self.process.device))
         content = {
             "identity": self._identity(),
-            "world_size": self.place.world_size,
+            "world_size": self.process.world_size,
             **states,
             "scheduler": self.learner.scheduler.state_dict(),
             "scaler": self.learner.scaler.state_dict(),
@@ -269,11 +269,11 @@ class Run:
             "progress": vars(self.progress),
         }
         # No process continues, or ends, before the files are written.
-        on_main(self.place, lambda: self._write(content, best))
+        on_main(self.process, lambda: self._write(content, best))
 
     def _full_states(self) -> dict[str, Any]:
         """Returns the states of models and optimizer, on rank 0's CPU. All processes call it."""
-        if not self.place.main and self.place.parallel != "fsdp":
+        if not self.process.main and self.process.parallel != "fsdp":
             return {}
         how = StateDictOptions(full_state_dict=True, cpu_offload=True)
         model, optimizer = get_state_dict(self.model, self.learner.optimizer, options=how)
@@ -299,7 +299,7 @@ class Run:
             StateMismatch: It is of other data.
         """
         path = self._path(LAST)
-        found = self.place.gather(path.exists())
+        found = self.process.gather(path.exists())
         if not all(found):
             if any(found):
                 raise fastio.CheckpointError(
@@ -329,8 +329,8 @@ class Run:
             self._prolong(before, content["scheduler"])
         self.learner.scaler.load_state_dict(content["scaler"])
         self.progress = Progress(**content["progress"])
-        if content["world_size"] == self.place.world_size:
-            checkpoint.restore_rng_state(content["rng"][self.place.rank], self.place.device)
+        if content["world_size"] == self.process.world_size:
+            checkpoint.restore_rng_state(content["rng"][self.process.rank], self.process.device)
 
     def _prolong(self, before: int, scheduler: Mapping[str, Any]) -> None:
         """Continues with the schedule of another number of epochs, and sets `prolonged`."""
@@ -371,7 +371,7 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         options = self.options
-        samples = options.batch_size * options.grad_accum * self.place.world_size
+        samples = options.batch_size * options.grad_accum * self.process.world_size
         own = {
             "task": self.task.name,
             "samples_per_step": samples,
@@ -381,11 +381,11 @@ class Run:
         return {**options.identity(), **own}
 
     def _no_bad_step(self) -> Tensor:
-        return torch.tensor(torch.inf, device=self.place.device)
+        return torch.tensor(torch.inf, device=self.process.device)
 
 
 @contextmanager
-def backends(options: Options, place: Place) -> Iterator[None]:
+def backends(options: Options, process: Process) -> Iterator[None]:
     """Sets PyTorch's backends for speed or determinism, and restores them at the end."""
     before = (
         torch.backends.cudnn.benchmark,
@@ -395,7 +395,7 @@ def backends(options: Options, place: Place) -> Iterator[None]:
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    elif place.device.type == "cuda":
+    elif process.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32
     torch.backends.cudnn.benchmark = not options.deterministic
     try:
@@ -414,7 +414,7 @@ def _seed(seed: int) -> None:
 
 
 def check_loaders(
-    options: Options, place: Place, loader: fastio.Loader, val_loader: fastio.Loader | None
+    options: Options, process: Process, loader: fastio.Loader, val_loader: fastio.Loader | None
 ) -> None:
     """Raises an error for data that cannot be used for training or evaluation. All processes call
     it.
@@ -432,7 +432,7 @@ def check_loaders(
         raise fastio.TrainError(f"{options.data} has no samples to train on")
     if val_loader is not None and not len(val_loader):
         raise fastio.TrainError(f"{options.val or options.data} has no samples to evaluate on")
-    batches = place.gather([len(loader), 0 if val_loader is None else len(val_loader)])
+    batches = process.gather([len(loader), 0 if val_loader is None else len(val_loader)])
     for rank, found in enumerate(batches):
         if found != batches[0]:
             raise fastio.TrainError(
@@ -442,8 +442,8 @@ def check_loaders(
             )
 
 
-def finite_weights(model: nn.Module, place: Place) -> bool:
+def finite_weights(model: nn.Module, process: Process) -> bool:
     """Returns whether the weights are finite on all processes. All processes call it."""
     parts = [local(weight).isfinite().all() for weight in model.parameters()]
-    good = torch.stack(parts).all().float() if parts else torch.ones((), device=place.device)
-    return bool(place.lowest(good))
+    good = torch.stack(parts).all().float() if parts else torch.ones((), device=process.device)
+    return bool(process.lowest(good))

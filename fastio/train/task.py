@@ -15,7 +15,7 @@ import fastio
 from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.objectives import Outcome
 from fastio.train.options import Options
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 
 
 class Task(ABC):
@@ -42,17 +42,17 @@ class Task(ABC):
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def train_loader(self, place: Place) -> fastio.Loader:
-        """Returns shuffled batches on the place's device; see `loaders.training_loader`."""
-        reading = self.reading(self.options.data, place, train=True)
-        return training_loader(self.options, place, **reading)
+    def train_loader(self, process: Process) -> fastio.Loader:
+        """Returns shuffled batches on the device of the process; see `loaders.training_loader`."""
+        reading = self.reading(self.options.data, process, train=True)
+        return training_loader(self.options, process, **reading)
 
-    def val_loader(self, place: Place) -> fastio.Loader | None:
+    def val_loader(self, process: Process) -> fastio.Loader | None:
         """Returns evaluation batches, or None; see `loaders.evaluation_loader`."""
-        reading = self.reading(self.options.val or self.options.data, place)
-        return evaluation_loader(self.options, place, **reading)
+        reading = self.reading(self.options.val or self.options.data, process)
+        return evaluation_loader(self.options, process, **reading)
 
-    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
+    def reading(self, data: str, process: Process, *, train: bool = False) -> dict[str, Any]:
         """Returns the arguments of the loader of some data: transforms, fields, opener, ..."""
         return {}
 

@@ -63,7 +63,7 @@ def view_of(dataset: object) -> View | None:
     return dataset if isinstance(dataset, View) else None
 
 
-def place_of(view: View, row: int) -> tuple[Any, int]:
+def part_of(view: View, row: int) -> tuple[Any, int]:
     """Returns the part of a view that has a row, and the row's number there."""
     picked = view.picked
     row = row if picked is None else int(picked[row])

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError, TransformError
 from fastio.order.plan import Buckets
 from fastio.packed import Dataset
-from fastio.packed.layout import FieldKind, FixedWidth, RaggedRows, Ranges, ShardPlace, TableField
+from fastio.packed.layout import FieldKind, FixedWidth, RaggedRows, Ranges, ShardExtents, TableField
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Field, Schema, is_fixed_width
 from fastio.shown import without_secrets
-from fastio.views.base import View, place_of
+from fastio.views.base import View, part_of
 from fastio.views.documents import Documents
 from fastio.views.readers import readers
 
@@ -190,7 +190,7 @@ class TokenPad(Rows, View):
         return [self._padded_row(row, part, length) for row, part in zip(found, kept, strict=True)]
 
     def _at(self, index: int) -> tuple[TokenPad, int]:
-        return place_of(self, self._row(index))
+        return part_of(self, self._row(index))
 
     def _row_values(self, row: int) -> dict[str, Any]:
         """Returns the values of a row of the packed dataset, by field."""
@@ -240,7 +240,7 @@ class TokenPad(Rows, View):
 
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: the packed dataset's name for it."""
-        part, row = place_of(self, row)
+        part, row = part_of(self, row)
         packed: Dataset = part._documents.parts[0]
         return packed.sample_name(row)
 
@@ -286,7 +286,7 @@ class TokenPad(Rows, View):
         length = self._options.length(int(max(tokens)))
         return [_cut(part, length) for part in parts]
 
-    def place_tokens(self, reader: ShardReader) -> ShardPlace:
+    def token_extents(self, reader: ShardReader) -> ShardExtents:
         """Returns where a shard's tokens lie, and which of them make up which row.
 
         Raises:
@@ -298,7 +298,7 @@ class TokenPad(Rows, View):
         begin = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(there, out=begin[1:])
         segments = begin, np.ascontiguousarray(starts[:-1][there]), lengths[there]
-        return ShardPlace([reader.extent(self.field)], segments)
+        return ShardExtents([reader.extent(self.field)], segments)
 
     def token_fields(self, column: int) -> list[TableField]:
         """Returns `input_ids` and `attention_mask` as fields of a column of tokens."""
@@ -322,7 +322,7 @@ def _cut(batch: Mapping[str, Any], length: int) -> dict[str, Any]:
 
 
 class PaddedLayout:
-    """The places of padded tokens and fixed-width fields; see `packed.layout.Layout`."""
+    """Where padded tokens and fixed-width fields lie; see `packed.layout.Layout`."""
 
     def __init__(self, padded: TokenPad, names: Sequence[str]) -> None:
         packed = padded.packed
@@ -341,11 +341,11 @@ class PaddedLayout:
         """Returns the shard of an index of `first_row`."""
         return number
 
-    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+    def extents(self, number: int, reader: ShardReader) -> ShardExtents:
         """Returns where the columns lie in a shard's file."""
-        tokens = self._padded.place_tokens(reader)
-        fixed = self._fixed.place(number, reader)
-        return ShardPlace([*fixed.columns, *tokens.columns], tokens.segments)
+        tokens = self._padded.token_extents(reader)
+        fixed = self._fixed.extents(number, reader)
+        return ShardExtents([*fixed.columns, *tokens.columns], tokens.segments)
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
         """Returns where rows [first, last) of a shard lie in its file."""

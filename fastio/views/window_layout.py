@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import TransformError
 from fastio.packed import Dataset
-from fastio.packed.layout import FieldKind, Ranges, Segments, ShardPlace, TableField
+from fastio.packed.layout import FieldKind, Ranges, Segments, ShardExtents, TableField
 from fastio.packed.shard import ShardReader
 from fastio.views.readers import readers
 from fastio.views.segments import best_fit_segments, contiguous_segments
@@ -91,7 +91,7 @@ class WindowOptions:
 
 
 class WindowLayout:
-    """The windows of a packed dataset and their places in its shards; see `packed.layout.Layout`.
+    """The windows of a packed dataset and where they lie in its shards; see `packed.layout.Layout`.
 
     Args:
         dataset: packed dataset with the documents.
@@ -170,14 +170,14 @@ class WindowLayout:
         counts[self._shards] = np.diff(self.first_row)
         return np.append(0, np.cumsum(counts)).astype(np.int64)
 
-    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+    def extents(self, number: int, reader: ShardReader) -> ShardExtents:
         """Returns where the tokens of a shard lie, and which of them make up which window.
 
         Raises:
             ShardCorrupt: the tokens are not there.
         """
         segments = self._segments(number, reader) if self._in_parts else None
-        return ShardPlace([reader.extent(self.field)], segments)
+        return ShardExtents([reader.extent(self.field)], segments)
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
         """Returns where the tokens of windows [first, last) of a shard lie in its file.

@@ -16,7 +16,7 @@ from fastio.packed import Dataset
 from fastio.packed.rows import Rows
 from fastio.schema import Array, Schema
 from fastio.shown import without_secrets
-from fastio.views.base import View, place_of
+from fastio.views.base import View, part_of
 from fastio.views.documents import Documents
 from fastio.views.window_layout import Packing, WindowLayout, WindowOptions
 
@@ -175,7 +175,7 @@ class TokenWindows(Rows, View):
         return {name: window[name] for name in self.fields}
 
     def _window(self, row: int) -> dict[str, NDArray[Any]]:
-        part, row = place_of(self, row)
+        part, row = part_of(self, row)
         return part._one_layout.window(row)  # type: ignore[no-any-return]
 
     @property
@@ -209,7 +209,7 @@ class TokenWindows(Rows, View):
 
     def sample_name(self, row: int) -> str:
         """Returns how messages name a window: its shard's file name and its number there."""
-        part, row = place_of(self, row)
+        part, row = part_of(self, row)
         layout = part._one_layout
         number, local = layout.locate(row)
         return f"{layout.dataset.manifest.name(layout.shard(number))} window {local}"

@@ -23,7 +23,7 @@ from fastio.train import Options as TrainOptions
 from fastio.train import Task
 from fastio.train.learner import Learner
 from fastio.train.models import IMAGE_MODELS
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from fastio.train.run import backends
 
 Loss = Callable[[nn.Module, Any], Tensor]  # a model as it is called, a batch -> a scalar
@@ -110,7 +110,7 @@ def learner_of(
             "channels_last cannot be applied to lazy layers, which have no weights yet: create "
             "the layers with their sizes"
         )
-    learner = Learner(model, train_options(options, device), Place(device), lr)
+    learner = Learner(model, train_options(options, device), Process(device), lr)
     learner.called.train()
     return learner
 
@@ -240,7 +240,7 @@ class Compute:
         """Sets PyTorch's backends for speed, as fastio.train does, while a model computes."""
         if self.device is None:
             return nullcontext()
-        return backends(train_options(self.options, self.device), Place(self.device))
+        return backends(train_options(self.options, self.device), Process(self.device))
 
     @property
     def on_gpu(self) -> bool:

@@ -20,7 +20,7 @@ from fastio.diagnose.options import Options
 from fastio.train.fields import schema_of
 from fastio.train.loaders import training_loader
 from fastio.train.loop import time_epochs
-from fastio.train.parallel import Place, processes
+from fastio.train.parallel import Process, processes
 
 
 def train(recipe: Recipe) -> dict[str, float]:
@@ -36,11 +36,11 @@ def train(recipe: Recipe) -> dict[str, float]:
     task = ImageTrial(
         options,
         recipe.size,
-        lambda place: _loader(replace(recipe, training=options), place),
+        lambda process: _loader(replace(recipe, training=options), process),
         lambda: image_model(asked, classes),
     )
-    with processes(options) as place:
-        timed = time_epochs(task, options, place)
+    with processes(options) as process:
+        timed = time_epochs(task, options, process)
     return {
         "epoch_s": timed.seconds / how.epochs,
         "images": timed.steps * how.batch_size,
@@ -48,23 +48,23 @@ def train(recipe: Recipe) -> dict[str, float]:
     }
 
 
-def _loader(recipe: Recipe, place: Place) -> Any:
+def _loader(recipe: Recipe, process: Process) -> Any:
     """Returns a loader of full shuffled batches: float32 images (n, 3, size, size), labels (n,)."""
     options = recipe.training
     if not recipe.torch_loader:
         threads = max(1, options.threads // recipe.processes)
         return training_loader(
             replace(options, threads=threads),
-            place,
+            process,
             transforms=recipe.transforms,
-            device=place.device if recipe.prefetch else None,
+            device=process.device if recipe.prefetch else None,
             channels_last=options.channels_last,
         )
     return TorchLoader(
         PillowFolder(options.data, recipe.size, normalized=True),
         options.batch_size,
         options.threads,
-        delivery=Delivery(place.device, options.channels_last),
+        delivery=Delivery(process.device, options.channels_last),
         pin_memory=recipe.pin_memory,
     )
 

@@ -30,7 +30,7 @@ from fastio.train import Options as TrainOptions
 from fastio.train.kinds import LearnedTask, tabular_task, text_task
 from fastio.train.models import ENCODER_SIZES, IMAGE_MODELS, TABULAR_MODELS
 from fastio.train.options import TabularSettings, TextSettings
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from fastio.transforms import OnBatch
 from fastio.views.base import view_of
 from fastio.views.windows import TokenWindows
@@ -235,7 +235,7 @@ class Subject:
         """Returns the loader arguments of the task."""
         if self.task is None:
             return {}
-        return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
+        return self.task.reading(self.options.data, Process(self.device or torch.device("cpu")))
 
     @cached_property
     def steps(self) -> ImageSteps:

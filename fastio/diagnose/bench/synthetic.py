@@ -42,17 +42,17 @@ def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
     photos, packed = work / f"photos-{preset.name}-{count}", work / f"packed-{preset.name}-{count}"
     if not is_dataset(packed):  # nor a half-written one, of a run that was interrupted
         for number in range(min(count, _PHOTOS)):
-            path = _place(photos, number)
+            path = _file(photos, number)
             path.write_bytes(jpeg_of_size(preset.record_bytes, number))
         for number in range(_PHOTOS, count):
-            path = _place(photos, number)
+            path = _file(photos, number)
             path.unlink(missing_ok=True)  # of an earlier run that was interrupted
-            path.symlink_to(_place(photos, number % _PHOTOS).resolve())
+            path.symlink_to(_file(photos, number % _PHOTOS).resolve())
         pack(photos, packed, overwrite=True)
     return photos, packed
 
 
-def _place(folder: Path, number: int) -> Path:
+def _file(folder: Path, number: int) -> Path:
     path = folder / f"class_{number % _CLASSES:02}" / f"{number:06}.jpg"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -26,7 +26,7 @@ from fastio.train.fields import schema_of
 from fastio.train.kinds import MEAN, STD
 from fastio.train.loop import time_epochs
 from fastio.train.objectives import accuracy, classified
-from fastio.train.parallel import Place
+from fastio.train.parallel import Process
 from fastio.transforms import CenterCrop, Normalize, Resize
 
 
@@ -53,18 +53,18 @@ class ImageTrial(Task):
         self,
         options: TrainOptions,
         size: int,
-        loader: Callable[[Place], Any],
+        loader: Callable[[Process], Any],
         model: Callable[[], nn.Module],
     ) -> None:
         super().__init__(options)
         self._size, self._loader, self._model = size, loader, model
         self._device = torch.device("cpu")
 
-    def train_loader(self, place: Place) -> Any:
-        self._device = place.device
-        return self._loader(place)
+    def train_loader(self, process: Process) -> Any:
+        self._device = process.device
+        return self._loader(process)
 
-    def reading(self, data: str, place: Place, *, train: bool = False) -> dict[str, Any]:
+    def reading(self, data: str, process: Process, *, train: bool = False) -> dict[str, Any]:
         edge = evaluation_edge(self._size)
         steps = [Resize(edge), CenterCrop(self._size), Normalize(MEAN, STD)]
         return {"transforms": steps, "channels_last": self.options.channels_last}
@@ -140,7 +140,7 @@ def accuracies(subject: Subject, device: torch.device) -> tuple[Training, ...]:
 
 
 def _train(
-    name: str, loader: Callable[[Place], Any], subject: Subject, device: torch.device
+    name: str, loader: Callable[[Process], Any], subject: Subject, device: torch.device
 ) -> Training:
     asked = subject.options
     options = replace(
@@ -154,7 +154,7 @@ def _train(
     )
     classes = len(subject.schema.classes or ())
     task = ImageTrial(options, asked.size, loader, lambda: image_model(asked, classes))
-    timed = time_epochs(task, options, Place(device))
+    timed = time_epochs(task, options, Process(device))
     loss = timed.train["loss"]
     told = loss if math.isfinite(loss) else None
     return Training(name, asked.epochs, timed.seconds, timed.val["accuracy"], told)

@@ -17,7 +17,7 @@ from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import PerformanceWarning, warn
 from fastio.packed.comparisons import file_number
-from fastio.packed.layout import Layout, ShardPlace, TableField
+from fastio.packed.layout import Layout, ShardExtents, TableField
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
 from fastio.runtime.cores import local_ranks
@@ -38,7 +38,7 @@ class Columns:
     """Rows of a layout, gathered by the engine's threads. Safe to use from several threads.
 
     Args:
-        layout: places of the rows.
+        layout: where the rows lie.
         resident: whether to copy the shards to memory with huge pages; see native/core/table.h. If
             None, they are copied after one epoch if the system maps most of them by small pages.
             The ranks on a machine share one copy. If they cannot, each has its own, but with None
@@ -101,12 +101,12 @@ class Columns:
         """Opens shards, gives them to the table and holds the lock."""
         # Outside of the lock: a store may have to be waited for.
         readers = {n: self._dataset.shard(self.layout.shard(n)) for n in numbers}
-        places = {n: self.layout.place(n, reader) for n, reader in readers.items()}
+        extents = {n: self.layout.extents(n, reader) for n, reader in readers.items()}
         with self._lock:
-            for number, place in places.items():
+            for number, extent in extents.items():
                 reader = readers[number]
-                what = 0 if self._node is None else _number(reader, place)
-                self.table.set(number, reader.mapping, list(place.columns), place.segments, what)
+                what = 0 if self._node is None else _number(reader, extent)
+                self.table.set(number, reader.mapping, list(extent.columns), extent.segments, what)
                 self._set[number] = None
             yield
 
@@ -190,9 +190,9 @@ class Columns:
             self._node.close()
 
 
-def _number(reader: ShardReader, place: ShardPlace) -> int:
+def _number(reader: ShardReader, extent: ShardExtents) -> int:
     """Returns a number that identifies columns of a shard's file on this machine; not 0."""
-    what = repr((file_number(reader), list(place.columns)))
+    what = repr((file_number(reader), list(extent.columns)))
     return xxhash.xxh3_64_intdigest(what.encode()) or 1
 
 

@@ -25,21 +25,21 @@ from fastio.stage import Stager
 _OF_PIECES = 64  # most open files of a batch with recoded images, which may use one per row
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Place = _native.FileSet | tuple[Sequence[npt.NDArray[np.uint8]], bool]
+ImageFiles = _native.FileSet | tuple[Sequence[npt.NDArray[np.uint8]], bool]
 
 
 class FoundImages(NamedTuple):
     """Where the images of one or more batches lie.
 
     Attributes:
-        place: the files that the reads refer to. For images in memory: a tuple of the arrays and
+        files: the files that the reads refer to. For images in memory: a tuple of the arrays and
             whether their images are planar.
         reads: the reads, for the native threads.
         foreign: the numbers in `reads` of the images that Pillow decodes: int64, ascending.
         codebook, pieces: as in `ImageReads`.
     """
 
-    place: Place
+    files: ImageFiles
     reads: _native.ImageReads
     foreign: Int64s
     codebook: _native.Codebook | None
@@ -62,7 +62,7 @@ class FoundImages(NamedTuple):
         return list((self.foreign[begin:end] - first).tolist())
 
 
-def _found(place: Place, file: Int32s, reads: ImageReads) -> FoundImages:
+def _found(files: ImageFiles, file: Int32s, reads: ImageReads) -> FoundImages:
     """Returns reads whose files have the numbers `file`, int32 (n,), for the native threads."""
     native = _native.ImageReads(
         file,
@@ -76,7 +76,7 @@ def _found(place: Place, file: Int32s, reads: ImageReads) -> FoundImages:
         reads.index,
     )
     foreign = np.flatnonzero(reads.codec == CODEC_ENCODED)
-    return FoundImages(place, native, foreign, reads.codebook, reads.pieces)
+    return FoundImages(files, native, foreign, reads.codebook, reads.pieces)
 
 
 class ImageSource:
@@ -149,7 +149,7 @@ class ImageSource:
             found = self.reads(together.rows)
         except Exception:  # the batch with the faulty rows will raise it
             return None
-        return None if isinstance(found.place, tuple) else found
+        return None if isinstance(found.files, tuple) else found
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
         """Decodes one image with Pillow, uint8 (H, W, C), for images that the engine cannot decode.
@@ -169,7 +169,7 @@ class ImageSource:
         assert self._stager is not None
         rows = np.array([row], np.int64)
         reads = self._dataset.image_reads(self._field, rows)
-        block, offset = self._stager.blocks.places(self._field, rows, reads)
+        block, offset = self._stager.blocks.locate(self._field, rows, reads)
         path = self._stager.path(int(block[0]))
         return np.fromfile(path, np.uint8, int(reads.length[0]), offset=int(offset[0]))
 
@@ -182,7 +182,7 @@ class ImageSource:
 
 def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
     """Returns the reads of rows from the blocks that were fetched for them."""
-    block, offset = stager.blocks.places(field, rows, reads)
+    block, offset = stager.blocks.locate(field, rows, reads)
     # Blocks come and go, and a descriptor that is kept would keep the bytes of one that is gone.
     return replace(
         reads,

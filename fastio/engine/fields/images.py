@@ -212,7 +212,7 @@ class ImageReader(Reader):
             for part in self.parts
         ]
         return self._threads.native.submit(
-            found.place,
+            found.files,
             views,
             batch.seed,
             batch.epoch,

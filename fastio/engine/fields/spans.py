@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.engine.fields.reader import Reader, Work, shard_error
-from fastio.engine.ragged import Int64s, Places, RaggedBatch, open_axis, places
+from fastio.engine.ragged import Int64s, RaggedBatch, Scatter, open_axis, scatter
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ShardCorrupt
-from fastio.packed.layout import RaggedPlaces, RaggedRows
+from fastio.packed.layout import RaggedExtents, RaggedRows
 from fastio.packed.rows import Rows
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SpanReader(Reader):
         """
         dtype = self._source.dtype
         found = self._source.locate(batch.rows)
-        at = places(self._form, found.shapes, self._axis)
+        at = scatter(self._form, found.shapes, self._axis)
         nbytes = math.prod(at.shape) * dtype.itemsize
         memory = work.acquire(self._name, _rounded(nbytes))
         values = memory[:nbytes].view(dtype).reshape(at.shape)
@@ -97,8 +97,8 @@ class SpanReader(Reader):
         self,
         batch: Pending,
         work: Work,
-        found: RaggedPlaces,
-        at: Places,
+        found: RaggedExtents,
+        at: Scatter,
         memory: npt.NDArray[np.uint8],
     ) -> None:
         """Lets threads copy the pieces of rows to their places in memory."""
@@ -121,7 +121,7 @@ class SpanReader(Reader):
         work.slots.append(slot)
 
     def _outside(
-        self, found: RaggedPlaces, rows: Int64s, row: Int64s, begin: Int64s, nbytes: Int64s
+        self, found: RaggedExtents, rows: Int64s, row: Int64s, begin: Int64s, nbytes: Int64s
     ) -> ShardCorrupt | None:
         """Returns an error for the first piece outside its shard's file; None if there is none.
 

@@ -11,15 +11,15 @@ import numpy as np
 
 from fastio.errors import LoaderClosed
 from fastio.feed.per_sample.calls import ChunkOutcome, FieldInput, Keys
-from fastio.feed.per_sample.memory import MappedMemory, SharedPlace
+from fastio.feed.per_sample.memory import MappedMemory, SharedExtent
 from fastio.tensors.results import Layout
 
 
 class SamplesAt(Protocol):
     """Where a worker process finds the samples of a field."""
 
-    def places(self) -> list[SharedPlace]:
-        """Returns the places of shared memory that it refers to."""
+    def extents(self) -> list[SharedExtent]:
+        """Returns what it refers to in shared memory."""
 
     def samples(self, memory: MappedMemory) -> Any:
         """Returns the samples, in a worker process."""
@@ -28,43 +28,43 @@ class SamplesAt(Protocol):
 class RowsAt(NamedTuple):
     """Images of one size that lie one after the other: uint8 arrays of a shape."""
 
-    place: SharedPlace
+    extent: SharedExtent
     shape: tuple[int, ...]
 
-    def places(self) -> list[SharedPlace]:
-        return [self.place]
+    def extents(self) -> list[SharedExtent]:
+        return [self.extent]
 
     def samples(self, memory: MappedMemory) -> Any:
         nbytes = int(np.prod(self.shape))
-        return memory.bytes_at(self.place, nbytes).reshape(self.shape)
+        return memory.bytes_at(self.extent, nbytes).reshape(self.shape)
 
 
 class ImagesAt(NamedTuple):
-    """Images of different sizes: the place and the shape of each."""
+    """Images of different sizes: the extent and the shape of each."""
 
-    images: list[tuple[SharedPlace, tuple[int, ...]]]
+    images: list[tuple[SharedExtent, tuple[int, ...]]]
 
-    def places(self) -> list[SharedPlace]:
-        return [place for place, _ in self.images]
+    def extents(self) -> list[SharedExtent]:
+        return [extent for extent, _ in self.images]
 
     def samples(self, memory: MappedMemory) -> Any:
         return [
-            memory.bytes_at(place, int(np.prod(shape))).reshape(shape)
-            for place, shape in self.images
+            memory.bytes_at(extent, int(np.prod(shape))).reshape(shape)
+            for extent, shape in self.images
         ]
 
 
 class PickledAt(NamedTuple):
     """A pickled list of other values in shared memory."""
 
-    place: SharedPlace
+    extent: SharedExtent
     nbytes: int
 
-    def places(self) -> list[SharedPlace]:
-        return [self.place]
+    def extents(self) -> list[SharedExtent]:
+        return [self.extent]
 
     def samples(self, memory: MappedMemory) -> Any:
-        return pickle.loads(memory.bytes_at(self.place, self.nbytes).data)
+        return pickle.loads(memory.bytes_at(self.extent, self.nbytes).data)
 
 
 class Values(NamedTuple):
@@ -72,7 +72,7 @@ class Values(NamedTuple):
 
     pickled: bytes
 
-    def places(self) -> list[SharedPlace]:
+    def extents(self) -> list[SharedExtent]:
         return []
 
     def samples(self, memory: MappedMemory) -> Any:
@@ -89,7 +89,7 @@ class FieldTask(NamedTuple):
     """
 
     source: SamplesAt
-    results: SharedPlace | None
+    results: SharedExtent | None
     layout: Layout
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 AnyArray = npt.NDArray[Any]
 
 
-class SharedPlace(NamedTuple):
+class SharedExtent(NamedTuple):
     """Where bytes lie in shared memory: the number of a segment, and an offset in it."""
 
     segment: int
@@ -57,9 +57,9 @@ class SharedMemory:
         weakref.finalize(mapped, self._forget, number, address, os.getpid()).atexit = False
         return array
 
-    def place(self, array: AnyArray) -> SharedPlace:
+    def extent(self, array: AnyArray) -> SharedExtent:
         """Returns where an array lies that begins with its segment."""
-        return SharedPlace(self._begins[_address(array)], 0)
+        return SharedExtent(self._begins[_address(array)], 0)
 
     def file(self, segment: int) -> tuple[int, int]:
         """Returns the file descriptor of a segment, and its size in bytes."""
@@ -94,10 +94,10 @@ class MappedMemory:
         for segment in segments:
             self._arrays.pop(segment, None)
 
-    def bytes_at(self, place: SharedPlace, nbytes: int | None = None) -> AnyArray:
-        """Returns the bytes of a segment from a place on: uint8 (n,)."""
-        end = None if nbytes is None else place.offset + nbytes
-        return self._arrays[place.segment][place.offset : end]
+    def bytes_at(self, extent: SharedExtent, nbytes: int | None = None) -> AnyArray:
+        """Returns the bytes of a segment from an extent's offset on: uint8 (n,)."""
+        end = None if nbytes is None else extent.offset + nbytes
+        return self._arrays[extent.segment][extent.offset : end]
 
 
 def _address(array: AnyArray) -> int:

@@ -246,13 +246,13 @@ class _Exchange:
         freed = self._memory.freed(worker.segments)
         worker.segments.difference_update(freed)
         for task in chunk.fields.values():
-            places = task.source.places()
-            for place in places if task.results is None else [*places, task.results]:
-                if place.segment not in worker.segments:
-                    file, nbytes = self._memory.file(place.segment)
-                    worker.connection.send_bytes(pickle.dumps(NewSegment(place.segment, nbytes)))
+            extents = task.source.extents()
+            for extent in extents if task.results is None else [*extents, task.results]:
+                if extent.segment not in worker.segments:
+                    file, nbytes = self._memory.file(extent.segment)
+                    worker.connection.send_bytes(pickle.dumps(NewSegment(extent.segment, nbytes)))
                     reduction.send_handle(worker.connection, file, worker.process.pid)
-                    worker.segments.add(place.segment)
+                    worker.segments.add(extent.segment)
         task = ChunkTask(number, chunk.first, chunk.keys, dict(chunk.fields), freed)
         worker.connection.send_bytes(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
 

@@ -27,7 +27,7 @@ from fastio.feed.per_sample.chunks import (
     SamplesAt,
     Values,
 )
-from fastio.feed.per_sample.memory import SharedMemory, SharedPlace
+from fastio.feed.per_sample.memory import SharedExtent, SharedMemory
 from fastio.feed.per_sample.processes import ProcessWorkers
 from fastio.feed.per_sample.threads import ThreadWorkers
 from fastio.order.plan import draw_keys
@@ -226,9 +226,9 @@ class PerSampleStage:
         """Returns shared memory for samples that have to be copied: uint8 (nbytes,)."""
         return Lease(self._arenas, self._arenas.acquire(nbytes)).view(nbytes)
 
-    def place(self, array: Any) -> SharedPlace:
+    def extent(self, array: Any) -> SharedExtent:
         """Returns where an array lies that begins where shared memory was allocated."""
-        return self._memory.place(array)
+        return self._memory.extent(array)
 
     def learn(self, outcome: ChunkOutcome) -> None:
         """Records the time that a chunk took, and the sizes of its results."""
@@ -329,14 +329,14 @@ class _Job:
         if stage.in_threads(name):  # the views keep the slot until nobody has them any more
             return lambda begin, end: FieldInput(samples[begin:end], memory, layout)
         self._held.append(samples)
-        there = None if memory is None else stage.place(memory)
+        there = None if memory is None else stage.extent(memory)
         source = self._source(samples)
         return lambda begin, end: FieldTask(source(begin, end), there, layout)
 
     def _source(self, samples: Any) -> Callable[[int, int], SamplesAt]:
         """Returns a function that tells processes where the rows of a chunk are."""
         if isinstance(samples, np.ndarray):
-            first, row, shape = self._stage.place(samples), samples[0].nbytes, samples.shape[1:]
+            first, row, shape = self._stage.extent(samples), samples[0].nbytes, samples.shape[1:]
             return lambda begin, end: RowsAt(
                 first._replace(offset=begin * row), (end - begin, *shape)
             )
@@ -344,11 +344,11 @@ class _Job:
         if len(images) < len(samples):
             return lambda begin, end: self._pickled(samples[begin:end])
         bounds = np.cumsum([0, *(each.nbytes for each in images)]).tolist()
-        memory, place = self._copied(bounds[-1])
+        memory, extent = self._copied(bounds[-1])
         for each, begin in zip(images, bounds[:-1], strict=True):
             memory[begin : begin + each.nbytes].reshape(each.shape)[...] = each
         at = [
-            (place._replace(offset=begin), each.shape)
+            (extent._replace(offset=begin), each.shape)
             for each, begin in zip(images, bounds[:-1], strict=True)
         ]
         return lambda begin, end: ImagesAt(at[begin:end])
@@ -357,14 +357,14 @@ class _Job:
         pickled = pickle.dumps(list(samples), pickle.HIGHEST_PROTOCOL)
         if len(pickled) <= _SHORT:
             return Values(pickled)
-        memory, place = self._copied(len(pickled))
+        memory, extent = self._copied(len(pickled))
         memory[:] = np.frombuffer(pickled, np.uint8)
-        return PickledAt(place, len(pickled))
+        return PickledAt(extent, len(pickled))
 
-    def _copied(self, nbytes: int) -> tuple[Any, SharedPlace]:
+    def _copied(self, nbytes: int) -> tuple[Any, SharedExtent]:
         memory = self._stage.arena(nbytes)
         self._held.append(memory)
-        return memory, self._stage.place(memory)
+        return memory, self._stage.extent(memory)
 
     def _chunk_done(self, chunk: SampleChunk, outcome: ChunkOutcome) -> None:
         self._stage.learn(outcome)

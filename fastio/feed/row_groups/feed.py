@@ -272,7 +272,7 @@ class TableFeed(Feed):
         for group in self.dataset.groups if self.sampling.mode != "sequential" else ():
             nbytes = self._bytes_of(group)
             if nbytes > 2 * self._window_bytes:
-                where = f"{group.place.file}, row group {group.number}"
+                where = f"{group.origin.file}, row group {group.number}"
                 needed = -(-nbytes * 16 // (2 * _WINDOW_SIXTEENTHS) >> 20)
                 raise SchemaError(
                     f"{where}: its {group.rows:,} rows take {nbytes / 2**20:,.0f} MiB, more "

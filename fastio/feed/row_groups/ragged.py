@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastio.engine.ragged import Form, Forms, RaggedBatch, places
+from fastio.engine.ragged import Form, Forms, RaggedBatch, scatter
 from fastio.errors import ShardCorrupt
 from fastio.schema import Array, Field, Text
 from fastio.sources.table.values import Ragged
@@ -82,7 +82,7 @@ def _lists(parts: _Parts, rows: npt.NDArray[np.int64], dtype: str, form: Form) -
     for at, ragged, first in parts:
         local = rows[at] - first
         lengths[at] = ragged.offsets[local + 1] - ragged.offsets[local]
-    into = places(form, lengths[:, None])
+    into = scatter(form, lengths[:, None])
     flat = (np.zeros if form == "padded" else np.empty)(into.shape, dtype).reshape(-1)
     for at, ragged, first in parts:
         counts = lengths[at]

@@ -300,7 +300,7 @@ class TableRun:
         if others and self._blocks_used + needed > self._settings.blocks:
             return None
         group = window.segments[0].group
-        where = f"{group.place.file}, row group {group.number}"
+        where = f"{group.origin.file}, row group {group.number}"
         for number in range(first + len(chunks), last + 1):
             size = min(rows, self._rows - number * rows)
             chunks.append(Chunk(number, size, self._blocks.take(where)))

@@ -24,7 +24,7 @@ from fastio.sources.table.leaves import is_text
 from fastio.sources.table.objects import stamp
 from fastio.sources.table.opening import open_table
 from fastio.sources.table.options import MASK, TableOptions
-from fastio.sources.table.reading import Place, Table
+from fastio.sources.table.reading import Origin, Table
 from fastio.sources.table.tables import Piece, Tables
 from fastio.sources.table.values import Ragged
 
@@ -66,12 +66,12 @@ class _Documents:
             PackError: there are no documents, or less than `start`.
         """
         seen = self.empty = 0
-        for place, batch in self._filled():
+        for origin, batch in self._filled():
             for begin, end in self._cuts(batch):
                 if seen + end <= start:
                     continue
                 begin = max(begin, start - seen)
-                at = replace(place, first_row=place.first_row + begin)
+                at = replace(origin, first_row=origin.first_row + begin)
                 yield Piece(seen + begin, [(at, batch.slice(begin, end - begin))])
             seen += batch.num_rows
         if not seen:
@@ -85,29 +85,29 @@ class _Documents:
                 f"already; {AGAIN}"
             )
 
-    def _filled(self) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    def _filled(self) -> Iterator[tuple[Origin, pa.RecordBatch]]:
         """Yields all rows that have text."""
         for piece in self._tables.pieces(0, _PIECE_ROWS):
-            for place, batch in piece.parts:
-                texts = self._texts(place, batch)
+            for origin, batch in piece.parts:
+                texts = self._texts(origin, batch)
                 has_text = pc.greater(pc.binary_length(texts), 0)
                 filled = int(pc.sum(has_text).as_py() or 0)
                 self.empty += batch.num_rows - filled
                 if filled == batch.num_rows:
-                    yield place, batch
+                    yield origin, batch
                 elif filled and not self._splits:
-                    yield place, batch.filter(has_text)
+                    yield origin, batch.filter(has_text)
                 elif filled:
-                    yield from _runs(place, batch, has_text.to_numpy(zero_copy_only=False))
+                    yield from _runs(origin, batch, has_text.to_numpy(zero_copy_only=False))
 
-    def _texts(self, place: Place, batch: pa.RecordBatch) -> pa.Array:
+    def _texts(self, origin: Origin, batch: pa.RecordBatch) -> pa.Array:
         texts = batch.column(self._text).cast(pa.large_utf8())
         if texts.null_count and self._null is not None:
             return texts.fill_null(self._null)
         if texts.null_count:
-            row = place.first_row + int(texts.is_null().to_numpy(zero_copy_only=False).argmax())
+            row = origin.first_row + int(texts.is_null().to_numpy(zero_copy_only=False).argmax())
             raise SchemaError(
-                f"{place.column(self._text)}, row {row}: the text is null; remove the row, or "
+                f"{origin.column(self._text)}, row {row}: the text is null; remove the row, or "
                 f"give a replacement with nulls={{{self._text!r}: ''}}"
             )
         return texts
@@ -163,16 +163,16 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
     drops = set() if keeps_text else {of_text}
 
     def convert(
-        batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+        batch: pa.RecordBatch, origin: Origin, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
         """Returns rows as fields: tokens, and the other columns."""
-        converted = tables.conversion.convert(batch, place, out)
+        converted = tables.conversion.convert(batch, origin, out)
         texts = converted.fields[of_text]
         assert isinstance(texts, Ragged)
         try:
             tokens = encoder.encode(texts)
         except SchemaError as error:
-            raise SchemaError(f"{place.file}: {error}") from error
+            raise SchemaError(f"{origin.file}: {error}") from error
         values = tokens.values.astype(np.dtype(field.dtype), copy=False)
         others = {n: rows for n, rows in converted.fields.items() if n not in drops}
         columns = [column for column in converted.columns if column.field not in drops]
@@ -196,7 +196,7 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
         stamp(paths) if paths else xxhash.xxh3_64().hexdigest(),
         {"tokens": identity},
         lambda: {"tokens": {**identity, "empty": documents.empty}},
-        unit="documents",
+        counted="documents",
     )
 
 
@@ -300,9 +300,9 @@ def _schema(
 
 
 def _runs(
-    place: Place, batch: pa.RecordBatch, wanted: NDArray[np.bool_]
-) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    origin: Origin, batch: pa.RecordBatch, wanted: NDArray[np.bool_]
+) -> Iterator[tuple[Origin, pa.RecordBatch]]:
     """Yields the wanted rows as consecutive parts, so that messages can number them."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
     for begin, end in edges.reshape(-1, 2).tolist():
-        yield replace(place, first_row=place.first_row + begin), batch.slice(begin, end - begin)
+        yield replace(origin, first_row=origin.first_row + begin), batch.slice(begin, end - begin)

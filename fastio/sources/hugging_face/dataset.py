@@ -22,7 +22,7 @@ from fastio.sources.table.columns import Conversion
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.features import with_classes
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.reading import Place
+from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import Ragged, listed
 
 
@@ -108,8 +108,8 @@ class HuggingFaceDataset(Rows):
         rows = np.asarray(rows, np.int64)
         self._not_images(fields)
         batch = self._table.take(self._conversion.reads_of(fields), rows)
-        place = Place(self.path, int(rows[0]) if len(rows) else 0, None, rows)
-        found: Mapping[str, Any] = self._conversion.convert(batch, place, only=fields).fields
+        origin = Origin(self.path, int(rows[0]) if len(rows) else 0, None, rows)
+        found: Mapping[str, Any] = self._conversion.convert(batch, origin, only=fields).fields
         return {
             name: listed(found[name], self.schema.fields[name])
             if isinstance(found[name], Ragged)
@@ -125,19 +125,19 @@ class HuggingFaceDataset(Rows):
             ValueError: after `close`.
         """
         column = self._images[field]
-        places = column.places(rows)
+        extents = column.extents(rows)
         # The native decoder finds out what is no JPEG when it reads it; if none of those that were
         # looked at is one, it reads nothing. Rows without an image are Pillow's, who names them.
-        is_jpeg = (places.file != NOWHERE) & column.has_jpegs
-        file, length, files = np.maximum(places.file, 0), places.length, list(column.files)
-        for place, path in places.paths.items():
+        is_jpeg = (extents.file != NOWHERE) & column.has_jpegs
+        file, length, files = np.maximum(extents.file, 0), extents.length, list(column.files)
+        for place, path in extents.paths.items():
             file[place], length[place] = len(files), WHOLE_FILE
             is_jpeg[place] = is_jpeg_name(path)
             files.append(path)
         # A table of all paths that were ever read would grow and grow: these have new numbers.
-        known = bool(files) and not places.paths
+        known = bool(files) and not extents.paths
         path_of = (files or [""]).__getitem__
-        return encoded_reads(path_of, file, places.offset, length, is_jpeg, same_files=known)
+        return encoded_reads(path_of, file, extents.offset, length, is_jpeg, same_files=known)
 
     def row_key(self, row: int) -> str:
         """Returns the stamp of the data, and the row."""

@@ -160,7 +160,7 @@ class ImageColumn:
         """The paths of the files. More are added as rows are asked for."""
         return tuple(self._files)
 
-    def places(self, rows: NDArray[np.int64]) -> ImageExtents:
+    def extents(self, rows: NDArray[np.int64]) -> ImageExtents:
         """Returns the positions of the images of rows, int64 (n,).
 
         Raises:
@@ -214,11 +214,11 @@ class ImageColumn:
         return self._has_jpegs
 
     def _is_jpeg(self, row: int) -> bool:
-        place = self.places(np.array([row], np.int64))
-        return bool(place.file[0] >= 0) and self.read(row)[:2] == _JPEG_BEGINS
+        extent = self.extents(np.array([row], np.int64))
+        return bool(extent.file[0] >= 0) and self.read(row)[:2] == _JPEG_BEGINS
 
     def close(self) -> None:
-        """Releases copied images. Results of `places` are invalid from here on."""
+        """Releases copied images. Results of `extents` are invalid from here on."""
         with self._lock:
             self._closed = True
             self._parts.clear()

@@ -25,7 +25,7 @@ from fastio.sources.table.features import (
     Several,
 )
 from fastio.sources.table.leaves import children
-from fastio.sources.table.reading import Place
+from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import missing_rows
 
 
@@ -67,28 +67,28 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
 
 
 def plain_array(
-    array: pa.Array, feature: Feature, column: str, place: Place, files: NamedFiles
+    array: pa.Array, feature: Feature, column: str, origin: Origin, files: NamedFiles
 ) -> pa.Array:
     """Converts a column's values to the type that `plain_type` returns.
 
     Raises:
         SchemaError: If an array does not have its feature's shape, or a file cannot be read. The
-            message names `column` and `place`.
+            message names `column` and `origin`.
     """
     array = bare(array)
     if isinstance(feature, Picture):
         raise SchemaError(
-            f"{place.column(column)} contains images, which neither filters nor tables can read"
+            f"{origin.column(column)} contains images, which neither filters nor tables can read"
         )
     if isinstance(feature, File) and pa.types.is_struct(array.type):
-        return _contents(array, column, place, files)
+        return _contents(array, column, origin, files)
     if isinstance(feature, FixedArray):
-        return _arrays(array, feature.shape, column, place)
+        return _arrays(array, feature.shape, column, origin)
     if isinstance(feature, Group) and pa.types.is_struct(array.type):
-        return _plain_struct(array, feature, column, place, files)
+        return _plain_struct(array, feature, column, origin, files)
     if is_list_of_structs(array.type, feature):
         assert isinstance(feature, Several)
-        return plain_array(_turned_array(array), _turned(feature.of), column, place, files)
+        return plain_array(_turned_array(array), _turned(feature.of), column, origin, files)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -102,12 +102,12 @@ def plain_schema(schema: pa.Schema, features: Mapping[str, Feature]) -> pa.Schem
 
 
 def plain_batch(
-    batch: pa.RecordBatch, features: Mapping[str, Feature], place: Place, files: NamedFiles
+    batch: pa.RecordBatch, features: Mapping[str, Feature], origin: Origin, files: NamedFiles
 ) -> pa.RecordBatch:
     """Converts rows of columns that are not images, as `plain_array` does."""
     names = batch.schema.names
     arrays = [
-        plain_array(batch.column(number), features.get(name, Plain()), name, place, files)
+        plain_array(batch.column(number), features.get(name, Plain()), name, origin, files)
         for number, name in enumerate(names)
     ]
     return pa.RecordBatch.from_arrays(arrays, names)
@@ -148,7 +148,7 @@ def _turned_array(array: pa.Array) -> pa.Array:
 
 
 def _plain_struct(
-    array: pa.Array, feature: Group, column: str, place: Place, files: NamedFiles
+    array: pa.Array, feature: Group, column: str, origin: Origin, files: NamedFiles
 ) -> pa.Array:
     names, arrays = [], []
     for number, child in enumerate(children(array.type)):
@@ -156,29 +156,29 @@ def _plain_struct(
         if not isinstance(known, Picture) and plain_type(child.type, known) is not None:
             names.append(child.name)
             spoken = f"{column}.{child.name}"
-            arrays.append(plain_array(array.field(number), known, spoken, place, files))
+            arrays.append(plain_array(array.field(number), known, spoken, origin, files))
     missing = missing_rows(array)
     mask = None if missing is None else pa.array(missing)
     return pa.StructArray.from_arrays(arrays, names, mask=mask)
 
 
-def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, place: Place) -> pa.Array:
+def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, origin: Origin) -> pa.Array:
     """Converts lists of lists to fixed-size lists, except for axes of variable length."""
     if not shape:
         return array
     if None not in shape:
-        return _fixed_lists(array, [length or 0 for length in shape], column, place)
+        return _fixed_lists(array, [length or 0 for length in shape], column, origin)
     if shape[0] is not None:  # never happens: in the package only the first axis may vary
         return array
     counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
     missing = missing_rows(array)
     mask = None if missing is None else pa.array(missing)
-    inside = _arrays(array.flatten(), shape[1:], column, place)
+    inside = _arrays(array.flatten(), shape[1:], column, origin)
     return pa.LargeListArray.from_arrays(pa.array(offsets), inside, mask=mask)
 
 
-def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Place) -> pa.Array:
+def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, origin: Origin) -> pa.Array:
     """Converts lists of lists to fixed-size lists, without a copy if none is null."""
     missing = missing_rows(array)
     whole = array if missing is None else array.filter(pa.array(~missing))
@@ -187,7 +187,7 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Pl
         counts = np.diff(np.asarray(values.offsets).astype(np.int64))
         if values.null_count or (counts != length).any():
             raise SchemaError(
-                f"{place.column(column)}: not all arrays in {place.rows(len(array))} have the "
+                f"{origin.column(column)}: not all arrays in {origin.rows(len(array))} have the "
                 f"shape {tuple(lengths)} that the dataset's features specify: cast the column "
                 "to its actual type, or leave it out"
             )
@@ -201,7 +201,7 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Pl
     return result.take(pa.array(places, mask=missing))
 
 
-def _contents(array: pa.Array, column: str, place: Place, files: NamedFiles) -> pa.Array:
+def _contents(array: pa.Array, column: str, origin: Origin, files: NamedFiles) -> pa.Array:
     """Returns the bytes of files. A file that has only a path is read."""
     inside = dict(zip([child.name for child in children(array.type)], array.flatten(), strict=True))
     data = inside.get("bytes", pa.nulls(len(array), pa.binary())).cast(pa.large_binary())
@@ -214,17 +214,17 @@ def _contents(array: pa.Array, column: str, place: Place, files: NamedFiles) -> 
     values = data.to_pylist()
     for row in np.flatnonzero(absent).tolist():
         if paths[row]:
-            values[row] = _read(paths[row], column, place.after(row), files)
+            values[row] = _read(paths[row], column, origin.after(row), files)
     return pa.array(values, pa.large_binary())
 
 
-def _read(path: str, column: str, place: Place, files: NamedFiles) -> bytes:
+def _read(path: str, column: str, origin: Origin, files: NamedFiles) -> bytes:
     try:
         return files.read(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SchemaError(
-            f"{place.column(column)}, row {place.row(0)}: the file {path} cannot be read: "
+            f"{origin.column(column)}, row {origin.row(0)}: the file {path} cannot be read: "
             f"{reason}; save the dataset with its files (save_to_disk), or leave this column out"
         ) from error
 

@@ -30,7 +30,7 @@ from fastio.sources.table.filters import Filter
 from fastio.sources.table.leaves import leaves, nested_field
 from fastio.sources.table.opening import Opened
 from fastio.sources.table.options import TableOptions
-from fastio.sources.table.reading import AtHand, Grouped, Place, sliced
+from fastio.sources.table.reading import AtHand, Grouped, Origin, sliced
 
 
 class HuggingFaceTable(Grouped):
@@ -105,8 +105,8 @@ class HuggingFaceTable(Grouped):
         """See `Grouped`."""
         first = self._runs[number].start
         for batch in self.stored.rows.read(self._runs[number], columns):
-            place = Place(self.name, first)
-            whole = plain_batch(batch, self._features, place, self.named_files)
+            origin = Origin(self.name, first)
+            whole = plain_batch(batch, self._features, origin, self.named_files)
             yield from sliced(whole, rows)
             first += batch.num_rows
 
@@ -119,7 +119,7 @@ class HuggingFaceTable(Grouped):
         """
         batch = self.stored.rows.take(columns, rows)
         first = int(rows[0]) if len(rows) else 0
-        return plain_batch(batch, self._features, Place(self.name, first), self.named_files)
+        return plain_batch(batch, self._features, Origin(self.name, first), self.named_files)
 
     @cached_property
     def _runs(self) -> list[range]:

@@ -45,7 +45,7 @@ from fastio.sources.table.reading import (
     AtHand,
     Batches,
     Grouped,
-    Place,
+    Origin,
     each_batch,
     from_beginning,
     reading,
@@ -414,4 +414,4 @@ class MemoryTable:
         found = from_beginning(
             self.name, iter(self._data.slice(start).to_batches()), columns, check
         )
-        return ((Place(self.name, start + place.first_row), batch) for place, batch in found)
+        return ((Origin(self.name, start + origin.first_row), batch) for origin, batch in found)

@@ -21,7 +21,7 @@ from fastio.sources.table.leaves import (
     value_type,
 )
 from fastio.sources.table.options import KEPT_SUFFIX, MASK, VALID_SUFFIX, TableOptions
-from fastio.sources.table.reading import Place
+from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import (
     Ragged,
     Words,
@@ -187,7 +187,7 @@ class Conversion:
     def convert(
         self,
         batch: pa.RecordBatch,
-        place: Place,
+        origin: Origin,
         out: Mapping[str, NDArray[Any]] | None = None,
         only: Collection[str] | None = None,
     ) -> Converted:
@@ -195,7 +195,7 @@ class Conversion:
 
         Args:
             batch: Rows with the columns `reads`, in types that the table's schema can hold.
-            place: Where the rows come from, for messages.
+            origin: Where the rows come from, for messages.
             out: For each fixed-width field an array (rows, *shape) of its dtype to write to. If
                 None, arrays are allocated.
             only: The fields that are needed. If None, all.
@@ -208,7 +208,7 @@ class Conversion:
         fields: dict[str, NDArray[Any] | Ragged] = {}
         columns: list[Column] = []
         copies: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for plan, found, ragged in self._members(batch, place, only):
+        for plan, found, ragged in self._members(batch, origin, only):
             shape = fixed_shape(plan.kind) or ()
             if ragged is not None:
                 fields[plan.name] = ragged
@@ -223,14 +223,14 @@ class Conversion:
         copy_tiled(copies, rows)
         return Converted(fields, columns)
 
-    def parts(self, batch: pa.RecordBatch, place: Place) -> tuple[list[Part], dict[str, Ragged]]:
+    def parts(self, batch: pa.RecordBatch, origin: Origin) -> tuple[list[Part], dict[str, Ragged]]:
         """Converts rows, without copies where possible; see `convert`.
 
         Returns the parts of fixed-width fields, and the other fields.
         """
         parts: list[Part] = []
         ragged: dict[str, Ragged] = {}
-        for plan, columns, found in self._members(batch, place):
+        for plan, columns, found in self._members(batch, origin):
             if found is not None:
                 ragged[plan.name] = found
             else:
@@ -243,18 +243,18 @@ class Conversion:
         return parts, ragged
 
     def _members(
-        self, batch: pa.RecordBatch, place: Place, only: Collection[str] | None = None
+        self, batch: pa.RecordBatch, origin: Origin, only: Collection[str] | None = None
     ) -> Iterator[tuple[_Plan, list[Column], Ragged | None]]:
         """Yields the plan and source columns of each field, and its rows if they differ in size."""
         for plan in self._plans_of(only):
             if plan.name in self._special:
                 leaf = plan.members[0].leaf
-                yield plan, [], nested_values(leaf_array(batch, leaf), leaf, plan.kind, place)
+                yield plan, [], nested_values(leaf_array(batch, leaf), leaf, plan.kind, origin)
             elif fixed_shape(plan.kind) is None:
-                rows, column = self._ragged(plan, batch, place)
+                rows, column = self._ragged(plan, batch, origin)
                 yield plan, [column], rows
             else:
-                yield plan, [self._fixed(plan, m, batch, place) for m in plan.members], None
+                yield plan, [self._fixed(plan, m, batch, origin) for m in plan.members], None
 
     def _plans_of(self, fields: Collection[str] | None) -> list[_Plan]:
         """Returns the plans of those fields, or of all, that are not images."""
@@ -378,7 +378,7 @@ class Conversion:
 
     # --- Converting rows --------------------------------------------------------------------------
 
-    def _fixed(self, plan: _Plan, member: _Member, batch: pa.RecordBatch, place: Place) -> Column:
+    def _fixed(self, plan: _Plan, member: _Member, batch: pa.RecordBatch, origin: Origin) -> Column:
         """Converts one member of a fixed-width field to the field's dtype."""
         spoken = member.leaf.spoken
         array = leaf_array(batch, member.leaf)
@@ -390,11 +390,11 @@ class Conversion:
             values, missing = number_values(array), missing_rows(array)
         dtype = _dtype_of(plan.kind)
         if missing is not None:
-            fill = self._fill(plan, member, values, missing, place)
-            values = cast_numbers(filled(values, missing, 0), dtype, spoken, place)
+            fill = self._fill(plan, member, values, missing, origin)
+            values = cast_numbers(filled(values, missing, 0), dtype, spoken, origin)
             values = filled(values, missing, fill)
         else:
-            values = cast_numbers(values, dtype, spoken, place)
+            values = cast_numbers(values, dtype, spoken, origin)
         return Column(plan.name, member.leaf.name, values, missing)
 
     def _fill(
@@ -403,7 +403,7 @@ class Conversion:
         member: _Member,
         values: NDArray[Any],
         missing: NDArray[np.bool_],
-        place: Place,
+        origin: Origin,
     ) -> Any:
         """Returns the value that replaces nulls of a fixed-width field."""
         policy, dtype = member.policy, _dtype_of(plan.kind)
@@ -412,47 +412,47 @@ class Conversion:
         if policy is _NO_POLICY:
             if np.dtype(dtype).kind == "f":
                 return np.nan
-            raise self._null_error(member, int(missing.sum()), len(values), dtype, place)
+            raise self._null_error(member, int(missing.sum()), len(values), dtype, origin)
         if is_vocabulary(member.leaf.type):
             return self.words[plan.name].code(str(policy))
         try:
-            return cast_numbers(np.array([policy]), dtype, member.leaf.spoken, place)[0]
+            return cast_numbers(np.array([policy]), dtype, member.leaf.spoken, origin)[0]
         except (SchemaError, ValueError, TypeError) as error:
             raise SchemaError(
-                f"{place.column(member.leaf.spoken)}: nulls={policy!r} is not a valid {dtype}"
+                f"{origin.column(member.leaf.spoken)}: nulls={policy!r} is not a valid {dtype}"
             ) from error
 
-    def _ragged(self, plan: _Plan, batch: pa.RecordBatch, place: Place) -> tuple[Ragged, Column]:
+    def _ragged(self, plan: _Plan, batch: pa.RecordBatch, origin: Origin) -> tuple[Ragged, Column]:
         """Converts the rows of a variable-width field."""
         (member,) = plan.members
         spoken = member.leaf.spoken
         array = leaf_array(batch, member.leaf)
         nulls = missing_rows(array)
         if nulls is not None and member.policy is _NO_POLICY:
-            raise self._null_error(member, int(nulls.sum()), len(array), "", place)
+            raise self._null_error(member, int(nulls.sum()), len(array), "", origin)
         if not isinstance(plan.kind, Array):
             if nulls is not None and not _is_mask(member.policy):
                 array = array.fill_null(member.policy)
-            rows = ragged_bytes(array, spoken, place)
+            rows = ragged_bytes(array, spoken, origin)
             return rows, Column(plan.name, member.leaf.name, None, None, nulls)
         rows, missing = ragged_lists(array)
         dtype = _dtype_of(plan.kind)
         values = filled(rows.values, missing, 0)
-        values = cast_numbers(values, dtype, spoken, place)
+        values = cast_numbers(values, dtype, spoken, origin)
         if missing is not None:
             if member.policy is _KEPT:  # only null rows are kept, not null numbers in them
                 member = replace(member, policy=_NO_POLICY)
-            values = filled(values, missing, self._fill(plan, member, values, missing, place))
+            values = filled(values, missing, self._fill(plan, member, values, missing, origin))
         rows = Ragged(values, rows.offsets)
         return rows, Column(plan.name, member.leaf.name, rows, missing, nulls)
 
     def _null_error(
-        self, member: _Member, count: int, rows: int, dtype: str, place: Place
+        self, member: _Member, count: int, rows: int, dtype: str, origin: Origin
     ) -> SchemaError:
         spoken = member.leaf.spoken
         what = dtype or str(value_type(member.leaf.type))
         return SchemaError(
-            f"{place.column(spoken)} has {count} null{'s' * (count != 1)} in {place.rows(rows)}, "
+            f"{origin.column(spoken)} has {count} null{'s' * (count != 1)} in {origin.rows(rows)}, "
             f"and {what} has none: say what they are to become with nulls={{{spoken!r}: 0}} "
             f"(--null {spoken}=0), or {{{spoken!r}: 'mask'}} for a field {member.leaf.name}"
             f"{VALID_SUFFIX} that tells where values are"

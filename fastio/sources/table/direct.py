@@ -32,7 +32,7 @@ from fastio.sources.table.reading import (
     AtHand,
     Batches,
     Grouped,
-    Place,
+    Origin,
     Table,
     reading,
     sliced,
@@ -50,7 +50,7 @@ class RowGroup:
         number: The number of the row group in its file.
         first_row: The number of its first row in all files together, counting matching rows.
         rows: The number of rows that match the filter.
-        place: The origin of its first row.
+        origin: The origin of its first row.
         varying_bytes: The approximate size of its strings, byte strings and lists.
     """
 
@@ -58,7 +58,7 @@ class RowGroup:
     number: int
     first_row: int
     rows: int
-    place: Place
+    origin: Origin
     varying_bytes: int
 
 
@@ -171,12 +171,12 @@ class TableDataset:
             ShardCorrupt: If it is damaged, or has changed since it was opened.
             SchemaError: If a value does not fit its field.
         """
-        place, done, batch = group.place, 0, None
+        origin, done, batch = group.origin, 0, None
         where = _where(group)
         batches = self._batches(group, rows, threads, self._columns())
         while True:
             with reading(where):
-                at, batch = next(batches, (place, None))
+                at, batch = next(batches, (origin, None))
             if batch is None or done + batch.num_rows > group.rows:
                 break
             parts, ragged = self._conversion.parts(batch, at)
@@ -222,10 +222,10 @@ class TableDataset:
         self, group: RowGroup, rows: int | None, threads: bool, columns: Sequence[str]
     ) -> Batches:
         """Yields the matching rows of a row group."""
-        place, wanted, first = group.place, self._filter, group.place.first_row
+        origin, wanted, first = group.origin, self._filter, group.origin.first_row
         table = self._tables[group.file]
         for batch in table.read(group.number, columns, rows, threads, self._at_hand):
-            at = Place(place.file, first, place.row_group)
+            at = Origin(origin.file, first, origin.row_group)
             first += batch.num_rows
             if wanted is not None:
                 batch, numbers = wanted.numbered(batch)
@@ -254,10 +254,10 @@ class TableDataset:
             for number, (rows, nbytes) in enumerate(groups):
                 match = next(matches)
                 has_groups = self._tables[file].has_groups
-                place = Place(self._names[file], in_file, number if has_groups else None)
+                origin = Origin(self._names[file], in_file, number if has_groups else None)
                 if match:
                     share = nbytes * match // rows
-                    found.append(RowGroup(file, number, first, match, place, share))
+                    found.append(RowGroup(file, number, first, match, origin, share))
                 in_file += rows
                 first += match
         return found
@@ -292,8 +292,8 @@ class TableDataset:
 
 def _where(group: RowGroup) -> str:
     """Returns the file and row group, as messages begin."""
-    place = group.place
-    return place.file if place.row_group is None else f"{place.file}, row group {group.number}"
+    origin = group.origin
+    return origin.file if origin.row_group is None else f"{origin.file}, row group {group.number}"
 
 
 def _changed(group: RowGroup) -> ShardCorrupt:

@@ -249,8 +249,8 @@ class PartitionedTable(Grouped):
         """See `Table`."""
         reads = self._reads(columns)
         known = {**types, **{n: self.inner.schema.field(n).type for n in reads if n not in types}}
-        for place, batch in self.inner.batches(reads, known, start, rows):
-            yield place, self.constants.add(batch, columns)
+        for origin, batch in self.inner.batches(reads, known, start, rows):
+            yield origin, self.constants.add(batch, columns)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """See `Grouped`."""
@@ -302,11 +302,11 @@ class FilteredTable:
         about = [name for name in self._wanted.columns if name in self.schema.names]
         reads = [*dict.fromkeys([*columns, *about])]
         known = {**types, **{n: self.schema.field(n).type for n in reads if n not in types}}
-        for place, batch in self.inner.batches(reads, known, 0, rows):
+        for origin, batch in self.inner.batches(reads, known, 0, rows):
             with reading(self.name):
                 kept, numbers = self._wanted.numbered(batch)
             if kept.num_rows:
-                found = replace(place, numbers=numbers + place.first_row)
+                found = replace(origin, numbers=numbers + origin.first_row)
                 yield found, kept.select(list(columns))
 
 

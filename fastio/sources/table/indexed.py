@@ -210,7 +210,7 @@ class TableSamples(Rows):
             }
         except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
             raise SchemaError(
-                f"{group.place.file}: the {group.rows:,} rows of row group {group.number} need "
+                f"{group.origin.file}: the {group.rows:,} rows of row group {group.number} need "
                 f"{group.rows * self._dataset.row_bytes:,} bytes of memory, which cannot be "
                 "allocated: write the file with fewer rows in a row group, or write it again"
             ) from error

@@ -169,8 +169,8 @@ class MediaTable(TableSamples):
         """Returns how messages name a row: its file, and its number there."""
         group = self._dataset.groups[int(np.searchsorted(self._first, row, side="right")) - 1]
         if self._filters is not None:
-            return f"{group.place.file}, matching row {row}"
-        return f"{group.place.file}, row {group.place.first_row + row - group.first_row}"
+            return f"{group.origin.file}, matching row {row}"
+        return f"{group.origin.file}, row {group.origin.first_row + row - group.first_row}"
 
     # --- See `Remote` -----------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ _ANY_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
-class Place:
+class Origin:
     """The origin of some rows of one file.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place:
         group = "" if self.row_group is None else f" (row group {self.row_group})"
         return f"rows {self.row(0)} to {self.row(count - 1)}{group}"
 
-    def after(self, rows: int) -> Place:
+    def after(self, rows: int) -> Origin:
         """Returns the origin of the rows from number `rows` on, which may be none."""
         if not rows:
             return self
@@ -64,11 +64,11 @@ class Place:
         first = self.first_row + rows
         if numbers is not None and len(numbers):
             first = int(numbers[0])
-        return Place(self.file, first, self.row_group, numbers)
+        return Origin(self.file, first, self.row_group, numbers)
 
 
 ADVICE = "copy it again, or write it again"  # for damaged files
-Batches = Iterator[tuple[Place, pa.RecordBatch]]
+Batches = Iterator[tuple[Origin, pa.RecordBatch]]
 
 
 class Table(Protocol):
@@ -227,7 +227,7 @@ class Grouped(ABC):
                 for batch in each_batch(self.read(number, columns, rows, True, at_hand), where):
                     skipped = min(max(start - first, 0), batch.num_rows)
                     if skipped < batch.num_rows:
-                        yield Place(self.name, first + skipped, group), batch.slice(skipped)
+                        yield Origin(self.name, first + skipped, group), batch.slice(skipped)
                     first += batch.num_rows
         finally:
             at_hand.close()
@@ -248,7 +248,7 @@ def from_beginning(
         if batch.num_rows:
             if check is not None:
                 check(batch, number, columns)
-            yield Place(name, first), batch.select(list(columns))
+            yield Origin(name, first), batch.select(list(columns))
         first += batch.num_rows
 
 

@@ -16,7 +16,7 @@ from fastio.sources.table.features import class_names, features_of, with_classes
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.leaves import widest
 from fastio.sources.table.options import MASK, TableOptions
-from fastio.sources.table.reading import Place, Table
+from fastio.sources.table.reading import Origin, Table
 from fastio.sources.table.values import leaf_array
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
@@ -39,7 +39,7 @@ class Piece:
     """
 
     first_row: int
-    parts: Sequence[tuple[Place, pa.RecordBatch]]
+    parts: Sequence[tuple[Origin, pa.RecordBatch]]
 
     @property
     def rows(self) -> int:
@@ -48,11 +48,11 @@ class Piece:
 
     def until(self, end: int) -> Piece:
         """Returns the rows before row number `end`, which is after the first row."""
-        parts: list[tuple[Place, pa.RecordBatch]] = []
+        parts: list[tuple[Origin, pa.RecordBatch]] = []
         left = end - self.first_row
-        for place, batch in self.parts:
+        for origin, batch in self.parts:
             if left > 0:
-                parts.append((place, batch.slice(0, left)))
+                parts.append((origin, batch.slice(0, left)))
                 left -= batch.num_rows
         return Piece(self.first_row, parts)
 
@@ -118,14 +118,14 @@ class Tables:
             ShardCorrupt: If a file is damaged.
             SchemaError: If a column's values have another type than earlier ones.
         """
-        parts: list[tuple[Place, pa.RecordBatch]] = []
+        parts: list[tuple[Origin, pa.RecordBatch]] = []
         first, count = start, 0
-        for place, batch in self._batches(start):
+        for origin, batch in self._batches(start):
             done = 0
             while done < batch.num_rows:
                 room = rows - (first + count) % rows
                 part = batch.slice(done, min(room, batch.num_rows - done))
-                parts.append((place.after(done), part))
+                parts.append((origin.after(done), part))
                 done += part.num_rows
                 count += part.num_rows
                 if part.num_rows == room:
@@ -134,7 +134,7 @@ class Tables:
         if parts:
             yield Piece(first, parts)
 
-    def _batches(self, start: int) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    def _batches(self, start: int) -> Iterator[tuple[Origin, pa.RecordBatch]]:
         reads = self.conversion.reads
         before = 0  # rows of the tables before
         for table in self.tables:
@@ -144,11 +144,11 @@ class Tables:
             # A table of unknown length is read whole, to know where the next one begins.
             skip = max(start - before, 0) if table.rows is not None else 0
             at = before + skip
-            for place, batch in table.batches(reads, self.types, skip, _READ_ROWS):
+            for origin, batch in table.batches(reads, self.types, skip, _READ_ROWS):
                 cut = min(max(start - at, 0), batch.num_rows)
                 at += batch.num_rows
                 if cut < batch.num_rows:
-                    yield place.after(cut), batch.slice(cut)
+                    yield origin.after(cut), batch.slice(cut)
             before = at if table.rows is None else before + table.rows
 
     def _find_words(self, options: TableOptions) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError
 from fastio.schema import Array, Field, Text
 from fastio.sources.table.leaves import Leaf, is_binary, is_text, is_vocabulary
-from fastio.sources.table.reading import Place
+from fastio.sources.table.reading import Origin
 
 # Rows that are copied at a time, so that the strided target stays in the CPU cache.
 _TILE_ROWS = 1024
@@ -128,7 +128,7 @@ def ragged_lists(array: pa.Array) -> tuple[Ragged, NDArray[np.bool_] | None]:
     return Ragged.of_lengths(number_values(flat), lengths), missing_rows(flat)
 
 
-def ragged_bytes(array: pa.Array, column: str, place: Place) -> Ragged:
+def ragged_bytes(array: pa.Array, column: str, origin: Origin) -> Ragged:
     """Returns strings or byte strings as rows of bytes. Nulls become empty rows.
 
     Raises:
@@ -139,7 +139,7 @@ def ragged_bytes(array: pa.Array, column: str, place: Place) -> Ragged:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
             raise SchemaError(
-                f"{place.column(column)} is not UTF-8 in {place.rows(len(array))}: {error}"
+                f"{origin.column(column)} is not UTF-8 in {origin.rows(len(array))}: {error}"
             ) from error
     if array.null_count:
         fixed = pa.types.is_fixed_size_binary(array.type)
@@ -163,7 +163,7 @@ def filled(values: NDArray[Any], missing: NDArray[np.bool_] | None, value: Any) 
     return values
 
 
-def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) -> NDArray[Any]:
+def cast_numbers(values: NDArray[Any], dtype: str, column: str, origin: Origin) -> NDArray[Any]:
     """Casts numbers (rows, ...) to a dtype. Floats may be rounded; other changes are errors.
 
     Raises:
@@ -179,7 +179,7 @@ def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) ->
         where = int(wrong.reshape(len(values), -1).any(axis=1).argmax())
         number = values[where][wrong[where]].flat[0] if values.ndim > 1 else values[where]
         raise SchemaError(
-            f"{place.column(column)}, row {place.row(where)}: {number} does not fit {dtype}"
+            f"{origin.column(column)}, row {origin.row(where)}: {number} does not fit {dtype}"
         )
     return found
 
@@ -304,14 +304,14 @@ def listed(rows: Ragged, kind: Field) -> list[Any]:
     return [part.tobytes() for part in parts]
 
 
-def nested_values(array: pa.Array, leaf: Leaf, field: Field, place: Place) -> Any:
+def nested_values(array: pa.Array, leaf: Leaf, field: Field, origin: Origin) -> Any:
     """Returns a list of each row's numbers, an array of the field's dtype, or of its strings.
 
     Raises:
         SchemaError: a value is null, or lists in a list differ in their lengths.
     """
     if isinstance(field, Text):
-        return _strings(array, leaf, place)
+        return _strings(array, leaf, origin)
     assert isinstance(field, Array)
     found = []
     for row, value in enumerate(array):
@@ -319,24 +319,24 @@ def nested_values(array: pa.Array, leaf: Leaf, field: Field, place: Place) -> An
             found.append(_as_array(value.as_py(), field))
         except (TypeError, ValueError) as error:
             raise SchemaError(
-                f"{place.column(leaf.spoken)}, row {place.row(row)} has a null, or lists of "
+                f"{origin.column(leaf.spoken)}, row {origin.row(row)} has a null, or lists of "
                 f"different lengths, and cannot become an array ({error}); leave the column "
                 "out by choosing other columns (columns=..., --columns)"
             ) from error
     return found
 
 
-def _strings(array: pa.Array, leaf: Leaf, place: Place) -> list[list[str]]:
+def _strings(array: pa.Array, leaf: Leaf, origin: Origin) -> list[list[str]]:
     try:
         found: list[list[str]] = array.to_pylist()
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"{place.column(leaf.spoken)} is not UTF-8 in {place.rows(len(array))}: {error}"
+            f"{origin.column(leaf.spoken)} is not UTF-8 in {origin.rows(len(array))}: {error}"
         ) from error
     for row, strings in enumerate(found):
         if strings is None or None in strings:
             raise SchemaError(
-                f"{place.column(leaf.spoken)}, row {place.row(row)} is null instead of a "
+                f"{origin.column(leaf.spoken)}, row {origin.row(row)} is null instead of a "
                 "string: fill it with dataset.map, or leave the column out by choosing other "
                 "columns (columns=..., --columns)"
             )

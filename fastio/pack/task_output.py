@@ -1,9 +1,9 @@
 """Where processes on other machines put the shards of a pack: a shared folder, or a store.
 
-A process may go on after its driver has died, and after another pack has begun in the same place.
-So no process but a driver writes to the name of a shard: the others write under names of their own,
-with a random ending, and the driver gives a shard its name when it accepts the unit. What no driver
-accepts is deleted by the next one, or by `gc`.
+A process may go on after its driver has died, and after another pack to the same destination has
+begun. So no process but a driver writes to the name of a shard: the others write under names of
+their own, with a random ending, and the driver gives a shard its name when it accepts the unit.
+What no driver accepts is deleted by the next one, or by `gc`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.store import Store
 
 # The ending of shards that the driver has not accepted, as a regular expression.
-PLACED_ENDING = r"\.[0-9a-f]{16}\.placed"
+WRITTEN_ENDING = r"\.[0-9a-f]{16}\.written"
 
 
 def new_ending() -> str:
     """Returns an ending that no other process uses."""
-    return f".{secrets.token_hex(8)}.placed"
+    return f".{secrets.token_hex(8)}.written"
 
 
 @dataclass(frozen=True)
-class PlacedUnit:
-    """A unit whose shards another process has put in the place.
+class WrittenUnit:
+    """A unit whose shards another process has written.
 
     Attributes:
         unit: The unit, with the names that its shards get.
@@ -46,7 +46,7 @@ class PlacedUnit:
     ending: str
 
 
-class ShardPlace(Protocol):
+class TaskOutput(Protocol):
     """Where shards go; can be pickled.
 
     Attributes:
@@ -65,12 +65,12 @@ class ShardPlace(Protocol):
         ...
 
     def put(self, folder: Path, names: Sequence[str]) -> None:
-        """Puts shards that were written to the folder under these names in the place."""
+        """Puts shards that were written to the folder to the output, under these names."""
         ...
 
 
 @dataclass(frozen=True)
-class SharedFolder:
+class FolderOutput:
     """The folder of the dataset, on a file system that all machines have.
 
     Attributes:
@@ -83,12 +83,12 @@ class SharedFolder:
 
     @property
     def name(self) -> str:
-        """See `ShardPlace`."""
+        """See `TaskOutput`."""
         return str(self.path)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """See `ShardPlace`. Shards are written here at once."""
+        """See `TaskOutput`. Shards are written here at once."""
         try:
             with open(self.path / JOURNAL_NAME, "rb") as file:
                 found = json.loads(file.readline())["id"]
@@ -104,11 +104,11 @@ class SharedFolder:
         yield self.path
 
     def put(self, folder: Path, names: Sequence[str]) -> None:
-        """See `ShardPlace`."""
+        """See `TaskOutput`."""
 
 
 @dataclass(frozen=True)
-class StorePlace:
+class StoreOutput:
     """The folder of the dataset in a store, to which each process uploads its shards.
 
     Attributes:
@@ -121,19 +121,19 @@ class StorePlace:
 
     @property
     def name(self) -> str:
-        """See `ShardPlace`."""
+        """See `TaskOutput`."""
         return self.store.url
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """See `ShardPlace`."""
+        """See `TaskOutput`."""
         if self.staging is not None:
             os.makedirs(self.staging, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="fastio-pack-", dir=self.staging) as folder:
             yield Path(folder)
 
     def put(self, folder: Path, names: Sequence[str]) -> None:
-        """See `ShardPlace`."""
+        """See `TaskOutput`."""
         for name in names:
             upload(self.store, folder / name)
             (folder / name).unlink()

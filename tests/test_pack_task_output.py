@@ -13,16 +13,16 @@ import pytest
 
 import fastio
 from fastio.errors import PackError
-from fastio.pack.destination import is_placed_name
+from fastio.pack.destination import is_task_output_name
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import Plan
-from fastio.pack.place import PlacedUnit, ShardPlace, SharedFolder, new_ending
+from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, new_ending
 from fastio.pack.units import ShardWriter, pack_unit
 from fastio.store import open_store
 from tests.servers import S3
 from tests.support import contents
 
-Task = Generator[None, None, PlacedUnit]
+Task = Generator[None, None, WrittenUnit]
 
 
 class Elsewhere:
@@ -39,8 +39,8 @@ class Elsewhere:
     ) -> None:
         self.encoder, self.make, self.destination = encoder, make, destination
 
-    def run(self, plan: Plan, finished: Any, writer: ShardWriter) -> Iterator[PlacedUnit]:
-        place: ShardPlace = self.destination.shared_place()
+    def run(self, plan: Plan, finished: Any, writer: ShardWriter) -> Iterator[WrittenUnit]:
+        place: TaskOutput = self.destination.task_output()
         assert self.encoder.total is not None
         assert plan.unit_rows is not None
 
@@ -53,7 +53,7 @@ class Elsewhere:
                     own = replace(writer, folder=folder, ending=new_ending())
                     unit = pack_unit(self.make(0), plan, number, own)
                     place.put(folder, [entry.name + own.ending for entry in unit.entries])
-                return PlacedUnit(unit, own.ending)
+                return WrittenUnit(unit, own.ending)
 
             begun = task()
             next(begun)
@@ -67,13 +67,13 @@ class Elsewhere:
         """Called before a unit is packed."""
 
 
-def end(task: Task) -> PlacedUnit:
+def end(task: Task) -> WrittenUnit:
     try:
         next(task)
     except StopIteration as done:
-        placed = done.value
-        assert isinstance(placed, PlacedUnit)
-        return placed
+        written = done.value
+        assert isinstance(written, WrittenUnit)
+        return written
     raise AssertionError("the task has not ended")
 
 
@@ -141,7 +141,7 @@ def test_a_task_that_outlives_its_driver_changes_nothing_in_the_next_pack(
     assert end(second).unit.entries[0].name in expected
     left = files().keys() - expected.keys()
     assert len(left) == 1
-    assert all(map(is_placed_name, left))
+    assert all(map(is_task_output_name, left))
     assert fastio.gc(out, **options).files == 1
     assert files() == expected
 
@@ -152,12 +152,12 @@ def test_a_resumed_pack_deletes_what_tasks_of_the_killed_driver_have_written(
     out, options, files = place
     for task in interrupted(folder, out, shard_size=1000, **options):
         end(task)
-    assert sum(map(is_placed_name, files())) >= 2
+    assert sum(map(is_task_output_name, files())) >= 2
     seen = []
 
     def look(self: Elsewhere, number: int, begin: Any) -> None:
         if not seen:  # nothing has been accepted yet
-            seen.extend([*map(is_placed_name, files()), False])
+            seen.extend([*map(is_task_output_name, files()), False])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Elsewhere, "before", look)
@@ -173,8 +173,8 @@ def test_shards_that_no_driver_has_accepted_do_not_keep_a_pack_from_starting(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "shard-000003.arrow.0123456789abcdef.placed").write_bytes(b"left")
-    (out / "shard-000004.arrow.0123456789abcdef.placed.fedcba9876543210.tmp").write_bytes(b"left")
+    (out / "shard-000003.arrow.0123456789abcdef.written").write_bytes(b"left")
+    (out / "shard-000004.arrow.0123456789abcdef.written.fedcba9876543210.tmp").write_bytes(b"left")
     fastio.pack(folder, out, shard_size=1000)
     fastio.pack(folder, tmp_path / "expected", shard_size=1000)
     assert contents(out) == contents(tmp_path / "expected")
@@ -186,9 +186,9 @@ def test_a_shard_that_is_missing_when_it_is_accepted_is_named(
     out, options, _ = place
     run = Elsewhere.run
 
-    def lose(self: Elsewhere, *most: Any) -> Iterator[PlacedUnit]:
-        for placed in run(self, *most):
-            yield replace(placed, ending=new_ending())
+    def lose(self: Elsewhere, *most: Any) -> Iterator[WrittenUnit]:
+        for written in run(self, *most):
+            yield replace(written, ending=new_ending())
 
     monkeypatch.setattr(Elsewhere, "run", lose)
     with pytest.raises(PackError, match=r"shard-000000\.arrow was written .* but is missing in"):
@@ -211,6 +211,6 @@ def test_an_append_on_other_machines_has_the_bytes_of_one_on_this(
 
 
 def test_a_machine_without_the_destination_is_named(tmp_path: Path) -> None:
-    place = SharedFolder(tmp_path, "0123456789abcdef")
+    place = FolderOutput(tmp_path, "0123456789abcdef")
     with pytest.raises(PackError, match=r"does not find the journal .* file system that all"):
         place.folder().__enter__()

@@ -9,7 +9,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- StoreError (OSError)                  an object of a URL cannot be read, written or listed
     |-- SourceChanged (ValueError)            data was replaced after it was opened
     |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or not fastio's
-    |   `-- FormatVersionUnsupported          written by a newer fastio
+    |-- FormatUnsupported (ValueError)        a format, or its version, is not one that fastio reads
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or of another dataset
     |-- SchemaError (ValueError)              a value does not fit its field, or a bad schema
     |-- OptionError (ValueError)              an option does not fit the kind of data
@@ -29,6 +29,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- WorkerDied (RuntimeError)             a worker process of a PerSample was killed
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
+    |-- PackageMissing (ImportError)          an optional package is not installed
     `-- BuildMissing (ImportError)            the native module is not built
 
 `PerformanceWarning` and `ShardingWarning` are UserWarnings and not part of the tree.
@@ -79,8 +80,8 @@ class ManifestInvalid(FastioError, ValueError):
     """A manifest is truncated, damaged or was not written by fastio."""
 
 
-class FormatVersionUnsupported(ManifestInvalid):
-    """A dataset has a format version that this fastio does not know."""
+class FormatUnsupported(FastioError, ValueError):
+    """Data has a format, or a version of one, that fastio does not read; it need not be damaged."""
 
 
 class ShardCorrupt(FastioError, ValueError):
@@ -184,6 +185,33 @@ class LoaderTimeout(FastioError, TimeoutError):
 
 class LoaderClosed(FastioError, RuntimeError):
     """The loader was used after `close()`."""
+
+
+class PackageMissing(FastioError, ImportError):
+    """An optional package is not installed, or cannot be imported.
+
+    Attributes:
+        package: name of the package.
+        purpose: what it is needed for, as a verb with its object.
+        requirement: what to install, such as "fastio[audio]".
+        cause: the underlying error.
+    """
+
+    def __init__(
+        self, package: str, purpose: str, requirement: str, cause: BaseException | str
+    ) -> None:
+        # All four are `args`, so that the error survives pickling between processes.
+        super().__init__(package, purpose, requirement, str(cause))
+        self.package = package
+        self.purpose = purpose
+        self.requirement = requirement
+        self.cause = str(cause)
+
+    def __str__(self) -> str:
+        return shown_lines(
+            f"{self.package} is needed to {self.purpose}: pip install {self.requirement!r} "
+            f"({self.cause})"
+        )
 
 
 class BuildMissing(FastioError, ImportError):

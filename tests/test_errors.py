@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import re
 
 import pytest
 
-from fastio import FastioError, ImageError, SampleError, SourceNotFound, errors
+from fastio import FastioError, ImageError, PackageMissing, SampleError, SourceNotFound, errors
+from tests.children import run_code
 
 CLASSES = [
     value
@@ -64,3 +66,45 @@ def test_a_sample_error_survives_pickling(kind: type[SampleError]) -> None:
 def test_a_source_not_found_is_a_file_not_found() -> None:
     with pytest.raises(FileNotFoundError, match="no such thing"):
         raise SourceNotFound("no such thing")
+
+
+def test_a_missing_package_says_what_it_is_needed_for_and_how_to_install_it() -> None:
+    error = PackageMissing("soxr", "resample sound", "fastio[audio]", ImportError("no soxr"))
+    assert str(error) == "soxr is needed to resample sound: pip install 'fastio[audio]' (no soxr)"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert isinstance(error, ImportError)
+
+
+# The package, what installs it, and code that needs it.
+NEEDED = [
+    ("lightning", "fastio[lightning]", "import fastio.integrations.lightning"),
+    ("accelerate", "fastio[accelerate]", "import fastio.integrations.accelerate"),
+    ("soundfile", "fastio[audio]", "fastio.AudioDecode().check_installed()"),
+    ("datasets", "fastio[hub]", "fastio.open('hf://datasets/a/b')"),
+    ("huggingface_hub", "fastio[hub]", "fastio.open('hf://datasets/a/b/c')"),
+    ("torchvision", "torchvision", "kinds._image_model('vgg11', 2, 32)"),
+    ("transformers", "transformers", "text.Pretrained('a', 'AutoModel', 8, 8)"),
+    ("ray", "fastio[ray]", "ray_engine.import_ray()"),
+]
+WITHOUT = """
+import json, sys
+import fastio
+from fastio.pack import ray_engine
+from fastio.train import kinds
+from fastio.train.models import text
+needed = json.loads(sys.argv[1])
+sys.modules.update({package: None for package, _, _ in needed})  # as if they were not installed
+for package, install, code in needed:
+    try:
+        exec(code)
+    except fastio.PackageMissing as error:
+        assert error.package == package, error
+        assert f"pip install {install!r}" in str(error), error
+    else:
+        raise AssertionError(code)
+"""
+
+
+def test_every_missing_package_is_the_same_error() -> None:
+    done = run_code(WITHOUT, json.dumps(NEEDED))
+    assert done.returncode == 0, done.stderr

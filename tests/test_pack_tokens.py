@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from typer.testing import CliRunner
 
 import fastio
-from fastio import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
+from fastio import PackageMissing, PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.cli import main
 from fastio.pack.tokens.encoders import open_encoder
 from tests.children import run_code
@@ -490,7 +490,7 @@ def test_the_package_and_the_network_are_named_where_they_are_missing(
     assert done.returncode == 1
     assert "give the path of its tokenizer.json" in done.stderr
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(PackError, match=r"pip install 'fastio\[tokens\]'"):
+    with pytest.raises(PackageMissing, match=r"pip install 'fastio\[tokens\]'"):
         fastio.pack(["a"], tmp_path / "out", tokenizer=trained)
 
 

@@ -523,8 +523,8 @@ open_store("s3://b", storage_options=json.loads(sys.argv[1]))
 def test_a_missing_package_is_named() -> None:
     done = run_code(WITHOUT, json.dumps(ONLY_FSSPEC["s3"]))
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("fastio.errors.StoreError: s3://b: ")
-    assert "pip install s3fs" in last
+    assert last.startswith("fastio.errors.PackageMissing: s3fs is needed to open s3://b (obstore: ")
+    assert "pip install 's3fs'" in last
 
 
 # --- Parts -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fastio
-from fastio import Loader, RandomResizedCrop, SchemaError, ShardCorrupt
+from fastio import Loader, RandomResizedCrop, ShardCorrupt
 from fastio.schema import Image, Scalar
 from tests.pictures import decoded, jpeg
 
@@ -89,5 +89,5 @@ def test_without_pylance_the_error_names_the_extra(
     (tmp_path / "a.lance" / "_versions").mkdir(parents=True)
     (tmp_path / "a.lance" / "_versions" / "1.manifest").write_bytes(b"x")
     monkeypatch.setitem(__import__("sys").modules, "lance", None)
-    with pytest.raises(SchemaError, match=r"pip install 'fastio\[lance\]'"):
+    with pytest.raises(fastio.PackageMissing, match=r"pip install 'fastio\[lance\]'"):
         fastio.open(tmp_path / "a.lance")

@@ -15,6 +15,7 @@ import fastio
 from fastio import (
     DatasetNotFound,
     FastioError,
+    FormatUnsupported,
     Loader,
     OptionError,
     PackError,
@@ -243,13 +244,11 @@ def damaged_index(change: str) -> Any:
         ("head", "not an index"),
         ("count", "4611686018427387904 sequences"),
         ("type", "number 9"),
-        ("version", "version 2"),
         ("magic", "MMIDIDX"),
         ("tokens", "outside of the"),
         ("more tokens", "belongs to another"),
         ("size", "sequence 0 has -3 tokens"),
         ("pointer", "sequence 0 .* outside"),
-        ("moved", "follow one another"),
         ("document", "do not ascend"),
     ],
 )
@@ -262,6 +261,42 @@ def test_a_damaged_index_is_named(tmp_path: Path, change: str, problem: str) -> 
     with pytest.raises(ShardCorrupt, match=problem) as caught:
         fastio.open(path)
     assert "a.idx" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("version", "version 2"),
+        ("moved", "follow one another"),
+        ("old", "old format"),
+        ("multimodal", "multimodal"),
+    ],
+)
+def test_an_index_in_a_format_that_is_not_read_is_not_called_damaged(
+    tmp_path: Path, change: str, problem: str
+) -> None:
+    path = megatron(tmp_path / "a", documents())
+    index, tokens = (bytearray(path.with_suffix(s).read_bytes()) for s in (".idx", ".bin"))
+    if change == "old":
+        index[:8] = b"TNTIDX\0\0"
+    elif change == "multimodal":
+        sequences = int.from_bytes(index[18:26], "little")
+        index += bytes(sequences)  # the mode of each sequence
+    else:
+        damaged_index(change)(index, tokens)
+    path.with_suffix(".idx").write_bytes(index)
+    with pytest.raises(FormatUnsupported, match=problem) as caught:
+        fastio.open(path)
+    assert "a.idx" in str(caught.value)
+
+
+def test_another_version_of_llm_c_is_not_called_damaged(tmp_path: Path) -> None:
+    path = llm_c(tmp_path / "a.bin", np.arange(100))
+    content = bytearray(path.read_bytes())
+    content[4:8] = (9).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(FormatUnsupported, match=r"a\.bin has the magic number .* the version 9"):
+        fastio.open(path)
 
 
 def test_a_header_that_lies_and_an_odd_size_are_named(tmp_path: Path) -> None:
@@ -293,7 +328,7 @@ def test_a_header_that_lies_and_an_odd_size_are_named(tmp_path: Path) -> None:
             "uint16, not uint32",
         ),
         (lambda path: megatron(path, documents()), {"separator": 0}, OptionError, "has documents"),
-        (lambda path: megatron(path, documents(), "int64", 5), {}, SchemaError, "int64"),
+        (lambda path: megatron(path, documents(), "int64", 5), {}, FormatUnsupported, "int64"),
     ],
 )
 def test_options_that_contradict_a_file_are_errors(

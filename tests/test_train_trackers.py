@@ -68,7 +68,7 @@ def test_tensorboard_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(fastio.TrainError, match=r"fastio\[tensorboard\]"):
+    with pytest.raises(fastio.PackageMissing, match=r"fastio\[tensorboard\]"):
         TensorBoard(str(tmp_path))
 
 
@@ -145,7 +145,7 @@ def test_a_visdom_server_that_does_not_answer_is_named(visdom: type[FakeVisdom])
 
 def test_visdom_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "visdom", None)
-    with pytest.raises(fastio.TrainError, match=r"fastio\[visdom\]"):
+    with pytest.raises(fastio.PackageMissing, match=r"fastio\[visdom\]"):
         Visdom("http://localhost:8097")
 
 

@@ -160,7 +160,7 @@ class TorchFeed(Feed):
         if not self.reader().keeps_state:
             raise StateMismatch(
                 "the loader state has a state of the dataset, and this loader cannot restore it: "
-                f"{_INSTALL}, leave in_order out, and give a dataset with load_state_dict"
+                f"{_NEEDED}. Leave in_order out, and give a dataset with load_state_dict"
             )
         workers, own = saved.get("workers", {}).get("num_workers"), self._settings.num_workers
         if workers not in (None, own):
@@ -214,12 +214,12 @@ class TorchFeed(Feed):
             self._reader = None
 
 
-_INSTALL = "install torchdata, pip install 'fastio[stateful]'"
+_NEEDED = "torchdata is needed to restore it: pip install 'fastio[stateful]'"
 _STATELESS = (
     "the loader state does not include the state of the dataset. After loading it, an iterable "
     "dataset is read again from its beginning up to the position, and any other dataset keeps the "
-    "state that it then has. To save the state of a dataset with state_dict and load_state_dict, "
-    f"{_INSTALL}"
+    "state that it then has. torchdata is needed to save the state of a dataset: "
+    "pip install 'fastio[stateful]'"
 )
 _UNORDERED = (
     "with in_order=False, the loader state is not exact: it counts batches in order, but others "

@@ -14,12 +14,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.data_loader import DataLoaderStateMixin
-from accelerate.state import GradientState
-from accelerate.utils import send_to_device
 
-from fastio import Loader, ShardingWarning
+from fastio import Loader, PackageMissing, ShardingWarning
+
+try:
+    from accelerate import Accelerator
+    from accelerate.data_loader import DataLoaderStateMixin
+    from accelerate.state import GradientState
+    from accelerate.utils import send_to_device
+except ImportError as error:
+    raise PackageMissing("accelerate", "import this module", "fastio[accelerate]", error) from error
 
 __all__ = ["PreparedLoader", "TrainerLoaders", "prepare"]
 

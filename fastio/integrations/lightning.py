@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
-from lightning.pytorch import Callback, LightningDataModule
+from fastio import PackageMissing
+
+try:
+    from lightning.pytorch import Callback, LightningDataModule
+except ImportError as error:
+    raise PackageMissing("lightning", "import this module", "fastio[lightning]", error) from error
 
 from fastio.integrations.lightning_hooks import DataModuleHooks, StatsMonitorHooks
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pytorch_lightning import Callback, LightningDataModule
+from fastio import PackageMissing
+
+try:
+    from pytorch_lightning import Callback, LightningDataModule
+except ImportError as error:
+    raise PackageMissing(
+        "pytorch-lightning", "import this module", "pytorch-lightning", error
+    ) from error
 
 from fastio.integrations.lightning_hooks import DataModuleHooks, StatsMonitorHooks
 

@@ -26,7 +26,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from fastio.errors import PackError
+from fastio.errors import PackageMissing, PackError
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import FinishedUnit, Plan
@@ -49,13 +49,11 @@ _RESUME = "; the finished units are kept: continue with resume (--resume)"
 
 
 def import_ray() -> Any:
-    """Returns the module; PackError if it is not installed."""
+    """Returns the module; PackageMissing if it is not installed."""
     try:
         import ray  # an optional package
     except ImportError as error:
-        raise PackError(
-            f"packing on Ray needs the package ray: pip install 'fastio[ray]' ({error})"
-        ) from error
+        raise PackageMissing("ray", "pack on Ray", "fastio[ray]", error) from error
     return ray
 
 

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import (
     DatasetNotFound,
-    FormatVersionUnsupported,
+    FormatUnsupported,
     ManifestInvalid,
     SchemaError,
     SourceChanged,
@@ -128,7 +128,7 @@ class Manifest:
     Raises:
         DatasetNotFound: There is no manifest.
         ManifestInvalid: It is truncated, damaged or not a manifest.
-        FormatVersionUnsupported: A newer fastio wrote it.
+        FormatUnsupported: A newer fastio wrote it.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class Manifest:
             description = dict(json.loads(text))
             version = description["format_version"]
             if type(version) is not int or version != FORMAT_VERSION:
-                raise FormatVersionUnsupported(
+                raise FormatUnsupported(
                     f"{self.path} has the format version {version!r}; this fastio reads version "
                     f"{FORMAT_VERSION}: update fastio, or pack again with this one"
                 )
@@ -312,7 +312,7 @@ class Manifest:
             self.statistics: list[dict[str, Any]] = [
                 dict(each) for each in description.get("statistics", ())
             ]
-        except FormatVersionUnsupported:
+        except FormatUnsupported:
             raise
         except _DAMAGE as error:
             raise ManifestInvalid(

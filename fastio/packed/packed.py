@@ -114,7 +114,7 @@ class Dataset(Rows):
         DatasetNotFound: If the folder does not exist, or has no manifest or no such version.
         ManifestInvalid: If the manifest is damaged.
         OptionError: If `version` is not an integer.
-        FormatVersionUnsupported: If a newer fastio wrote it.
+        FormatUnsupported: If a newer fastio wrote it.
         StoreError: If the store does not answer.
     """
 

@@ -172,7 +172,7 @@ class Shards:
         bytes_fetched: The number of bytes of heads that were fetched from the store.
 
     Raises:
-        DatasetNotFound, ManifestInvalid, FormatVersionUnsupported: As for `Manifest`.
+        DatasetNotFound, ManifestInvalid, FormatUnsupported: As for `Manifest`.
     """
 
     whole = True

@@ -23,7 +23,6 @@ from fastio.cache import Cache, CacheFolder, MemoryFile, Source, memory_file
 from fastio.errors import (
     CacheError,
     DatasetNotFound,
-    FormatVersionUnsupported,
     ManifestInvalid,
     ShardCorrupt,
     SourceChanged,
@@ -57,7 +56,7 @@ class StoredShards(Shards):
     Raises:
         DatasetNotFound: If there is no manifest, or no such version.
         SourceChanged: If the manifest of an older version belongs to another dataset.
-        ManifestInvalid, FormatVersionUnsupported: If it is damaged, or a newer fastio wrote it.
+        ManifestInvalid, FormatUnsupported: If it is damaged, or a newer fastio wrote it.
         StoreError: If the store does not answer.
     """
 
@@ -299,8 +298,8 @@ def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
                 f"{store.url} has no {name}: it is not a packed dataset, or was not "
                 f"copied completely ({error})"
             ) from error
-        except ManifestInvalid as error:  # it may have been damaged on the way
-            if last or data == before or isinstance(error, FormatVersionUnsupported):
+        except ManifestInvalid:  # it may have been damaged on the way
+            if last or data == before:
                 raise
         else:
             file.close()  # the manifest holds a mapping of it

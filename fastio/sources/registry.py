@@ -66,7 +66,7 @@ def find(source: Any, options: Options | None = None) -> Found | None:
         SourceNotFound: a file that it names does not exist, or the system refuses to read it.
         SchemaError: it names files of several kinds.
         StoreError: a store does not answer.
-        ManifestInvalid, FormatVersionUnsupported: it is a packed dataset that cannot be read.
+        ManifestInvalid, FormatUnsupported: it is a packed dataset that cannot be read.
     """
     options = options or Options()
     if isinstance(source, os.PathLike):
@@ -229,10 +229,12 @@ def open(
     Raises:
         DatasetNotFound: there is nothing at the path, nothing that fastio reads, or no such
             version.
+        FormatUnsupported: the data has a format that fastio does not read, or a newer fastio packed
+            it.
+        PackageMissing: an optional package is needed to read it, and is not installed.
         OptionError: an option is one of another kind of data.
         SourceNotFound, ShardCorrupt, SchemaError: the data cannot be read.
         ManifestInvalid: the manifest of a packed dataset is damaged.
-        FormatVersionUnsupported: a newer fastio packed it.
     """
     for name, given in {"fields": fields, "images": images}.items():
         if isinstance(given, (str, int)):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fastio.errors import StoreError
+from fastio.errors import PackageMissing, StoreError
 from fastio.shown import without_secrets
 from fastio.store.options import Untranslatable, family_of
 from fastio.store.retry import Limits
@@ -54,7 +54,8 @@ def open_backend(
     """Opens obstore if it supports the URL and the options, else fsspec.
 
     Raises:
-        StoreError: Neither supports them, or a package is missing.
+        PackageMissing: The package that serves the URL is not installed.
+        StoreError: Neither supports them.
     """
     scheme, declined = scheme_of(url), ""
     if scheme == "hf" and "::" not in url:
@@ -68,7 +69,11 @@ def open_backend(
 
         return FsspecBackend(url, options, limits)
     except ImportError as error:
-        reason = _missing(scheme, error)
+        package, reason = _package(scheme, error), str(error)
+        if package is not None:
+            also = f" ({redact(declined, secrets)})" if declined else ""
+            name = without_secrets(url)
+            raise PackageMissing(package, f"open {name}{also}", package, reason) from None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     text = redact("; ".join(filter(None, (declined, f"fsspec: {reason}"))), secrets)
@@ -81,7 +86,8 @@ def _open_hub(url: str, options: Mapping[str, Any], limits: Limits) -> Backend:
 
         return HubBackend(url, options, limits)
     except ImportError as error:
-        raise StoreError(f"{without_secrets(url)}: {error}: pip install 'fastio[hub]'") from None
+        purpose = f"open {without_secrets(url)}"
+        raise PackageMissing("huggingface_hub", purpose, "fastio[hub]", error) from None
     except ValueError as error:
         raise StoreError(f"{without_secrets(url)}: {error}") from None
 
@@ -111,7 +117,10 @@ def _is_forked_worker() -> bool:
     return multiprocessing.parent_process() is not None and not spawned
 
 
-def _missing(scheme: str, error: ImportError) -> str:
-    """Returns which package serves a scheme, and how to install it."""
-    package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}.get(family_of(scheme) or "")
-    return f"{error}" if package is None else f"{error}: pip install {package}"
+def _package(scheme: str, error: BaseException | None) -> str | None:
+    """Returns the package that is missing for a scheme; None if fsspec does not name it."""
+    known = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}.get(family_of(scheme) or "")
+    while known is None and error is not None:  # fsspec raises its own error from the first one
+        known = error.name if isinstance(error, ModuleNotFoundError) else None
+        error = error.__cause__
+    return known

@@ -201,6 +201,7 @@ def _image_model(name: str, classes: int, size: int) -> nn.Module:
     """Returns a model of `IMAGE_MODELS` or of torchvision with initial weights.
 
     Raises:
+        PackageMissing: It may be one of torchvision's, which cannot be imported.
         TrainError: There is no such model, or it does not take images of this size.
     """
     if name in IMAGE_MODELS:
@@ -212,10 +213,8 @@ def _image_model(name: str, classes: int, size: int) -> nn.Module:
     try:
         from torchvision import models
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
-        raise fastio.TrainError(
-            f"model={name} is not one of {known}, and torchvision, which may have it, cannot "
-            f"be imported: {error}"
-        ) from error
+        purpose = f"make model={name}, which is not one of {known}"
+        raise fastio.PackageMissing("torchvision", purpose, "torchvision", error) from error
     # Those of the package itself classify images; its subpackages have other kinds.
     if name not in models.list_models(module=models):
         raise fastio.TrainError(

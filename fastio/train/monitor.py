@@ -76,15 +76,16 @@ class TensorBoard(_Curves):
     """Writes event files into a folder.
 
     Raises:
-        TrainError: tensorboard is not installed; once a run begins, the folder cannot be written.
+        PackageMissing: tensorboard is not installed.
+        TrainError: once a run begins, the folder cannot be written.
     """
 
     def __init__(self, folder: str) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise fastio.TrainError(
-                'tensorboard is not installed: pip install "fastio[tensorboard]"'
+            raise fastio.PackageMissing(
+                "tensorboard", "write logs for TensorBoard", "fastio[tensorboard]", error
             ) from error
         self._make, self._folder = SummaryWriter, folder
 
@@ -114,15 +115,16 @@ class Visdom(_Curves):
     """Draws plots on a visdom server, one window per curve.
 
     Raises:
-        TrainError: visdom is not installed, or the server does not answer.
+        PackageMissing: visdom is not installed.
+        TrainError: the server does not answer.
     """
 
     def __init__(self, url: str) -> None:
         try:
             import visdom
         except ImportError as error:
-            raise fastio.TrainError(
-                'visdom is not installed: pip install "fastio[visdom]"'
+            raise fastio.PackageMissing(
+                "visdom", "draw on a visdom server", "fastio[visdom]", error
             ) from error
         parts = urlsplit(url if "//" in url else f"//{url}")
         server = f"{parts.scheme or 'http'}://{parts.hostname or 'localhost'}"

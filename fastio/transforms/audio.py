@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastio.errors import TransformError
+from fastio.errors import PackageMissing, TransformError
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 
 Crop = Literal["random", "center", "start"]
@@ -86,7 +86,7 @@ class AudioDecode:
         """Imports the packages that decoding needs.
 
         Raises:
-            TransformError: a library is not installed.
+            PackageMissing: a package is not installed.
         """
         _soundfile()
         if self.resample:
@@ -237,9 +237,7 @@ def _soundfile() -> Any:
     try:
         import soundfile
     except (ImportError, OSError) as error:  # OSError: it finds no libsndfile
-        raise TransformError(
-            f"decoding sound needs soundfile: pip install 'fastio[audio]' ({error})"
-        ) from error
+        raise PackageMissing("soundfile", "decode sound", "fastio[audio]", error) from error
     return soundfile
 
 
@@ -247,7 +245,5 @@ def _soxr() -> Any:
     try:
         import soxr
     except ImportError as error:
-        raise TransformError(
-            f"resampling needs soxr: pip install 'fastio[audio]' ({error})"
-        ) from error
+        raise PackageMissing("soxr", "resample sound", "fastio[audio]", error) from error
     return soxr

@@ -35,7 +35,8 @@ class SoundReader(Reader):
         threads: threads of the engine.
 
     Raises:
-        TransformError: the field does not hold bytes, or a library is not installed.
+        PackageMissing: a package that decodes sound is not installed.
+        TransformError: the field does not hold bytes.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.errors import PackError, SchemaError, SourceNotFound
+from fastio.errors import PackageMissing, PackError, SchemaError, SourceNotFound
 from fastio.sources.table.values import Ragged
 
 TOKENS = "tokens"  # the name of the field
@@ -344,9 +344,8 @@ def _package(name: str) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise PackError(
-            f"the tokenizer {name!r} needs the package tokenizers: pip install 'fastio[tokens]'"
-        ) from error
+        purpose = f"encode text with {name!r}"
+        raise PackageMissing("tokenizers", purpose, "fastio[tokens]", error) from error
     return tokenizers
 
 

@@ -18,7 +18,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.errors import OptionError, SchemaError, ShardCorrupt, SourceNotFound
+from fastio.errors import (
+    FormatUnsupported,
+    OptionError,
+    SchemaError,
+    ShardCorrupt,
+    SourceNotFound,
+)
 from fastio.packed.ipc import FileStamp, stamp
 from fastio.schema import TOKEN_DTYPES
 
@@ -118,9 +124,9 @@ def _without_index(
     if magic in _HEADERS:
         expected, kind = _HEADERS[magic]
         if head[1] != expected:
-            raise ShardCorrupt(
+            raise FormatUnsupported(
                 f"{path} has the magic number {magic} of llm.c and the version {head[1]}; "
-                f"expected version {expected}"
+                f"fastio reads version {expected}"
             )
         at, count = _HEADER_BYTES, int(head[2])
         found, item = nbytes - at, np.dtype(kind).itemsize
@@ -175,7 +181,7 @@ def _of_megatron(path: str, found: FileStamp, index: str) -> TokenFile:
     size = os.path.getsize(index)
     data = np.memmap(index, np.uint8, "r") if size else np.empty(0, np.uint8)
     if bytes(data[: len(_MEGATRON_OLD)]) == _MEGATRON_OLD:
-        raise ShardCorrupt(
+        raise FormatUnsupported(
             f"{index} is an index of Megatron's old format (TNTIDX), which fastio does not read: "
             "create it again with a newer preprocess_data.py"
         )
@@ -187,28 +193,26 @@ def _of_megatron(path: str, found: FileStamp, index: str) -> TokenFile:
     version, sequences, documents = (int(data[at : at + 8].view("<u8")[0]) for at in (9, 18, 26))
     code = int(data[17])
     if version != 1:
-        raise ShardCorrupt(f"{index} has version {version} of Megatron's index; expected 1")
+        raise FormatUnsupported(
+            f"{index} has version {version} of Megatron's index; fastio reads version 1"
+        )
     stored = _TYPES.get(code)
     if stored is None:
         raise ShardCorrupt(
             f"{index} is damaged: the type of its tokens has the number {code}, expected 1 to 8"
         )
     if stored not in _UNSIGNED:
-        raise SchemaError(
+        raise FormatUnsupported(
             f"{index}: tokens of the type {stored} cannot be read: create the file again with the "
             "type uint16 or int32"
         )
     expected = _INDEX_HEAD + 12 * sequences + 8 * documents
     if size != expected:
-        more = size == expected + sequences
+        if size == expected + sequences:  # one more byte for each, the mode
+            raise FormatUnsupported(f"{index} is a multimodal index, which fastio does not read")
         raise ShardCorrupt(
             f"{index} has {size} bytes, but {sequences} sequences and {documents} bounds of "
-            f"documents take {expected}; "
-            + (
-                "it is a multimodal index, which fastio does not read"
-                if more
-                else "it is truncated: copy it again"
-            )
+            f"documents take {expected}; it is truncated: copy it again"
         )
     at = _INDEX_HEAD
     sizes = data[at : at + 4 * sequences].view("<i4")
@@ -246,7 +250,7 @@ def _starts_of_sequences(
     apart = pointers != starts[:-1] * item
     if apart.any():
         bad = int(np.argmax(apart))
-        raise ShardCorrupt(
+        raise FormatUnsupported(
             f"{index}: sequence {bad} lies at byte {int(pointers[bad])}, but the sequences before "
             f"it end at {int(starts[bad]) * item}; fastio reads only sequences that follow one "
             "another"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastio.errors import DatasetNotFound, OptionError, SchemaError, StoreError
+from fastio.errors import DatasetNotFound, OptionError, PackageMissing, SchemaError, StoreError
 from fastio.shown import without_secrets
 from fastio.sources.base import Options
 
@@ -92,7 +92,7 @@ def _files_of_splits(
         import datasets  # type: ignore[import-untyped]
         from huggingface_hub import errors
     except ImportError as error:
-        raise StoreError(f"{url}: {error}: pip install 'fastio[hub]'") from None
+        raise PackageMissing("datasets", f"read {url}", "fastio[hub]", error) from None
     given = options.storage_options or {}
     if "endpoint" in given:
         raise OptionError(

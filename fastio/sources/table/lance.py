@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound
+from fastio.errors import PackageMissing, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.sources.table.objects import LocalFile, TableFile, as_file
 from fastio.sources.table.reading import AtHand, Grouped
 
@@ -78,10 +78,7 @@ class LanceTable(Grouped):
         try:
             import lance  # optional, and large
         except ImportError as error:
-            raise SchemaError(
-                f"{self.name}: reading Lance datasets needs pylance: pip install 'fastio[lance]' "
-                f"({error})"
-            ) from error
+            raise PackageMissing("pylance", f"read {self.name}", "fastio[lance]", error) from error
         with _named(self.name):
             self._dataset: Any = lance.dataset(self.name, version=version)
             self._fragments = list(self._dataset.get_fragments())

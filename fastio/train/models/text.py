@@ -129,7 +129,8 @@ class Pretrained(nn.Module):
         options: Arguments of `from_pretrained`, such as num_labels.
 
     Raises:
-        TrainError: transformers is not installed, or the weights are not here or do not fit.
+        PackageMissing: transformers is not installed.
+        TrainError: the weights are not here or do not fit.
     """
 
     def __init__(
@@ -141,9 +142,8 @@ class Pretrained(nn.Module):
 
             factory = getattr(transformers, head)
         except ImportError as error:
-            raise fastio.TrainError(
-                f"the model {name!r} needs transformers (`pip install transformers`), which "
-                f"cannot be imported: {error}"
+            raise fastio.PackageMissing(
+                "transformers", f"make the model {name!r}", "transformers", error
             ) from error
         try:
             self.model = factory.from_pretrained(name, local_files_only=True, **options)

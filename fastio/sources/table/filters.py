@@ -205,7 +205,7 @@ class Filter:
         fragment = pa_dataset.ParquetFileFormat().make_fragment(
             pa.BufferReader(footer.getvalue()), partition_expression=known
         )
-        found = fragment.subset(filter=self.condition, schema=table.schema)
+        found = fragment.subset(filter=self.condition, schema=_plain(table.schema))
         return {group.id for group in found.row_groups}
 
     def among(self, files: Sequence[Constants | None], schema: pa.Schema) -> list[int]:
@@ -216,12 +216,24 @@ class Filter:
 
         dataset = pa_dataset.FileSystemDataset.from_paths(
             [str(number) for number in range(len(files))],
-            schema=schema,
+            schema=_plain(schema),
             format=pa_dataset.ParquetFileFormat(),
             filesystem=LocalFileSystem(),
             partitions=[constants.expression() for constants in files if constants is not None],
         )
         return sorted(int(each.path) for each in dataset.get_fragments(filter=self.condition))
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Returns a schema with the values' types in place of dictionary-encoded ones.
+
+    Before pyarrow 26, a file that is known to have nulls in a dictionary-encoded column is left out
+    where the filter asks for nulls.
+    """
+    for number, field in enumerate(schema):
+        if pa.types.is_dictionary(field.type):
+            schema = schema.set(number, field.with_type(field.type.value_type))
+    return schema
 
 
 def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:

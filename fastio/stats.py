@@ -102,6 +102,11 @@ class Stats:
         """The time that native threads worked or waited for reads, summed over threads."""
         return self.read_s + self.decode_s + self.resample_s + self.augment_s
 
+    @property
+    def augment_share(self) -> float:
+        """The share of `busy_s` that operations on pixels took, 0.0 to 1.0."""
+        return self.augment_s / self.busy_s if self.busy_s else 0.0
+
     def snapshot(self) -> Stats:
         """Returns a copy that later work does not change."""
         return replace(self)

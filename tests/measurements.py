@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from fastio.diagnose import Measured
 from fastio.diagnose.facts import DataFacts, MachineFacts
-from fastio.diagnose.measured import STAGES, Busy, Epoch, Phase, PhaseName, Settings
+from fastio.diagnose.measured import STAGES, Epoch, Phase, PhaseName, Settings
+from fastio.stats import Stats
 
 ROWS = 10_000
 SAMPLES = 1_000  # of every phase
@@ -45,10 +46,9 @@ def phase(name: PhaseName, us: float, **busy_us: float) -> Phase:
     Args:
         name: which.
         us: microseconds a sample.
-        busy_us: of its stages, by the names of `Busy` without the unit; `cpu` of the processor.
+        busy_us: of its stages, by the names of `Stats` and `Phase` without the unit.
     """
-    cpu_s = busy_us.pop("cpu", 0.0) * SAMPLES / 1e6
-    busy = Busy(**{f"{stage}_s": value * SAMPLES / 1e6 for stage, value in busy_us.items()})
-    seconds = us * SAMPLES / 1e6
-    nbytes = SAMPLES * 100_000
-    return Phase(name, SAMPLES, seconds, busy, steps=10, bytes_read=nbytes, cpu_s=cpu_s)
+    busy = {f"{stage}_s": value * SAMPLES / 1e6 for stage, value in busy_us.items()}
+    own = {name: busy.pop(name, 0.0) for name in ("compute_s", "cpu_s")}
+    stats = Stats(**busy, bytes_read=SAMPLES * 100_000)  # type: ignore[arg-type]
+    return Phase(name, SAMPLES, us * SAMPLES / 1e6, stats, steps=10, **own)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastio.diagnose import Finding, Measured
 from fastio.diagnose.facts import DataFacts, MachineFacts
 from fastio.diagnose.measured import (
-    Busy,
     Memory,
     Phase,
     PhaseName,
@@ -17,6 +18,7 @@ from fastio.diagnose.measured import (
     ThreadRate,
     Training,
 )
+from fastio.stats import Stats
 from tests.measurements import split
 
 MACHINE = MachineFacts(
@@ -40,13 +42,28 @@ PHOTOS = DataFacts(
 CROP = ("RandomResizedCrop(224)", "RandomHorizontalFlip()")
 
 
-def phase(name: PhaseName, rows: int, seconds: float, busy: Busy, au: float | None = None) -> Phase:
-    """A run of that length; it waited whenever the model did not compute."""
+def phase(
+    name: PhaseName,
+    rows: int,
+    seconds: float,
+    threads_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    compute_s: float = 0.0,
+    au: float | None = None,
+    **spent_s: float,
+) -> Phase:
+    """A run of that length; it waited whenever the model did not compute.
+
+    Args:
+        name, rows, seconds, compute_s, au: of the run.
+        threads_s: of the loader's threads: reading, decoding, resampling.
+        spent_s: others that a loader counts.
+    """
+    read_s, decode_s, resample_s = threads_s
+    busy = Stats(read_s=read_s, decode_s=decode_s, resample_s=resample_s, **spent_s)  # type: ignore[arg-type]
     nbytes = 0 if name == "compute" else 71_300 * rows
-    wait_s = 0.0 if name == "compute" else max(0.0, seconds - busy.compute_s - busy.transform_s)
-    return Phase(
-        name, rows, seconds, busy, wait_s, rows // 64, nbytes, 0, cpu_s=1.7 * seconds, au=au
-    )
+    wait_s = 0.0 if name == "compute" else max(0.0, seconds - compute_s - busy.transform_s)
+    stats = replace(busy, wait_s=wait_s, bytes_read=nbytes)
+    return Phase(name, rows, seconds, stats, compute_s, rows // 64, 1.7 * seconds, au)
 
 
 def timeline(run: str, waits: dict[Stage, float], compute_s: float, steps: int = 24) -> list[Span]:
@@ -69,13 +86,13 @@ def photos() -> Measured:
         dataset=PHOTOS,
         settings=Settings(64, 1, CROP, "", "resnet50-h100", 1786.0),
         phases=(
-            phase("compute", rows, 4.479, Busy(compute_s=4.479), 1.0),
-            phase("loader_warm", rows, 7.619, Busy(0.11, 6.41, 0.98)),
-            phase("loader_cold", rows, 9.412, Busy(2.05, 6.45, 0.97)),
-            phase("together_warm", rows, 7.702, Busy(0.12, 6.47, 0.99, compute_s=4.479), 0.5815),
-            phase("together_cold", rows, 9.467, Busy(2.11, 6.49, 0.98, compute_s=4.479), 0.4731),
-            phase("baseline_loader", rows, 24.71, Busy()),
-            phase("baseline_together", rows, 24.93, Busy(compute_s=4.479), 0.1797),
+            phase("compute", rows, 4.479, compute_s=4.479, au=1.0),
+            phase("loader_warm", rows, 7.619, (0.11, 6.41, 0.98)),
+            phase("loader_cold", rows, 9.412, (2.05, 6.45, 0.97)),
+            phase("together_warm", rows, 7.702, (0.12, 6.47, 0.99), compute_s=4.479, au=0.5815),
+            phase("together_cold", rows, 9.467, (2.11, 6.49, 0.98), compute_s=4.479, au=0.4731),
+            phase("baseline_loader", rows, 24.71),
+            phase("baseline_together", rows, 24.93, compute_s=4.479, au=0.1797),
         ),
         epochs=(
             split("warm", 0.0, 20.14, 0.0, 0.0, 27.994),
@@ -146,15 +163,17 @@ def remote_cold() -> Measured:
     )
     rows = 20_000
     fetched = Phase(
-        "together_cold", rows, 97.5, Busy(88.2, 11.1, 2.2, copy_s=0.6, compute_s=8.1), 88.6, 78, 0,
-        2_340_000_000, 19.8, 0.083,
+        "together_cold", rows, 97.5,
+        Stats(read_s=88.2, decode_s=11.1, resample_s=2.2, copy_s=0.6, wait_s=88.6,
+              bytes_fetched=2_340_000_000),
+        8.1, 78, 19.8, 0.083,
     )  # fmt: skip
     return Measured(
         machine=MachineFacts("AMD EPYC 9V84", 16, "avx512", 128 * 10**9, "2.13.0+cu130",
                         "NVIDIA H200", "2026-11-22T08:11:03Z"),
         dataset=facts,
         settings=Settings(256, 16, CROP, "resnet50", "", None, "cuda"),
-        phases=(phase("compute", rows, 8.1, Busy(compute_s=8.1), 1.0), fetched),
+        phases=(phase("compute", rows, 8.1, compute_s=8.1, au=1.0), fetched),
         epochs=(split("cold", 5310.0, 0.0, 0.0, 54.0, 486.0),),
         timeline=tuple(timeline("cold", {"fetch": 1.13, "copy": 0.012}, 0.104, 12)),
         predictions=(Prediction("now, cold", 5850.0, 5850.0), Prediction("cache holds all", 540.0)),
@@ -172,9 +191,9 @@ def compute_bound() -> Measured:
         ),
         settings=Settings(32, 2, CROP, "resnet18"),
         phases=(
-            phase("compute", rows, 61.2, Busy(compute_s=61.2), 1.0),
-            phase("loader_warm", rows, 2.25, Busy(0.02, 3.1, 1.2)),
-            phase("together_warm", rows, 61.6, Busy(0.02, 3.1, 1.2, compute_s=61.2), 0.9935),
+            phase("compute", rows, 61.2, compute_s=61.2, au=1.0),
+            phase("loader_warm", rows, 2.25, (0.02, 3.1, 1.2)),
+            phase("together_warm", rows, 61.6, (0.02, 3.1, 1.2), compute_s=61.2, au=0.9935),
         ),
         epochs=(split("warm", 0.0, 1.9, 0.0, 0.0, 289.75),),
         timeline=tuple(timeline("warm", {"decode": 0.006}, 0.98, 6)),
@@ -191,8 +210,16 @@ def table() -> Measured:
         dataset=facts,
         settings=Settings(16_384, 2, ("log1p",), "", "dlrm-h100", 43_700_000.0),
         phases=(
-            phase("loader_warm", rows, 0.74, Busy(0.08, 0.0, 1.31, transform_s=0.3)),
-            phase("together_warm", rows, 0.931, Busy(0.08, 0.0, 1.3, 0.0, 0.31, 0.183), 0.1966),
+            phase("loader_warm", rows, 0.74, (0.08, 0.0, 1.31), transform_s=0.3),
+            phase(
+                "together_warm",
+                rows,
+                0.931,
+                (0.08, 0.0, 1.3),
+                au=0.1966,
+                copy_s=0.31,
+                transform_s=0.183,
+            ),
         ),
         epochs=(split("warm", 0.0, 2.51, 1.776, 0.0, 1.0486),),
         timeline=tuple(timeline("warm", {"decode": 0.0009, "transform": 0.00063}, 0.000375, 30)),
@@ -206,7 +233,7 @@ def bare() -> Measured:
         machine=MachineFacts("", 1, "portable", 2 * 10**9, "2.4.0", "cpu", "2026-11-22T00:00:00Z"),
         dataset=DataFacts("x", "torch", {}, 100, 0, 0.0, "memory"),
         settings=Settings(1, 1),
-        phases=(phase("loader_warm", 100, 0.5, Busy()),),
+        phases=(phase("loader_warm", 100, 0.5),),
     )
 
 

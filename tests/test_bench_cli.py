@@ -79,7 +79,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     assert together is not None
     assert together.au is not None
     assert 0 < together.au <= 1
-    assert together.busy.transform_s > 0
+    assert together.stats.transform_s > 0
     split = measured.epoch("warm")
     assert split is not None
     assert split.epoch_s > 0
@@ -92,7 +92,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     assert values["findings"][0]["culprit"]
     phases = {phase["name"]: phase for phase in values["phases"]}
     assert phases["baseline_together"]["of_ceiling"] > 0
-    assert phases["baseline_together"]["busy"]["copy_s"] > 0
+    assert phases["baseline_together"]["stats"]["copy_s"] > 0
     assert phases["loader_warm"]["of_ceiling"] is None
     assert phases["loader_warm"]["cores_busy"] > 0
 
@@ -194,7 +194,7 @@ def test_a_model_of_tables_by_name(
     assert measured.dataset.rows == 64
     together = measured.phase("together_warm")
     assert together is not None
-    assert together.busy.compute_s > 0
+    assert together.compute_s > 0
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_data_behind_a_url(folder: Path, tmp_path: Path) -> None:
     cold, warm = measured.phase("loader_cold"), measured.phase("loader_warm")
     assert cold is not None
     assert warm is not None
-    assert cold.bytes_fetched > 0
-    assert warm.bytes_fetched == 0
+    assert cold.stats.bytes_fetched > 0
+    assert warm.stats.bytes_fetched == 0
     split = measured.epoch("cold")
     assert split is not None

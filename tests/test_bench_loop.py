@@ -225,10 +225,10 @@ def test_the_measurement_begins_where_the_limit_says_so() -> None:
 def test_a_whole_epoch_is_measured_from_its_beginning() -> None:
     phase = phase_of("together_warm", [made()])
     assert (phase.samples, phase.steps, phase.seconds) == (60, 6, 6.0)
-    assert phase.wait_s == pytest.approx(6 * 0.2)
-    assert phase.busy.transform_s == pytest.approx(6 * 0.1)
-    assert phase.busy.compute_s == pytest.approx(6 * 0.7)
-    assert phase.busy.decode_s == 12.0
+    assert phase.stats.wait_s == pytest.approx(6 * 0.2)
+    assert phase.stats.transform_s == pytest.approx(6 * 0.1)
+    assert phase.compute_s == pytest.approx(6 * 0.7)
+    assert phase.stats.decode_s == 12.0
     assert phase.cpu_s == 9.0
 
 
@@ -236,7 +236,7 @@ def test_of_a_part_the_filling_is_left_out() -> None:
     phase = phase_of("together_warm", [made(8, whole=False)])
     assert phase.steps == 8 - FILLING
     assert phase.seconds == 8.0 - FILLING
-    assert phase.busy.decode_s == pytest.approx(2.0 * (8 - FILLING))
+    assert phase.stats.decode_s == pytest.approx(2.0 * (8 - FILLING))
 
 
 def test_batches_that_come_in_pairs_are_measured_in_pairs() -> None:
@@ -257,7 +257,7 @@ def test_utilisation_leaves_out_what_the_first_step_waits_for() -> None:
 def test_runs_add_up() -> None:
     one, two = phase_of("loader_warm", [made()]), phase_of("loader_warm", [made(), made()])
     assert two.seconds == 2 * one.seconds
-    assert two.busy.transform_s == pytest.approx(2 * one.busy.transform_s)
+    assert two.stats.transform_s == pytest.approx(2 * one.stats.transform_s)
     assert two.au == pytest.approx(one.au)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 
 import pytest
 
 from fastio import MeasuredInvalid
 from fastio.diagnose import Measured
-from fastio.diagnose.measured import Busy, Memory, Phase, Prediction, Span, ThreadRate, Training
+from fastio.diagnose.measured import Memory, Phase, Prediction, Span, ThreadRate, Training
+from fastio.stats import Stats
 from tests.measurements import measured, split
 
+STATS = Stats(read_s=1.0, decode_s=2.0, resample_s=3.0, wait_s=0.5, bytes_read=1000)
 FULL = measured(
     [
-        Phase("compute", 100, 2.0, Busy(compute_s=2.0), steps=10, au=1.0),
-        Phase("loader_warm", 100, 4.0, Busy(1.0, 2.0, 3.0), 0.5, 10, 1000, 0, 5.0),
+        Phase("compute", 100, 2.0, compute_s=2.0, steps=10, au=1.0),
+        Phase("loader_warm", 100, 4.0, STATS, steps=10, cpu_s=5.0),
     ],
     epochs=(split("warm", 0.0, 1.0, 2.0, 3.0, 4.0),),
     timeline=(Span(0, "decode", 0.0, 0.1), Span(0, "compute", 0.1, 0.2, "cold")),
@@ -104,7 +105,3 @@ def test_an_empty_phase_divides_by_nothing() -> None:
     empty = Phase("compute", 0, 0.0)
     assert empty.samples_per_s == 0
     assert FULL.epoch_s(empty) == 0
-
-
-def test_busy_has_seven_stages() -> None:
-    assert len(fields(Busy)) == 7

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastio.diagnose import Measured, words
-from fastio.diagnose.measured import Busy, Phase, Prediction, Rung, Settings
+from fastio.diagnose.measured import Phase, Prediction, Rung, Settings
 from fastio.diagnose.report.report import (
     ceiling_line,
     dataset_line,
@@ -66,8 +66,8 @@ def test_verdict_says_how_long_and_what_for(measured: Measured, sentence: str) -
 def with_baseline(seconds: float) -> Measured:
     """A bench whose DataLoader took that long for what fastio does in 10 s."""
     phases = (
-        Phase("together_warm", 1000, 10.0, Busy(compute_s=4.0)),
-        Phase("baseline_together", 1000, seconds, Busy(compute_s=4.0)),
+        Phase("together_warm", 1000, 10.0, compute_s=4.0),
+        Phase("baseline_together", 1000, seconds, compute_s=4.0),
     )
     return replace(samples.photos(), phases=phases, epochs=(split("warm", 0, 6, 0, 0, 4),))
 

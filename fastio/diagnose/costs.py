@@ -136,7 +136,7 @@ def costs(measured: Measured) -> Costs:
         phase = measured.phase(name)
         return attrgetter(value)(phase) / phase.samples if phase and phase.samples else 0.0
 
-    transform_s, prep_s = each("loader_warm", "busy.transform_s"), each("loader_warm", "seconds")
+    transform_s, prep_s = each("loader_warm", "stats.transform_s"), each("loader_warm", "seconds")
     curve = {point.threads: point.samples_per_s for point in measured.threads}
     alone = curve.get(settings.threads, 0.0) if transform_s else 0.0
     if alone:
@@ -145,10 +145,10 @@ def costs(measured: Measured) -> Costs:
     warm = measured.phase("loader_warm")
     return Costs(
         prep_s=prep_s,
-        augment_s=prep_s * warm.busy.augment_share if warm else 0.0,
+        augment_s=prep_s * warm.stats.augment_share if warm else 0.0,
         fetch_s=fetch_s if fetch_s > _SLOWER * max(prep_s, transform_s) else 0.0,
         transform_s=transform_s,
-        copy_s=each("together_warm", "busy.copy_s"),
+        copy_s=each("together_warm", "stats.copy_s"),
         compute_s=each("compute", "seconds"),
         prep_cpu_s=max(0.0, each("loader_warm", "cpu_s") - transform_s),
         compute_cpu_s=0.0 if settings.asynchronous else each("compute", "cpu_s"),

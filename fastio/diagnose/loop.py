@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from fastio.diagnose.device import Device, Interval, subtract, total, within
-from fastio.diagnose.measured import Busy, Phase, PhaseName, Span, Stage
+from fastio.diagnose.measured import Phase, PhaseName, Span, Stage
 from fastio.errors import LoaderTimeout
 from fastio.stats import Stats
 
@@ -307,12 +307,11 @@ def phase_of(name: PhaseName, runs: list[Run]) -> Phase:
     parts = [_phase(name, run) for run in runs if run.samples]
     computed = [part.au * part.seconds for part in parts if part.au is not None]
     seconds = sum(part.seconds for part in parts)
-    busy = [part.busy for part in parts]
-    summed = ("samples", "wait_s", "steps", "bytes_read", "bytes_fetched", "cpu_s")
+    summed = ("samples", "compute_s", "steps", "cpu_s")
     return Phase(
         name,
         seconds=seconds,
-        busy=Busy(*(sum(values) for values in zip(*map(astuple, busy), strict=True))),
+        stats=sum((part.stats for part in parts), Stats()),
         au=sum(computed) / seconds if computed and seconds else None,
         **{total: sum(getattr(part, total) for part in parts) for total in summed},
     )
@@ -325,6 +324,7 @@ def _phase(name: PhaseName, run: Run) -> Phase:
     compute_s = total(within(run.computing, begin, stop))
     copy_s = stats.copy_s + total(within(run.copying, begin, stop))
     copy_s += 0.0 if run.copying else total(within(run.blocked, begin, stop))
+    wait_s = max(0.0, total(within(run.waits, begin, stop)) - transform_s)
     au = None
     if run.computing and run.last - first > 1:  # of one step it would be 1.0 always
         # MLPerf Storage leaves out what the first step waits for.
@@ -334,19 +334,9 @@ def _phase(name: PhaseName, run: Run) -> Phase:
         name,
         samples=sum(run.samples[first : run.last]),
         seconds=stop - begin,
-        busy=Busy(
-            stats.read_s,
-            stats.decode_s,
-            stats.resample_s,
-            stats.augment_s,
-            copy_s,
-            transform_s,
-            compute_s,
-        ),
-        wait_s=max(0.0, total(within(run.waits, begin, stop)) - transform_s),
+        stats=replace(stats, copy_s=copy_s, transform_s=transform_s, wait_s=wait_s),
+        compute_s=compute_s,
         steps=run.last - first,
-        bytes_read=stats.bytes_read,
-        bytes_fetched=stats.bytes_fetched,
         cpu_s=run.cpu[-1] - run.cpu[first],
         au=au,
     )
@@ -385,7 +375,7 @@ def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
         free = rest
     found["compute"] += total(free)
     if waiting == "decode":
-        share = _phase("together_warm", run).busy.augment_share
+        share = _phase("together_warm", run).stats.augment_share
         found["augment"] = share * found["decode"]
         found["decode"] -= found["augment"]
     return found

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fastio.diagnose.facts import DataFacts, MachineFacts, StepFacts, StepKind, spent
 from fastio.errors import MeasuredInvalid
+from fastio.stats import Stats
 
-FORMAT = 2  # of the JSON; a reader refuses others
+FORMAT = 3  # of the JSON; a reader refuses others
 LEAST_STEPS = 3  # of the model alone, for a rate that others are compared with
 
 PhaseName = Literal[
@@ -73,35 +74,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Busy:
-    """Busy seconds of each stage, summed over the threads that worked on it.
-
-    Attributes:
-        read_s: threads wait for bytes.
-        decode_s: threads decode.
-        resample_s: threads crop, resize and write rows.
-        augment_s: threads change pixels, as ColorJitter does.
-        copy_s: copies to the device, on their stream.
-        transform_s: Python transforms, which run between two batches.
-        compute_s: the model (or emulated accelerator) computes.
-    """
-
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    resample_s: float = 0.0
-    augment_s: float = 0.0
-    copy_s: float = 0.0
-    transform_s: float = 0.0
-    compute_s: float = 0.0
-
-    @property
-    def augment_share(self) -> float:
-        """The share of the busy time of the loader's threads that operations on pixels took."""
-        busy_s = self.read_s + self.decode_s + self.resample_s + self.augment_s
-        return self.augment_s / busy_s if busy_s else 0.0
-
-
-@dataclass(frozen=True)
 class Phase:
     """One of the runs of a bench. The diagnosis compares their rates.
 
@@ -111,11 +83,10 @@ class Phase:
             network, those that were fetched.
         seconds: duration from the request of the first batch to the end of the last step, without
             the start of threads and worker processes.
-        busy: busy seconds of each stage.
-        wait_s: seconds in which the caller waited for a batch, without Python transforms.
+        stats: what the loader counted. `copy_s` has all copies to the device, `transform_s` is of
+            Python transforms that run between two batches, and `wait_s` has none of them.
+        compute_s: seconds that the model (or emulated accelerator) computed.
         steps: number of batches.
-        bytes_read: bytes read from files or mapped memory.
-        bytes_fetched: bytes fetched over the network.
         cpu_s: processor seconds of this process and its workers.
         au: accelerator utilisation as MLPerf Storage defines it, compute time / run time, 0.0
             to 1.0; None if nothing was computed.
@@ -124,11 +95,9 @@ class Phase:
     name: PhaseName
     samples: int
     seconds: float
-    busy: Busy = field(default_factory=Busy)
-    wait_s: float = 0.0
+    stats: Stats = field(default_factory=Stats)
+    compute_s: float = 0.0
     steps: int = 0
-    bytes_read: int = 0
-    bytes_fetched: int = 0
     cpu_s: float = 0.0
     au: float | None = None
 
@@ -140,7 +109,7 @@ class Phase:
     @property
     def wait_share(self) -> float | None:
         """The share of the time in which the caller waited for a batch, 0.0 to 1.0."""
-        return self.wait_s / self.seconds if self.seconds > 0 else None
+        return self.stats.wait_s / self.seconds if self.seconds > 0 else None
 
     @property
     def cores_busy(self) -> float | None:
@@ -353,7 +322,7 @@ class Measured:
         found = [epoch for epoch in self.epochs if epoch.epoch_s > 0]
         baseline = self.phase("baseline_together")
         if baseline is not None and baseline.samples and baseline.seconds > 0:
-            compute_s = baseline.busy.compute_s / baseline.samples * self.dataset.rows
+            compute_s = baseline.compute_s / baseline.samples * self.dataset.rows
             epoch_s = self.epoch_s(baseline)
             stages = self._worker_stages(max(0.0, epoch_s - compute_s))
             stages |= {"compute": compute_s} if compute_s else {}

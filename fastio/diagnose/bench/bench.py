@@ -122,7 +122,7 @@ def _measure(runs: Runs) -> Measured:
 
 def _dataset(data: DataFacts, warm: Phase) -> DataFacts:
     """Returns the facts of the data with the bytes that were read for a sample."""
-    read = warm.bytes_read / max(1, warm.samples)
+    read = warm.stats.bytes_read / max(1, warm.samples)
     return replace(data, read_bytes=read, nbytes=data.nbytes or round(read * data.rows))
 
 

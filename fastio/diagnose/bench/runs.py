@@ -124,7 +124,8 @@ class Runs:
         nbytes = sum(run.stats[-1].bytes_fetched for run in runs)
         fetched = nbytes / data.nbytes * data.rows
         samples = round(max(handed_over, min(fetched, seconds * warm.samples_per_s)))
-        return replace(cold, samples=samples, seconds=seconds, bytes_fetched=nbytes)
+        stats = replace(cold.stats, bytes_fetched=nbytes)
+        return replace(cold, samples=samples, seconds=seconds, stats=stats)
 
     # --- Warm -------------------------------------------------------------------------------------
 

@@ -206,8 +206,8 @@ def runs_table(measured: Measured) -> Table:
 def busy_table(measured: Measured) -> Table:
     """Returns the busy seconds of each stage in each run, summed over threads."""
 
-    def seconds(stage: str) -> Callable[[Phase], str]:
-        spent = attrgetter(f"busy.{stage}_s")
+    def seconds(name: str) -> Callable[[Phase], str]:
+        spent = attrgetter(name)
         return lambda run: words.seconds(spent(run) or None)
 
     def size(nbytes: int) -> str:
@@ -215,11 +215,15 @@ def busy_table(measured: Measured) -> Table:
 
     columns: Columns = {
         "run": lambda run: RUN_NAMES[run.name],
-        **{stage: seconds(stage) for stage in ("read", "decode", "resample", "augment")},
-        "Python": seconds("transform"),
-        **{stage: seconds(stage) for stage in ("copy", "compute")},
-        "bytes": lambda run: size(run.bytes_read),
-        "fetched": lambda run: size(run.bytes_fetched),
+        "read": seconds("stats.read_s"),
+        "decode": seconds("stats.decode_s"),
+        "resample": seconds("stats.resample_s"),
+        "augment": seconds("stats.augment_s"),
+        "Python": seconds("stats.transform_s"),
+        "copy": seconds("stats.copy_s"),
+        "compute": seconds("compute_s"),
+        "bytes": lambda run: size(run.stats.bytes_read),
+        "fetched": lambda run: size(run.stats.bytes_fetched),
     }
     note = (
         "Seconds of each stage, summed over threads, overlapping or not. Bytes: read from files or "

@@ -151,7 +151,7 @@ def _storage(measured: Measured, now: Costs) -> Iterator[Change]:
     if now.waits_for(cold=True) != "fetch" or not now.prep_s or cold is None:
         return
     network = measured.dataset.storage == "network"
-    nbytes = max(cold.bytes_fetched if network else 0, cold.bytes_read)
+    nbytes = max(cold.stats.bytes_fetched if network else 0, cold.stats.bytes_read)
     needed_s = max(now.loop_s, now.prep_s)
     evidence = (
         f"{nbytes / cold.seconds / 1e6:,.0f} MB/s were read, "

@@ -99,6 +99,8 @@ OWNERS = {
     "PIL": {"packed", "sources", "pack", "engine", "diagnose", "cli.contact_sheet"},
     "torchdata": {"sources.torch_dataset"},
     "typer": {"cli"},
+    "jinja2": {"diagnose.report.page"},
+    "pydantic": {"diagnose.measured"},
     # Known by the names of their modules, never imported but for a model that is asked for.
     "torchvision": {"train"},
     "webdataset": set(),

@@ -278,7 +278,9 @@ def _folder(path: str) -> Data:
 def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
     found = find_data(url, Options(storage_options))
     if found.kind is TABLES:
-        return Data(DataFacts(url, "tables", files=len(found.parts), remote=True), (), url)
+        files = len(found.parts)
+        facts = DataFacts(url, "tables", files=files, storage="network", remote=True)
+        return Data(facts, (), url)
     with open_found(found) as dataset:
         return Data(facts_of(url, dataset), (), url)
 

@@ -432,14 +432,7 @@ def _values(case: Case) -> dict[str, Any]:
     if case.facts.remote is not None and case.facts.remote.latency_s is not None:
         values["latency_ms"] = case.facts.remote.latency_s * 1e3
     values["alone"] = f" ({one:,.0f} on one thread)" if one else ""
-    fetched = "the network" if data is not None and data.remote else "the disk"
-    stages = {
-        "compute": "the model",
-        "decode": "the loader's threads",
-        "augment": "the loader's threads, which mostly augment",
-        "fetch": fetched,
-        "copy": "copies to the GPU",
-    }
-    values["waited"] = stages.get(case.given("limit", ""))
+    limit = case.given("limit")
+    values["waited"] = waited_for(data, limit) if data is not None and limit else None
     values["unless"] = "" if case.use.model_rate else "; a slower model never waits"
     return values

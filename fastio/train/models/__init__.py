@@ -8,7 +8,6 @@ from functools import partial
 from torch import nn
 
 from fastio.train.models.images import AlexNet, ConvNet, ResNet, VisionTransformer
-from fastio.train.models.parts import parameter_count
 from fastio.train.models.tables import DLRM, HashedEmbeddings, Scaled, TabularMLP
 from fastio.train.models.text import (
     ENCODER_SIZES,
@@ -47,5 +46,4 @@ __all__ = [
     "TabularMLP",
     "TextClassifier",
     "VisionTransformer",
-    "parameter_count",
 ]

@@ -91,8 +91,3 @@ def mlp(sizes: list[int]) -> nn.Sequential:
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-def parameter_count(model: nn.Module) -> int:
-    """Returns the number of trainable parameters."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -27,6 +27,7 @@ from typing import Any
 PIPE_BYTES = 1 << 20
 LIMITED_PIECE_S = 0.005  # with a bandwidth, pieces of this much time
 LATE_S = 0.25  # what a thread that woke late may catch up; an idle limit saves nothing up
+GATHER_S = 60.0  # for the requests that are gathered
 LOG_S = 0.5  # for answers to end that are under way
 
 
@@ -89,6 +90,9 @@ class State:
     struck: Counter[str] = field(default_factory=Counter)
     connections: int = 0
     answering: int = 0  # answers that are not in the log yet
+    gathering: int = 0  # so many different requests wait until all of them are there
+    gathered: set[str] = field(default_factory=set)
+    met: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     free_at: float = 0.0  # when all that was let through has gone, at the limit's speed
     paid_at: float = 0.0
@@ -116,6 +120,16 @@ class State:
             if self.storm is None:
                 return "", self.random
             return self.storm.draw(method, path, range_)
+
+    def gather(self, method: str, path: str, range_: str) -> None:
+        """Wait until as many requests are there as are gathered, or for a while in vain."""
+        with self.lock:
+            if not self.gathering:
+                return
+            self.gathered.add(f"{method} {path} {range_}")  # once, if it is tried again
+            if len(self.gathered) >= self.gathering:
+                self.met.set()
+        self.met.wait(GATHER_S)
 
     def count(self, fault: str) -> None:
         """Count a fault of a storm."""
@@ -210,6 +224,7 @@ class Connection:
         state = self.state
         if state.latency_s:
             time.sleep(state.latency_s)
+        state.gather(method, path, header(head, "range"))
         fault, choice = state.draw(method, path, header(head, "range"))
         if fault == "stall" or state.strikes("stall", path):
             state.count(fault) if fault else None
@@ -579,10 +594,17 @@ def obey(state: State, command: str, arguments: dict[str, Any]) -> Any:
         elif command == "calm":
             state.faults.clear()
             state.storm = None
-            state.latency_s, state.bandwidth = 0.0, None
+            state.latency_s, state.bandwidth, state.gathering = 0.0, None, 0
+            state.met.set()
         elif command == "set":
             for name, value in arguments.items():
                 setattr(state, name, value)
+        elif command == "gather":
+            state.gathering = arguments["requests"]
+            state.gathered.clear()
+            state.met.clear()
+        elif command == "met":
+            return state.met.is_set()
         elif command == "forget":
             state.log.clear()
             state.struck.clear()

@@ -288,8 +288,16 @@ class FaultProxy:
         """How long every request waits, and bytes/s of all connections together."""
         self._say("set", latency_s=latency_s, bandwidth=bandwidth)
 
+    def gather(self, requests: int) -> None:
+        """Answer no request until so many different ones wait for an answer; see `met`."""
+        self._say("gather", requests=requests)
+
+    def met(self) -> bool:
+        """Whether the requests of `gather` were all there at once."""
+        return bool(self._say("met"))
+
     def calm(self) -> None:
-        """No faults, no latency, no limit."""
+        """No faults, no latency, no limit, and nothing is gathered."""
         self._say("calm")
 
     def forget(self) -> None:
@@ -337,6 +345,7 @@ def _serve_folder(path: str, ranges: bool) -> None:
 
     class Handler(SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms behind its headers
 
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
@@ -378,7 +387,9 @@ def _serve_folder(path: str, ranges: bool) -> None:
 
 def _serve_s3() -> None:
     from moto.server import ThreadedMotoServer
+    from werkzeug.serving import WSGIRequestHandler
 
+    WSGIRequestHandler.disable_nagle_algorithm = True  # as above
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     print(server.get_host_and_port()[1], flush=True)

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from inspect import signature
@@ -34,6 +34,18 @@ from fastio.sources import folder
 def threads() -> set[str]:
     """The numbers of this process's threads. A joined thread stays among them for a moment."""
     return set(os.listdir("/proc/self/task"))
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """This process's open descriptors: the number of each, and what it stands for.
+
+    Garbage of earlier tests may be closed at any time: compare by `<=`, not by number.
+    """
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one of this listing
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
 
 
 def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,36 @@ def test_a_child_of_fork_does_not_keep_its_parents_membership(folder: CacheFolde
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("event", ["fork", "interrupt"])
+def test_a_descriptor_is_closed_once_whatever_comes_right_after(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """A fork in another thread, or Ctrl-C: its number may be another file's by then."""
+    close, ours, opened = os.close, folder._member._descriptor, -1
+
+    def close_and_open(descriptor: int) -> None:
+        nonlocal opened
+        close(descriptor)
+        if descriptor != ours or opened >= 0:
+            return
+        opened = os.open(os.devnull, os.O_RDONLY)
+        assert opened == ours
+        if event == "interrupt":
+            raise KeyboardInterrupt
+        child = os.fork()
+        if child == 0:
+            os._exit(not Path(f"/proc/self/fd/{opened}").exists())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close_and_open)
+        with pytest.raises(KeyboardInterrupt) if event == "interrupt" else nullcontext():
+            folder._member.leave()
+    folder._member.forget()
+    folder._member.leave()
+    os.close(opened)
 
 
 def test_an_index_of_another_version_is_refused(folder: CacheFolder) -> None:

@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from fastio.order.plan import Plan
 from fastio.order.sampling import Ranks
 from fastio.packed import comparisons
 from fastio.stage import shuffling
-from tests.support import give_memory, open_loader
+from tests.support import give_memory, open_loader, until
 from tests.token_support import Padding, Windows
 
 ROWS = 250_000
@@ -100,15 +99,6 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     give_memory(monkeypatch, ROWS * ROW_BYTES // 3)
 
 
-def wait_for(is_so: Any) -> bool:
-    deadline_s = time.monotonic() + 20
-    while not is_so():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def check(batch: dict[str, torch.Tensor]) -> list[int]:
     assert torch.equal(batch["x"][:, 61], batch["y"].to(torch.float32))
     return batch["y"].tolist()
@@ -124,7 +114,7 @@ def test_the_next_window_is_in_memory_after_the_first_batch(table: Path) -> None
         run = iter(loader)
         rows = check(next(run))
         assert all(any(a <= row < b for a, b in windows[0].runs) for row in rows)
-        assert wait_for(lambda: min(share(table, window) for window in windows[:2]) > 0.99)
+        until(lambda: min(share(table, window) for window in windows[:2]) > 0.99)
         assert usual_share(table, windows[3:]) < 0.5
 
 
@@ -144,7 +134,7 @@ def test_an_epoch_has_every_row_and_leaves_little_behind(table: Path) -> None:
         seen, run = list[int](), iter(loader)
         while len(seen) < windows[4].end:
             seen += check(next(run))
-        assert wait_for(lambda: usual_share(table, windows[:3]) < 0.5)
+        until(lambda: usual_share(table, windows[:3]) < 0.5)
         seen += [row for batch in run for row in check(batch)]
     assert sorted(seen) == list(range(ROWS))
 
@@ -186,7 +176,7 @@ def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
         run = iter(loader)
         next(run)
         everything = ColdWindow(0, ROWS, np.zeros(1, np.int64), ROWS, ROWS)
-        assert wait_for(lambda: share(table, everything) > 0.99)
+        until(lambda: share(table, everything) > 0.99)
         assert sum(1 for _ in run) == len(loader) - 1
     assert share(table, everything) > 0.99
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio.pack.pipeline import OrderedPipeline
+from tests.support import until
 
 Hold = Callable[[int], None]
 
@@ -147,11 +148,13 @@ def test_closing_wakes_threads_that_wait_for_room() -> None:
         started.set()
         return task
 
+    before = set(threading.enumerate())
     pipeline = OrderedPipeline(work, lambda _: 100, 4, 100, 100)
     for task in range(20):
         for _ in pipeline.submit(task, 0):
             break
     started.wait()
-    before = threading.active_count()
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 4
     pipeline.close()
-    assert threading.active_count() <= before - 4
+    until(lambda: not any(thread.is_alive() for thread in threads))

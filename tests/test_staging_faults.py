@@ -38,6 +38,7 @@ from tests.staging_support import (
     remote_loader,
     short_deadlines,
 )
+from tests.support import until
 
 ROWS = 192
 ALL = list(range(ROWS))
@@ -386,11 +387,9 @@ def test_breaks_leave_nothing_behind(proxy: FaultProxy, cache: Cache | None) -> 
         for _ in range(50):
             next(iter(loader))
         # Those that fetch, and that feed the engine; parts of a range have threads while they last.
-        deadline_s = time.monotonic() + 60
-        while len(fastio_threads()) > 16 + 1 and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        assert len(fastio_threads()) <= 16 + 1
-        assert len(open_files()) <= files + 24  # blocks of the latest iterator, in memory
+        until(lambda: len(fastio_threads()) <= 16 + 1)
+        # Blocks of the latest iterator, in memory; and for a moment, what iterators before it read.
+        until(lambda: len(open_files()) <= files + 24)
     assert not [name for name in open_files() if "memfd:fastio" in name and "deleted" not in name]
 
 
@@ -401,7 +400,8 @@ def test_loaders_that_were_closed_leave_no_descriptors(proxy: FaultProxy, tmp_pa
         with remote_loader(f"{proxy.url}/photos", cache) as loader:
             next(iter(loader))
         counts.append(len(open_files()))
-    assert counts[-1] <= counts[1] + 2
+    # A thread that was reading when its loader was closed has a connection for a moment.
+    until(lambda: len(open_files()) <= counts[1] + 2)
 
 
 SCRIPT = """

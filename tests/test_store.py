@@ -606,7 +606,7 @@ def test_opens_do_not_wait_for_one_another(name: str) -> None:
         def do_GET(self) -> None:
             if not together.broken:
                 with suppress(threading.BrokenBarrierError):
-                    together.wait(timeout=10)
+                    together.wait(timeout=60)
             self.send_error(404)
 
         do_HEAD = do_GET

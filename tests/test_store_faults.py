@@ -90,7 +90,7 @@ def test_a_fault_that_stays_ends_at_the_deadline(
 def test_whole_objects_are_retried_too(
     proxy: FaultProxy, backend: str, fault: str, request: pytest.FixtureRequest
 ) -> None:
-    store = reach(proxy, backend, request, deadline_s=8, timeout_s=1)
+    store = reach(proxy, backend, request, timeout_s=1)
     proxy.fail(fault, next=1)
     assert store.read("data") == DATA
 
@@ -177,7 +177,7 @@ def test_a_slow_answer_that_goes_on_is_waited_for(url: str) -> None:
     pytest.importorskip("obstore", reason="fsspec does not tell progress")
     with FaultProxy(url) as proxy:
         proxy.set(bandwidth=1_000_000)
-        assert open_store(proxy.url, deadline_s=20, timeout_s=1).read("data") == DATA
+        assert open_store(proxy.url, timeout_s=1).read("data") == DATA
 
 
 @pytest.mark.parametrize("fault", ["status", "stall"])
@@ -186,7 +186,7 @@ def test_writes_are_retried(s3: S3, backend: str, fault: str) -> None:
     bucket = s3.bucket("written")
     with FaultProxy(s3.endpoint) as proxy:
         options = s3.options(proxy.url) | (ONLY_FSSPEC["s3"] if backend == "fsspec" else {})
-        store = open_store(bucket, options, deadline_s=20, timeout_s=1)
+        store = open_store(bucket, options, timeout_s=1)
         proxy.fail(fault, next=1)
         store.write("x", DATA)
         assert store.read("x") == DATA

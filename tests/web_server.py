@@ -78,6 +78,7 @@ class WebServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else a body waits 40 ms behind its headers
 
             def do_GET(self) -> None:
                 headers = {name.lower(): value for name, value in self.headers.items()}

@@ -60,12 +60,16 @@ class Member:
         If not `forgotten`, there is something left to clean up: the file stays, and other processes
         clean up as for a dead member.
         """
-        if self._descriptor < 0:
+        descriptor = self._taken()
+        if descriptor < 0:
             return
-        if forgotten:
-            self._folder.unlink(self.token)
-        os.close(self._descriptor)
-        self._descriptor = -1
+        try:
+            if forgotten:
+                self._folder.unlink(self.token)
+            # A child that is forked just now has the descriptor too, and would keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         # A member that was not closed: other processes clean up after it, as after a dead one.
@@ -73,10 +77,18 @@ class Member:
 
     def forget(self) -> None:
         """Closes the descriptor in a forked child, because the membership belongs to the parent."""
-        if self._descriptor >= 0:
-            with suppress(OSError):  # a thread of the parent may have closed it
-                os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor = self._taken()
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _taken(self) -> int:
+        """Returns the descriptor for the caller to close; -1 if it was taken before.
+
+        The object does not know the number any more when it is closed. Otherwise, a fork or Ctrl-C
+        between the two would have it closed again, when it may be another file's.
+        """
+        descriptor, self._descriptor = self._descriptor, -1
+        return descriptor
 
 
 def is_alive(folder: HeldFolder, token: str) -> bool:

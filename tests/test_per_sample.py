@@ -293,7 +293,9 @@ def test_any_callable_in_a_list_runs_per_sample(folder: Path) -> None:
 # Workers
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.long)]
+)
 def test_processes_are_started_as_the_context_says(folder: Path, method: str) -> None:
     steps = [*SMALL, PerSample(noisy, count=1)]
     options: dict[str, Any] = {"seed": 1, "transforms": steps}

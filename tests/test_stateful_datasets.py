@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, ge
 
 import fastio
 from fastio import Loader, StateMismatch
+from tests.children import run_code
 
 pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
 
@@ -340,6 +339,7 @@ def test_out_of_order_batches_have_no_exact_state_and_a_warning_says_so() -> Non
 
 WITHOUT = """
 import sys, warnings
+assert "torchdata" not in sys.modules
 sys.modules["torchdata"] = None
 sys.path.insert(0, {folder!r})
 from test_stateful_datasets_child import Counted
@@ -377,5 +377,5 @@ def test_without_torchdata_a_warning_and_an_error_name_the_extra(tmp_path: Any) 
     (tmp_path / "test_stateful_datasets_child.py").write_text(source)
     state["fingerprint"] = f"test_stateful_datasets_child.Counted[{ROWS}]"
     code = WITHOUT.format(folder=str(tmp_path), state=json.dumps(state))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_code(code)
     assert done.returncode == 0, done.stderr

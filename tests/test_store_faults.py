@@ -78,7 +78,7 @@ def test_a_fault_that_passes_is_retried(
 def test_a_fault_that_stays_ends_at_the_deadline(
     proxy: FaultProxy, backend: str, fault: str, request: pytest.FixtureRequest
 ) -> None:
-    store = reach(proxy, backend, request, deadline_s=1.5, timeout_s=0.1)
+    store = reach(proxy, backend, request, deadline_s=0.5, timeout_s=0.1)
     proxy.fail(fault, p=1)
     with pytest.raises(
         StoreError, match=r"data cannot be read: \d+ attempts? in [\d.]+ s, the last"
@@ -122,7 +122,7 @@ def test_ranges_get_through_faults(url: str) -> None:
 
 def test_ranges_fail_as_one(url: str) -> None:
     with FaultProxy(url) as proxy:
-        store = open_store(proxy.url, deadline_s=2, timeout_s=0.5)
+        store = open_store(proxy.url, deadline_s=0.5, timeout_s=0.5)
         proxy.fail("reset", p=1)
         with pytest.raises(StoreError, match="attempts"):
             store.read_ranges("data", [(n * 200_000, 1000) for n in range(10)])
@@ -195,7 +195,7 @@ def test_writes_are_retried(s3: S3, backend: str, fault: str) -> None:
 def test_no_server_at_all(backend: str) -> None:
     pytest.importorskip("obstore" if backend == "obstore" else "aiohttp", reason="it is tested")
     options = ONLY_FSSPEC["http"] if backend == "fsspec" else None
-    store = open_store("http://127.0.0.1:9", options, deadline_s=1)
+    store = open_store("http://127.0.0.1:9", options, deadline_s=0.3)
     with pytest.raises(StoreError, match="attempt"):
         store.read("data")
 

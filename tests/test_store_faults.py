@@ -45,6 +45,12 @@ def proxy(request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
         yield made
 
 
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other fast. How long the pauses are is tested with a clock below."""
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_S", 0.005)
+
+
 @pytest.fixture(params=["obstore", "fsspec"])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -64,6 +70,7 @@ def reach(proxy: FaultProxy, backend: str, request: pytest.FixtureRequest, **lim
     return store
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("fault", LOUD)
 def test_a_fault_that_passes_is_retried(
     proxy: FaultProxy, backend: str, fault: str, request: pytest.FixtureRequest
@@ -86,15 +93,17 @@ def test_a_fault_that_stays_ends_at_the_deadline(
         store.read("data", 0, 50_000)
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("fault", ["stall", "truncate"])
 def test_whole_objects_are_retried_too(
     proxy: FaultProxy, backend: str, fault: str, request: pytest.FixtureRequest
 ) -> None:
-    store = reach(proxy, backend, request, timeout_s=1)
+    store = reach(proxy, backend, request, deadline_s=8, timeout_s=1)
     proxy.fail(fault, next=1)
     assert store.read("data") == DATA
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_many_threads_get_through_all_faults_at_once(
     proxy: FaultProxy, request: pytest.FixtureRequest
 ) -> None:
@@ -110,6 +119,7 @@ def test_many_threads_get_through_all_faults_at_once(
     assert sum(proxy.struck().values()) > 5
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_ranges_get_through_faults(url: str) -> None:
     with FaultProxy(url) as proxy:
         store = open_store(proxy.url, timeout_s=0.5)
@@ -122,7 +132,7 @@ def test_ranges_get_through_faults(url: str) -> None:
 
 def test_ranges_fail_as_one(url: str) -> None:
     with FaultProxy(url) as proxy:
-        store = open_store(proxy.url, deadline_s=0.5, timeout_s=0.5)
+        store = open_store(proxy.url, deadline_s=2, timeout_s=0.5)
         proxy.fail("reset", p=1)
         with pytest.raises(StoreError, match="attempts"):
             store.read_ranges("data", [(n * 200_000, 1000) for n in range(10)])
@@ -154,6 +164,7 @@ def test_a_single_answer_without_the_range_is_not_believed(
     assert store.transfers.retries == proxy.struck()["whole"]
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_server_in_trouble_is_asked_again(
     proxy: FaultProxy, backend: str, status: int, request: pytest.FixtureRequest
@@ -177,16 +188,17 @@ def test_a_slow_answer_that_goes_on_is_waited_for(url: str) -> None:
     pytest.importorskip("obstore", reason="fsspec does not tell progress")
     with FaultProxy(url) as proxy:
         proxy.set(bandwidth=1_000_000)
-        assert open_store(proxy.url, timeout_s=1).read("data") == DATA
+        assert open_store(proxy.url, deadline_s=20, timeout_s=1).read("data") == DATA
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("fault", ["status", "stall"])
 def test_writes_are_retried(s3: S3, backend: str, fault: str) -> None:
     pytest.importorskip("obstore" if backend == "obstore" else "s3fs", reason="it is tested")
     bucket = s3.bucket("written")
     with FaultProxy(s3.endpoint) as proxy:
         options = s3.options(proxy.url) | (ONLY_FSSPEC["s3"] if backend == "fsspec" else {})
-        store = open_store(bucket, options, timeout_s=1)
+        store = open_store(bucket, options, deadline_s=20, timeout_s=1)
         proxy.fail(fault, next=1)
         store.write("x", DATA)
         assert store.read("x") == DATA

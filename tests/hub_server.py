@@ -196,7 +196,7 @@ def hub_server(repository: str, folder: Path) -> Iterator[Hub]:
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
     for server in servers:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     hub.endpoint, hub.cdn = (f"http://127.0.0.1:{server.server_port}" for server in servers)
     try:
         yield hub

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +16,7 @@ from PIL import Image as Pictures
 
 import fastio
 from fastio.store import open_store
+from tests.children import run_code
 from tests.hub_server import Hub, hub_server
 
 NAME = "org/things"
@@ -50,17 +49,17 @@ def run(hub: Hub, tmp_path: Path, script: str, **environment: str) -> str:
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_XET": "1",
-        "PYTHONPATH": str(Path(__file__).parent.parent),
     }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    begin = f"import fastio\nURL = {URL!r}\n"
-    ended = subprocess.run(
-        [sys.executable, "-c", begin + script],
-        env={**kept, **own, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
+    # The library reads its settings when it is imported, which the process does for itself.
+    begin = (
+        "import fastio, sys\n"
+        "assert not {'datasets', 'huggingface_hub'} & set(sys.modules)\n"
+        f"URL = {URL!r}\n"
     )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("HF_")]:
+            patch.delenv(name)
+        ended = run_code(begin + script, env={**own, **environment})
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 

@@ -619,7 +619,7 @@ def test_opens_do_not_wait_for_one_another(name: str) -> None:
             fastio.open(url)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Waits) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         with ThreadPoolExecutor(opens) as pool:
             url = f"http://127.0.0.1:{server.server_port}/{name}"
             list(pool.map(missing, [url] * opens))

@@ -54,6 +54,13 @@ def run_code(
     return _run(code, arguments, [env or {}], cwd)
 
 
+def run_together(
+    code: str, environments: Sequence[Mapping[str, str]], *arguments: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs code in several processes at once, each with variables of its own; see `run_ranks`."""
+    return _run(code, arguments, environments, None)
+
+
 def run_ranks(
     code: str, *arguments: Any, ranks: int = 2, nodes: int = 1
 ) -> subprocess.CompletedProcess[str]:

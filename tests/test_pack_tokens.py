@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -479,14 +478,9 @@ def test_the_package_and_the_network_are_named_where_they_are_missing(
     tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "from fastio.cli import main; main()"
-    command = [sys.executable, "-c", code, "pack", "a.txt", str(tmp_path / "out")]
-    done = subprocess.run(
-        [*command, "--tokenizer", "nobody/nothing"],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["pack", "a.txt", tmp_path / "out", "--tokenizer", "nobody/nothing"]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    done = run_code(code, *command, env=environment)
     assert done.returncode == 1
     assert "give the path of its tokenizer.json" in done.stderr
     monkeypatch.setitem(sys.modules, "tokenizers", None)

@@ -6,9 +6,6 @@ Orders that a generator draws are compared with those of torch's DataLoader.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from itertools import islice
@@ -24,6 +21,7 @@ import fastio
 from fastio import Loader, RandomResizedCrop
 from fastio.feed import seeds
 from fastio.order import sampling
+from tests.children import run_together
 from tests.support import flat
 
 ROWS = 22
@@ -455,11 +453,12 @@ def test_distributed_excludes_rank_and_world_size(packed: Path) -> None:
 
 
 _RANK = """
-import json, sys
+import json, os, sys
 import torch
+import torch.distributed
 import fastio
 
-rank, store, packed = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, store, packed = int(os.environ["RANK_OF_TEST"]), sys.argv[1], sys.argv[2]
 crops = [fastio.RandomResizedCrop(6)]
 torch.manual_seed(rank)  # each its own
 torch.distributed.init_process_group(
@@ -477,17 +476,18 @@ for _ in range(2):  # the second loader agrees on a seed of its own
 alone = fastio.Loader(packed, 4, shuffle=True, distributed=False)
 if rank == 1:  # no part in anything of the other's
     found.append([batch["row"].tolist() for batch in alone])
-print(json.dumps(found))
+print(json.dumps([rank, found]))
 torch.distributed.destroy_process_group()
 """
 
 
 _PLACES = """
-import json, sys
+import json, os, sys
 import torch
+import torch.distributed
 import fastio
 
-rank, store, packed = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, store, packed = int(os.environ["RANK_OF_TEST"]), sys.argv[1], sys.argv[2]
 torch.manual_seed(rank)  # each its own
 torch.distributed.init_process_group(
     "gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2
@@ -513,35 +513,25 @@ if rank == 1:
 torch.distributed.barrier()
 if rank == 0:  # whom nobody has to wait for
     found["alone"] = rows(make())
-print(json.dumps(found))
+print(json.dumps([rank, found]))
 torch.distributed.destroy_process_group()
 """
 
 
-def two_ranks(script: str, tmp_path: Path, packed: Path) -> list[Any]:
+def two_ranks(script: str, tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What two processes print that have a rank and a store for their process group."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(rank), str(tmp_path / "store"), str(packed)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
-    try:
-        return [json.loads(rank.communicate(timeout=600)[0]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    ranks = [{"RANK_OF_TEST": str(rank)} for rank in range(2)]
+    done = run_together(script, ranks, tmp_path / "store", packed)
+    assert done.returncode == 0, done.stderr
+    return [found for _, found in sorted(map(json.loads, done.stdout.splitlines()))]
 
 
 def test_ranks_whose_loaders_stand_at_different_places_agree_on_each_one_s_seed(
-    packed: Path, tmp_path: Path
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = two_ranks(_PLACES, tmp_path, packed)
+    first, second = two_ranks(_PLACES, tmp_path, packed, monkeypatch)
     for name in ("one", "other"):
         assert sorted(first[name] + second[name]) == list(range(ROWS))
     assert first["one"] != first["other"]
@@ -550,8 +540,10 @@ def test_ranks_whose_loaders_stand_at_different_places_agree_on_each_one_s_seed(
     assert "seed=" in second["error"]
 
 
-def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
-    told = two_ranks(_RANK, tmp_path, packed)
+def test_ranks_agree_on_a_seed(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = two_ranks(_RANK, tmp_path, packed, monkeypatch)
     for (seed, steps), (other, others) in zip(told[0][:2], told[1][:2], strict=True):
         assert seed == other
         rows = [a + b for a, b in zip(steps, others, strict=True)]

@@ -554,6 +554,38 @@ def test_a_state_of_an_older_version_goes_on_in_it(data: Path) -> None:
         assert [*begun, *(batch.tolist() for batch in loader)] == expected
 
 
+@pytest.mark.parametrize("how", [{"batch_size": 5}, {"batch_size": 4, "drop_last": True}])
+def test_a_state_after_the_last_batch_of_an_older_version_goes_on_with_the_next_epoch(
+    data: Path, how: dict[str, Any]
+) -> None:
+    with Loader(data, shuffle=True, seed=1, **how) as loader:
+        for _ in loader:
+            state = loader.state_dict()  # in the loop: the epoch has no further batch
+    append(data, range(25, 40))
+    with Loader(data, shuffle=True, seed=1, **how) as loader:
+        loader.set_epoch(1)
+        expected = [batch.tolist() for batch in loader]
+    with Loader(data, shuffle=True, seed=1, **how) as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == []  # the rest of epoch 0, as without an append
+        assert [batch.tolist() for batch in loader] == expected
+        loader.load_state_dict(state)
+        loader.set_epoch(1)
+        assert [batch.tolist() for batch in loader] == expected
+
+
+def test_a_state_before_the_last_batch_is_of_an_older_version(data: Path) -> None:
+    with Loader(data, 4, shuffle=True, seed=1) as loader:
+        states = [loader.state_dict() for _ in loader]
+    assert [state["ended"] for state in states] == [False] * 6 + [True]
+    append(data, range(25, 40))
+    with (
+        Loader(data, 4, shuffle=True, seed=1) as loader,
+        pytest.raises(StateMismatch, match="version 1 of this dataset"),
+    ):
+        loader.load_state_dict(states[-2])
+
+
 # --- gc -------------------------------------------------------------------------------------------
 
 

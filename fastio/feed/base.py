@@ -222,6 +222,13 @@ class Feed(ABC):
         # A dataset needs a length only where no sampler tells which rows there are.
         return self.sampling.steps(self.epoch_rows() if self.sampling.ours else 0, ranks)
 
+    def ended(self, position: int, ranks: Ranks) -> bool:
+        """Returns whether no batch of an epoch follows a position; False if that is unknown."""
+        if not position or not self.sampling.ours:
+            return False
+        done = self.sampling.first_step(position, ranks)
+        return position >= self.epoch_rows() or done >= self.steps(ranks)
+
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         """Returns one rank's rows from the cursor to the end of its epoch, in the feed's own order.
 

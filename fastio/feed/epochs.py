@@ -114,7 +114,15 @@ class Epochs:
             cursor = replace(cursor, generator=generator_state(generator))
         order = self.feed.order(self.ranks)
         states = self.feed.states(cursor)
-        return to_state(cursor, fingerprint=self.feed.fingerprint, order=order, states=states)
+        # Only fastio's datasets have versions, which tell at which of them a state was saved.
+        grows = hasattr(self.feed.dataset, "earlier_versions")
+        return to_state(
+            cursor,
+            fingerprint=self.feed.fingerprint,
+            order=order,
+            states=states,
+            ended=grows and self.feed.ended(cursor.position, self.ranks),
+        )
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator start where a state was taken; see `Loader.load_state_dict`."""
@@ -123,7 +131,13 @@ class Epochs:
             self.feed.adopt_order(saved if isinstance(saved, Mapping) else {}, self.ranks)
         order = self.feed.order(self.ranks)
         earlier = getattr(self.feed.dataset, "earlier_versions", None)
-        cursor = from_state(state, fingerprint=self.feed.fingerprint, order=order, earlier=earlier)
+        cursor = from_state(
+            state,
+            fingerprint=self.feed.fingerprint,
+            order=order,
+            earlier=earlier,
+            rows=self.feed.epoch_rows() if earlier else 0,
+        )
         if self.draws_order != (cursor.generator is not None):
             had, has = ("without", "with") if self.draws_order else ("with", "without")
             raise StateMismatch(

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastio.errors import StateMismatch
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 END = math.inf  # the position after the last batch of an epoch; its number may be unknown
 OrderState = Mapping[str, int | str | None]  # what positions count in, see `Feed.order`
 
@@ -95,7 +95,12 @@ class Cursor:
 
 
 def to_state(
-    cursor: Cursor, *, fingerprint: str, order: OrderState, states: Mapping[str, Any]
+    cursor: Cursor,
+    *,
+    fingerprint: str,
+    order: OrderState,
+    states: Mapping[str, Any],
+    ended: bool = False,
 ) -> dict[str, Any]:
     """Returns the cursor as a dictionary of JSON values: about 200 bytes, 4 KB with a generator.
 
@@ -104,6 +109,7 @@ def to_state(
         fingerprint: fingerprint of the dataset.
         order: the values on which the order of the positions depends.
         states: states of the user's dataset and sampler, which may be of any types and sizes.
+        ended: whether no batch of the cursor's epoch follows.
     """
     return {
         "version": STATE_VERSION,
@@ -111,6 +117,7 @@ def to_state(
         "order": dict(order),
         "epoch": cursor.epoch,
         "position": cursor.position,
+        "ended": ended,
         "seed": cursor.seed,
         "order_seed": cursor.order_seed,
         "generator": cursor.generator,
@@ -126,16 +133,19 @@ def from_state(
     fingerprint: str,
     order: OrderState,
     earlier: Mapping[str, int] | None = None,
+    rows: int = 0,
 ) -> Cursor:
     """Returns the cursor that `to_state` wrote, for a loader of the same dataset and kind of order.
 
-    A state from between two epochs also fits a later version of its dataset, because it counts no
-    positions in the order of the older version.
+    A state from between two epochs also fits a later version of its dataset, because none of the
+    rows that follow are those of the older version. If no batch of its epoch followed, the position
+    is the end of an epoch of the later version.
 
     Args:
         state: what `to_state` returned.
         fingerprint, order: those of the loader, as for `to_state`.
         earlier: the number of each earlier version of the dataset, by its fingerprint.
+        rows: number of samples of an epoch of the loader's version.
 
     Raises:
         StateMismatch: the state has another version, dataset or kind of order, or is no state.
@@ -145,7 +155,10 @@ def from_state(
     _same("version", state["version"], STATE_VERSION, "was saved by another version of fastio")
     try:
         version = (earlier or {}).get(state["fingerprint"])
-        if version is not None and state["position"] != 0:
+        position = int(state["position"])
+        if version is not None and state["ended"]:
+            position = rows
+        elif version is not None and position != 0:
             raise StateMismatch(
                 f"the loader state was saved in an epoch of version {version} of this dataset, "
                 "and the loader reads a newer version. To continue the epoch, create the loader "
@@ -159,7 +172,7 @@ def from_state(
         seed, order_seed, generator = state["seed"], state["order_seed"], state["generator"]
         cursor = Cursor(
             int(state["epoch"]),
-            int(state["position"]),
+            position,
             None if seed is None else int(seed),
             None if order_seed is None else int(order_seed),
             None if generator is None else str(generator),

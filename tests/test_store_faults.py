@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +274,91 @@ def test_pauses_leave_the_users_random_numbers_alone(monkeypatch: pytest.MonkeyP
     with pytest.raises(retry.Failed):
         retry.attempt(request, 60.0)
     assert random.getstate() == before
+
+
+def test_connections_that_are_refused_for_too_long_are_final(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(random.SystemRandom, "uniform", lambda self, low, high: high)
+
+    def request(left_s: float) -> None:
+        raise OSError("cannot connect") from ConnectionRefusedError(111)
+
+    with pytest.raises(retry.Failed) as raised:
+        retry.attempt(request, 60.0, refused_s=lambda: 10.0)
+    assert 8.9 < raised.value.seconds < 10.0
+    assert clock.pauses[:5] == [0.2, 0.4, 0.8, 1.0, 1.0]
+    with pytest.raises(retry.Failed) as raised:
+        retry.attempt(request, 60.0)
+    assert raised.value.seconds > 50
+
+
+def test_only_refusals_in_a_row_are_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    errors = [ConnectionRefusedError(), OSError("reset")]
+
+    def request(left_s: float) -> None:
+        errors.append(errors.pop(0))
+        raise errors[-1]
+
+    with pytest.raises(retry.Failed) as raised:
+        retry.attempt(request, 60.0, refused_s=lambda: 2.0)
+    assert raised.value.seconds > 50
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A port of this machine at which nothing listens, and stores that soon give it up."""
+    monkeypatch.setattr("fastio.store.api._REFUSED_S", 0.5)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(folder: Path, port: int) -> Iterator[None]:
+    """A folder over HTTP at a port."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("options", [{}, ONLY_FSSPEC["http"]])
+def test_an_address_at_which_nothing_listens_is_named_soon(
+    closed: int, options: dict[str, Any]
+) -> None:
+    if options:
+        pytest.importorskip("aiohttp", reason="http through fsspec needs it")
+    store = open_store(f"http://127.0.0.1:{closed}/data", options)
+    for call in (
+        lambda: store.read("x"),
+        lambda: store.read_into("x", 0, [memoryview(bytearray(1))]),
+    ):
+        with pytest.raises(StoreError, match=r"in \d\.\d s, .*No program listens there") as raised:
+            call()
+        assert f"127.0.0.1:{closed}" in str(raised.value)
+
+
+def test_a_server_that_has_answered_may_restart(tmp_path: Path, closed: int) -> None:
+    """Connections are refused for longer than those to a server that has never answered."""
+    (tmp_path / "data").write_bytes(DATA)
+    store = open_store(f"http://127.0.0.1:{closed}")
+    with served(tmp_path, closed):
+        assert store.read("data") == DATA
+    again = pickle.loads(pickle.dumps(store))
+    with ThreadPoolExecutor(2) as pool:
+        reads = [pool.submit(one.read, "data") for one in (store, again)]
+        time.sleep(1.5)
+        with served(tmp_path, closed):
+            assert [read.result() for read in reads] == [DATA, DATA]
+    assert store.transfers.retries > 0
 
 
 def test_a_stopped_call_makes_no_further_attempt() -> None:

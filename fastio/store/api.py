@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +19,16 @@ from fastio.store.backends import Backend, open_backend
 from fastio.store.options import check_seconds, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
-from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, Transfers, attempt
-from fastio.store.urls import join, redact, secrets_of
+from fastio.store.retry import (
+    Failed,
+    Limits,
+    OtherVersion,
+    Permanent,
+    Transfers,
+    attempt,
+    described,
+)
+from fastio.store.urls import join, secrets_of
 from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
@@ -29,7 +38,8 @@ _WRITTEN_BYTES_PER_S = 1 << 20
 _SHORTEST_S = 0.01
 # After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
-_LONGEST_CAUSE = 400  # characters; some servers answer with whole pages
+# That a server that has never answered may refuse connections: it may be starting, too.
+_REFUSED_S = 10.0
 # With 30 ms a request, 64 requests at a time would be 2,000 objects a second.
 OBJECTS_AT_ONCE = 128
 _POOLS = threading.Lock()  # held while a store's threads are made
@@ -104,6 +114,7 @@ class Store:
         # The backend with the process id that opened it, because a forked child opens its own.
         self._opened: tuple[Owner, Backend] | None = None
         self._receiver: Receiver | None = None
+        self._answered = False  # whether a server has ever answered
         self._not_plain = 0  # responses that the receiver could not handle
         self._pool: tuple[Owner, DaemonPool] | None = None
 
@@ -383,7 +394,7 @@ class Store:
     def __reduce__(self) -> tuple[Any, ...]:
         limits = self._limits
         make = partial(Store, deadline_s=limits.deadline_s, timeout_s=limits.timeout_s)
-        return make, (self._location, self._options)
+        return make, (self._location, self._options), {"_answered": self._answered}
 
     def _objects_pool(self) -> DaemonPool:
         """Returns the threads that read many objects; a forked child starts its own."""
@@ -397,14 +408,11 @@ class Store:
         opened = self._opened
         if opened is None or not opened[0].is_here:
             # Of two that are opened at the same time, the later stays.
-            opened = (
-                Owner(),
-                open_backend(self._location, self._options, self._limits, self._secrets),
-            )
+            made = open_backend(self._location, self._options, self._limits, self._secrets)
             # With options the receiver is not used, because only the backends interpret them.
             plain = not self._options and Receiver.serves(self._location)
             self._receiver = Receiver(self._location, self._limits) if plain else None
-            self._opened = opened
+            opened = self._opened = (Owner(), made)
         return opened[1]
 
     def _call(
@@ -421,14 +429,20 @@ class Store:
         backend = self._backend()
         problem: FileNotFoundError | Permanent | Failed
         try:
-            return attempt(
+            found = attempt(
                 lambda left_s: request(backend, left_s),
                 deadline_s or self._limits.deadline_s,
                 stop,
                 self.transfers.note_retry,
+                # A server that has answered before may be restarting.
+                lambda: math.inf if self._answered else _REFUSED_S,
             )
         except (FileNotFoundError, Permanent, Failed) as error:
             problem = error
+            self._answered |= not isinstance(error, Failed)
+        else:
+            self._answered = True
+            return found
         url = without_secrets(join(self._location, name)) if name else self.url
         if isinstance(problem, OtherVersion):
             if doing == "written":
@@ -437,27 +451,13 @@ class Store:
                 f"{url} was replaced while it was being read: it was {expect} when it was opened, "
                 f"and {problem}. Open it again, and do not write to objects that are being read"
             )
-        raise self._error(url, doing, problem)
+        if isinstance(problem, FileNotFoundError):
+            raise SourceNotFound(f"{url}: there is no such object")
+        raise StoreError(f"{url} cannot be {doing}: {described(problem, self._secrets)}")
 
     def _write(self, name: str, nbytes: int, request: Callable[[Backend, float], None]) -> None:
         deadline_s = self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
         self._call(name, request, doing="written", deadline_s=deadline_s)
-
-    def _error(
-        self, url: str, doing: str, problem: FileNotFoundError | Permanent | Failed
-    ) -> SourceNotFound | StoreError:
-        if isinstance(problem, FileNotFoundError):
-            return SourceNotFound(f"{url}: there is no such object")
-        if isinstance(problem, Failed):
-            cause: Exception = problem.cause
-            tries = "1 attempt" if problem.attempts == 1 else f"{problem.attempts} attempts"
-            how = f"cannot be {doing}: {tries} in {problem.seconds:.1f} s, the last one: "
-        else:
-            cause, how = problem, f"cannot be {doing}: "
-        text = " ".join(redact(str(cause) or type(cause).__name__, self._secrets).split())
-        if len(text) > _LONGEST_CAUSE:
-            text = text[:_LONGEST_CAUSE] + " ..."
-        return StoreError(f"{url} {how}{text}")
 
 
 def _of_version(

@@ -50,9 +50,10 @@ _NOT_FOLLOWED = "error following redirect"
 _INSECURE = "source: BadScheme"
 # Why no request was answered, which obstore's sentence does not say: it is in the dump behind it.
 _UNSENT = "error sending request"
+_REFUSED = "ConnectionRefused"
 _UNSENT_WHY = (
     ("kind: Timeout", "no response in time"),
-    ("ConnectionRefused", "the connection was refused"),
+    (_REFUSED, "the connection was refused"),
 )
 _PAGE = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
@@ -283,6 +284,8 @@ class _Translated:
         final = status and status[1] not in _TRANSIENT_STATUS and not _TRANSIENT_CODE.search(text)
         if final:
             raise Permanent(text) from None
+        if _UNSENT in text and _REFUSED in str(error):
+            raise ConnectionRefusedError(text) from None
         if isinstance(error, errors.BaseError):
             raise OSError(text) from None
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
+
+from fastio.store.urls import redact
 
 T = TypeVar("T")
 
@@ -16,6 +19,8 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 FETCHES = 6  # most fetches of damaged data; if each one is damaged, so is the source
 _LONGEST_WAIT_S = 360.0  # that servers may ask for; the Hub counts requests for 300 s
+_LONGEST_REFUSED_PAUSE_S = 1.0  # of a server that has not answered yet
+_LONGEST_CAUSE = 400  # characters; some servers answer with whole pages
 _BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
 
 
@@ -100,11 +105,37 @@ class Limits:
     timeout_s: float
 
 
+def is_refused(error: BaseException | None) -> bool:
+    """Returns whether a connection was refused, because no program listens at the address."""
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def described(problem: Permanent | Failed, secrets: tuple[str, ...]) -> str:
+    """Returns why a request has failed, as the end of a message, without secrets."""
+    cause: Exception = problem
+    tries = advice = ""
+    if isinstance(problem, Failed):
+        cause = problem.cause
+        tries = "1 attempt" if problem.attempts == 1 else f"{problem.attempts} attempts"
+        tries += f" in {problem.seconds:.1f} s, the last one: "
+        if is_refused(cause):
+            advice = ". No program listens there: check the URL or endpoint, and that it runs"
+    text = " ".join(redact(str(cause) or type(cause).__name__, secrets).split())
+    if len(text) > _LONGEST_CAUSE:
+        text = text[:_LONGEST_CAUSE] + " ..."
+    return f"{tries}{text}{advice}"
+
+
 def attempt(
     request: Callable[[float], T],
     deadline_s: float,
     stop: threading.Event | None = None,
     note_retry: Callable[[], None] = lambda: None,
+    refused_s: Callable[[], float] = lambda: math.inf,
 ) -> T:
     """Calls a request until it succeeds, with exponential backoff and full jitter.
 
@@ -116,16 +147,19 @@ def attempt(
         deadline_s: Seconds for all attempts together.
         stop: If this event is set, there is no further attempt.
         note_retry: Called before each further attempt.
+        refused_s: Returns for how many seconds connections may be refused, one after another. If
+            that is limited, the pauses are at most 1 s.
 
     Raises:
         FileNotFoundError, Permanent: As raised by the request, without a retry. A Doubtful is
             raised when it comes for the third time.
-        Failed: The deadline has passed, or `stop` is set.
+        Failed: The deadline has passed, connections were refused for too long, or `stop` is set.
     """
     start = time.monotonic()
     left_s = deadline_s
     attempts = doubts = 0
     waited_s = 0.0
+    refused_since: float | None = None
     while True:
         attempts += 1
         try:
@@ -144,10 +178,17 @@ def attempt(
             start += cause.seconds
             if (stop or threading.Event()).wait(cause.seconds):
                 break
-        pause_s = _RANDOM.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempts, 20)))
-        spent_s = time.monotonic() - start
-        left_s = deadline_s - spent_s - pause_s
-        if left_s <= 0 or (stop is not None and stop.is_set()):
+        now_s, longest_s, final_s = time.monotonic(), _LONGEST_PAUSE_S, math.inf
+        if not is_refused(cause):
+            refused_since = None
+        else:
+            refused_since = now_s if refused_since is None else refused_since
+            final_s = refused_since + refused_s()
+            longest_s = longest_s if final_s == math.inf else _LONGEST_REFUSED_PAUSE_S
+        pause_s = _RANDOM.uniform(0, min(longest_s, _FIRST_PAUSE_S * 2 ** min(attempts, 20)))
+        left_s = start + deadline_s - now_s - pause_s
+        given_up = left_s <= 0 or now_s + pause_s >= final_s
+        if given_up or (stop is not None and stop.is_set()):
             break
         if stop is None:
             time.sleep(pause_s)

@@ -29,7 +29,7 @@ from fastio import (
 from fastio.store import open_store
 from tests.support import open_loader
 
-SIDE = 64  # pixels: 12 KiB a raw image, so 21 rows are a block of the least size
+SIDE = 64  # pixels: 12 KiB a raw image, so 16 rows are a block of the least size
 CROPS = [RandomResizedCrop((16, 16)), RandomHorizontalFlip()]
 MIB = 1 << 20
 

@@ -85,7 +85,7 @@ def load(pipe: Any, url: str, photos: Path, path: Path) -> None:
     """An epoch, whose first fetch of a block waits."""
     fetch, waits = Blocks.fetch, [True]
 
-    def wait_and_fetch(blocks: Blocks, number: int) -> Any:
+    def wait_and_fetch(blocks: Blocks, number: int, known: Any = None) -> Any:
         if waits.pop() if waits else False:
             kept = blocks.dataset.head_source()
             assert kept is not None
@@ -98,7 +98,7 @@ def load(pipe: Any, url: str, photos: Path, path: Path) -> None:
                         pipe.recv()
                         break
                 time.sleep(0.001)
-        return fetch(blocks, number)
+        return fetch(blocks, number, known)
 
     Blocks.fetch = wait_and_fetch  # type: ignore[method-assign]
     with remote_loader(url, Cache(path, BUDGET)) as loader:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import fastio
 from fastio import Cache, CacheError, DatasetNotFound, StoreError, warm
-from fastio.cache import CacheFolder
+from fastio.cache import CacheFolder, block_of
 from fastio.cache.index import LOADING
 from fastio.cli import main
 from fastio.stage.pace import Pace
@@ -133,7 +133,8 @@ def test_a_small_budget_holds_the_beginning(url: str, tmp_path: Path) -> None:
 
 
 def pieces_in(folder: Path) -> list[int]:
-    return sorted(int(file.name) for file in folder.rglob("*") if file.is_file())
+    """The blocks of the pieces in the folder of a source."""
+    return sorted(block_of(int(file.name)) for file in folder.rglob("*") if file.is_file())
 
 
 def test_another_dataset_that_nobody_uses_makes_room(url: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -87,6 +89,38 @@ def test_numbers_of_no_class_are_kept(tmp_path: Path) -> None:
     pack(rows(0, -1), tmp_path / "out", schema=schema_of("a", "b"))
     pack(rows(0, 1, -1), tmp_path / "out", append=True, schema=schema_of("b", "c"))
     assert labels(tmp_path / "out") == [0, -1, 1, 2, -1]
+
+
+def labelled(names: list[str], *numbers: int) -> pa.Table:
+    """A table whose column of class numbers has names, as the datasets package writes them."""
+    features = {"label": {"_type": "ClassLabel", "names": names}}
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    return pa.table({"label": pa.array(numbers, pa.int64())}).replace_schema_metadata(about)
+
+
+def test_a_number_of_no_class_in_a_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(labelled(["a", "b"], 0, 1, -1, 2), path)
+    with pytest.raises(
+        SchemaError, match=r"rows\.parquet: column 'label', row 3: no class .* has the number 2"
+    ):
+        pack(path, tmp_path / "out")
+    pack(labelled(["a", "b"], 0, 1, -1), tmp_path / "out")
+    assert labels(tmp_path / "out") == [0, 1, -1]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["b", "a"], ["c", "a"]])
+def test_an_appended_table_has_numbers_of_its_classes_only(
+    tmp_path: Path, names: list[str]
+) -> None:
+    pack(labelled(["a", "b", "d"], 0, 1, -1), tmp_path / "out")
+    with pytest.raises(SchemaError, match="row 1: no class or word has the number 2: there are 2"):
+        pack(labelled(names, 1, 2), tmp_path / "out", append=True)
+    assert labels(tmp_path / "out") == [0, 1, -1]
+    pack(labelled(names, 1, -1), tmp_path / "out", append=True)
+    with fastio.open(tmp_path / "out") as dataset:
+        assert dataset.classes is not None
+        assert dataset.classes[labels(tmp_path / "out")[3]] == names[1]
 
 
 # --- Manifests ------------------------------------------------------------------------------------

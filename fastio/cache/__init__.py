@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastio.cache.claims import Outcome
 from fastio.cache.direct import Aligned, Buffers, aligned_size
+from fastio.cache.editions import block_of, edition
 from fastio.cache.eviction import Consumer, NextUse
 from fastio.cache.files import Written
 from fastio.cache.folder import CacheFolder, Source, State
@@ -37,8 +38,10 @@ __all__ = [
     "State",
     "Written",
     "aligned_size",
+    "block_of",
     "check_is_cache",
     "default_cache",
+    "edition",
     "is_cache",
     "memory_file",
     "parse_budget",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.cache.claims import Claims
+from fastio.cache.editions import blocks_of, latest
 from fastio.cache.files import Files
 from fastio.cache.index import READY, count, pieces_known
 
@@ -41,7 +42,7 @@ class Consumer:
     ahead: int
 
 
-# Given the consumers of a source and the numbers of some of its pieces, returns how many samples
+# Given the consumers of a source and the blocks of some of its pieces, returns how many samples
 # are left until each piece is needed. Negative: in use now. Infinite: unknown, or never needed.
 NextUse = Callable[[Sequence[Consumer], Numbers], npt.NDArray[np.float64]]
 
@@ -112,7 +113,9 @@ class Evictor:
                 continue
             numbers = np.array([row[0] for row in rows], np.int64)
             used = np.array([row[1] for row in rows], np.float64)
-            until = self._until(db, source, numbers)
+            until = self._until(db, source, blocks_of(numbers))
+            # Of a block's editions, the runs need the one that was used last.
+            until = np.where(latest(numbers, used) | (until < 0), until, np.inf)
             known = np.isfinite(until)
             # Pieces without a known next use are evicted first, the least recently used first.
             distance = np.where(known, until, 1e18 + 1e9 * (time.time() + 1e6 - used))

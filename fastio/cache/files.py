@@ -3,7 +3,7 @@
     fastio-cache.json      marks the folder as a cache; a folder without it is never modified
     index.sqlite           which pieces exist, and which process fetches what (`index`)
     members/TOKEN          one locked file for each process (`members`)
-    data/KEY/NNN/NUMBER    the pieces of a source
+    data/KEY/NNN/NUMBER    the pieces of a source, about a thousand blocks in a folder
     tmp/TOKEN.PIECE.N      files that the member TOKEN is writing; each name is used only once
 
 A piece's file is replaced only by a rename. `claims` decides which process may do that, and when.
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from fastio.cache.direct import Aligned, write_direct
+from fastio.cache.editions import block_of
 from fastio.cache.held import Access, HeldFolder
 from fastio.cache.members import is_alive, token_of
 from fastio.errors import CacheError
@@ -35,9 +36,9 @@ from fastio.errors import CacheError
 MARKER = "fastio-cache.json"
 # A source's name in the index and its folder's in `data/`: FINGERPRINT-BLOCK_ROWS.
 KEY = re.compile(r"[0-9a-f]{16,64}-[0-9]{1,19}")
-MOST = (1 << 53) - 1  # the largest number of a piece
+MOST = (1 << 63) - 1  # the largest number of a piece
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 _PAGE = 4096
 _FAN_OUT = 1000
 _CHUNK_BYTES = 256 << 10
@@ -96,7 +97,7 @@ class Files:
     def piece(self, key: str, number: int) -> str:
         """Returns the path of a piece's file, whether or not the file exists."""
         _check(key, number)
-        return f"{self._path}/{key}/{number // _FAN_OUT}/{number}"
+        return f"{self._path}/{key}/{_inner(number)}/{number}"
 
     def stamp(self, key: str, number: int) -> Stamp | None:
         """Returns the stamp of a piece's file; None if there is no such file."""
@@ -178,7 +179,7 @@ class Files:
             for inner in sorted(filter(_NUMBER.fullmatch, _names(top))):
                 with suppress(OSError), top.folder(inner) as folder:
                     found = [int(name) for name in _names(folder) if _NUMBER.fullmatch(name)]
-                    yield [number for number in found if str(number // _FAN_OUT) == inner]
+                    yield [number for number in found if _inner(number) == inner]
 
     def forget(self, key: str) -> None:
         """Deletes the folders of a source. Folders that still hold pieces are kept."""
@@ -194,7 +195,7 @@ class Files:
         _check(key, number)
         with (
             self._data.folder(key, make=make) as top,
-            top.folder(str(number // _FAN_OUT), make=make) as folder,
+            top.folder(_inner(number), make=make) as folder,
         ):
             yield folder
 
@@ -279,6 +280,11 @@ def _check(key: str, number: int) -> None:
             f"the cache's index names the piece {number!r} of {key!r}, which is impossible: "
             "the index is damaged. Delete the cache folder"
         )
+
+
+def _inner(number: int) -> str:
+    """Returns the name of the folder of a piece within that of its source."""
+    return str(block_of(number) // _FAN_OUT)
 
 
 def _stamp(found: os.stat_result) -> Stamp:

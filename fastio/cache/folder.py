@@ -128,16 +128,18 @@ class CacheFolder:
     ) -> Source:
         """Registers a dataset that is cut in blocks of `block_rows` rows.
 
-        The fingerprint identifies all of the dataset's bytes, so copies at other URLs are the same
-        source. `recoded` says whether its pieces contain recoded images.
+        The fingerprint is that of the dataset's first version, so copies at other URLs and later
+        versions are the same source. The contents of a block may differ between versions: then
+        the numbers of its pieces do, see `edition`. `recoded` says whether the pieces contain
+        recoded images. Rows and size are those of the version that was registered last.
         """
         key = f"{fingerprint}-{block_rows}"
         self.files.piece(key, 0)  # raises if the key is not valid as a folder's name
         with self.index.transaction() as db:
             db.execute(
-                "INSERT OR IGNORE INTO sources "
-                "(key, url, fingerprint, rows, block_rows, bytes, recoded) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO sources (key, url, fingerprint, rows, block_rows, bytes, recoded) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET rows = excluded.rows, bytes = excluded.bytes",
                 (key, url, fingerprint, rows, block_rows, size, int(recoded)),
             )
             (number,) = db.execute("SELECT id FROM sources WHERE key = ?", (key,)).fetchone()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import Connection
 
+from fastio.cache.editions import BLOCK_SQL
 from fastio.cache.files import MARKER
 from fastio.cache.folder import CacheFolder, Source
 from fastio.cache.index import LOADING, READY
@@ -33,8 +34,9 @@ class CachedDataset:
 
     Attributes:
         url: The URL from which it was first read, without credentials.
-        fingerprint: The dataset's fingerprint, which is the same for copies at other URLs.
-        rows: The number of rows of the whole dataset.
+        fingerprint: The fingerprint of its first version, which is the same for copies at other
+            URLs and for later versions.
+        rows: The number of rows of the whole dataset, in the version that was opened last.
         pieces: The number of its files in the cache.
         bytes: The size of these files on the disk.
         share: The fraction of the dataset that is cached, 0 to 1.
@@ -180,13 +182,14 @@ def _datasets(db: Connection) -> list[CachedDataset]:
     """Merges the sources of each fingerprint: one for each block size, and one for the heads."""
     rows = db.execute(
         "SELECT fingerprint, url, rows, block_rows, sources.bytes, recoded, count(pieces.number), "
-        "total(pieces.bytes), total(size) FROM sources JOIN pieces ON pieces.source = sources.id "
+        f"count(DISTINCT {BLOCK_SQL}), total(pieces.bytes), total(size) "
+        "FROM sources JOIN pieces ON pieces.source = sources.id "
         f"WHERE state = ? AND NOT ({_IS_INDEX}) GROUP BY sources.id ORDER BY sources.id",
         (READY,),
     ).fetchall()
     found: dict[str, CachedDataset] = {}
-    for fingerprint, url, total, block_rows, nbytes, recoded, pieces, on_disk, size in rows:
-        staged = pieces * block_rows / max(1, total) if block_rows else size / max(1, nbytes)
+    for fingerprint, url, total, block_rows, nbytes, recoded, pieces, blocks, on_disk, size in rows:
+        staged = blocks * block_rows / max(1, total) if block_rows else size / max(1, nbytes)
         share = min(1.0, staged)
         before = found.get(fingerprint)
         if before is not None:

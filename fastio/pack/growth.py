@@ -23,7 +23,7 @@ from fastio.pack.images import CodebookChoice, codebook_hash
 from fastio.pack.items import Item, Source
 from fastio.pack.samples import SampleOptions
 from fastio.pack.statistics import Moments
-from fastio.pack.tables import RowSource
+from fastio.pack.tables import RowSource, check_numbers
 from fastio.packed import Dataset, Manifest
 from fastio.schema import Schema
 from fastio.sources.table.columns import Converted
@@ -207,12 +207,13 @@ def _renumbered(value: Any, known: NDArray[np.int64]) -> Any:
 
 
 def _renumbered_rows(source: RowSource, schema: Schema, numbers: Numbers) -> RowSource:
-    changed = _changed(numbers)
+    changed, names = _changed(numbers), {field: len(known) for field, known in numbers.items()}
 
     def convert(
         batch: pa.RecordBatch, origin: Origin, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
         converted = source.convert(batch, origin, out)
+        check_numbers(names, converted, origin)
         columns = list(converted.columns)
         for field, known in changed.items():
             values: Any = converted.fields[field]
@@ -225,7 +226,7 @@ def _renumbered_rows(source: RowSource, schema: Schema, numbers: Numbers) -> Row
                     )
         return Converted(converted.fields, columns)
 
-    return replace(source, schema=schema, convert=convert if changed else source.convert)
+    return replace(source, schema=schema, convert=convert if numbers else source.convert)
 
 
 def _moments(about: Mapping[str, Any]) -> Moments:

@@ -192,6 +192,9 @@ class TableEncoder:
         self.depth = self.workers * _DEPTH_PER_WORKER
         self.packing = source.packing
         self._source = source
+        self._names = {field: len(words) for field, words in self.schema.vocabularies.items()}
+        if self.schema.class_field is not None:
+            self._names[self.schema.class_field] = len(self.schema.classes or ())
         self._layout = source.schema.record_layout
         self._shard_bytes = shard_bytes
         self._stamp = source.stamp
@@ -266,6 +269,7 @@ class TableEncoder:
             rows = None if records is None else records[begin:end]
             out = {} if rows is None else {name: rows[name] for name in rows.dtype.names or ()}
             converted = self._source.convert(batch, origin, out)
+            check_numbers(self._names, converted, origin)
             fields = converted.fields.items()
             ragged.append({name: rows for name, rows in fields if isinstance(rows, Ragged)})
             columns.append(converted.columns)
@@ -392,6 +396,29 @@ class _Records:
     def clear(self) -> None:
         """Starts again; the memory that `all` returned is overwritten."""
         self._nbytes = 0
+
+
+def check_numbers(names: Mapping[str, int], converted: Converted, place: Place) -> None:
+    """Compares the numbers of classes and words with how many there are.
+
+    Args:
+        names: For each field of such numbers, how many names it has.
+        converted: The rows.
+        place: Where they come from.
+
+    Raises:
+        SchemaError: A number has no name. Negative numbers stand for no class.
+    """
+    for field, count in names.items():
+        values = converted.fields[field]
+        if isinstance(values, np.ndarray) and values.size and values.max() >= count:
+            bad = (values >= count).reshape(len(values), -1).any(axis=1)
+            row = int(np.argmax(bad))
+            raise SchemaError(
+                f"{place.column(field)}, row {place.row(row)}: no class or word has the number "
+                f"{values[row].max()}: there are {count}, numbered from 0. Correct the number or "
+                "the names, or use -1 for a row without a class"
+            )
 
 
 def _joined(parts: Sequence[Column], counts: Sequence[int]) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -426,6 +426,12 @@ class Range(NamedTuple):
     file: int
     field: str = ""
     expect: Stamp | None = None
+
+
+def told_apart(ranges: Iterable[Range]) -> bytes:
+    """Returns bytes that differ if objects, their versions or the places in them do."""
+    parts = [(r.name, r.offset, r.length, r.field, r.expect and r.expect.key) for r in ranges]
+    return repr(parts).encode("utf-8", "surrogateescape")
 
 
 def ranges(dataset: Dataset, first: int, last: int) -> list[Range]:

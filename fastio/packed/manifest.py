@@ -40,6 +40,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from fastio.cache import edition
 from fastio.errors import (
     DatasetNotFound,
     FormatUnsupported,
@@ -241,6 +242,15 @@ class Manifest:
         own: dict[str, Any] = {name: row.pop(name) for name in _COLUMNS}
         del own[FIRST_ROW]
         return ShardEntry(**own, of_fields=row)  # type: ignore[arg-type]
+
+    @property
+    def lineage(self) -> str:
+        """The fingerprint of the first version, by which caches know all versions."""
+        return self.history[0].fingerprint if self.history else self.fingerprint
+
+    def piece(self, shard: int) -> int:
+        """Returns the number of the piece of a shard's head in caches."""
+        return edition(shard, self.entry(shard).xxh3.encode())
 
     def column(self, name: str) -> pa.Array:
         """Returns a column of the manifest, one value for each shard."""

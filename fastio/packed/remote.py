@@ -59,6 +59,19 @@ class Remote(Protocol):
         """Returns 16 hexadecimal digits that identify the contents."""
 
     @property
+    def lineage(self) -> str:
+        """Returns 16 hexadecimal digits that are the same for all versions of the dataset."""
+
+    def contents(self, first: int, last: int) -> bytes:
+        """Returns bytes that differ if what `ranges(first, last)` has does, in any version."""
+
+    def version(self, file: int) -> str:
+        """Returns the version of an object, by its number in `Range.file`, as a text.
+
+        Packed datasets return "", because the contents of an object never change.
+        """
+
+    @property
     def nbytes(self) -> int:
         """Returns the size of all objects in bytes."""
 

@@ -4,8 +4,9 @@ A head is everything in a shard except the images' bytes: schema, footer and sma
 tens of bytes a row. The manifest gives its position, so that one request fetches it, and its
 hashes, which are verified before it is parsed. A head that arrives damaged is fetched again. In
 memory it is stored in a file of the shard's size with a hole in place of the images, so that the
-usual reader can read it. In the cache it is a piece numbered by its shard. A shard without images
-is all head, and is mapped from the cache.
+usual reader can read it. In the cache it is a piece numbered by its shard and its hash, so that
+later versions of the dataset find it. A shard without images is all head, and is mapped from the
+cache.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class StoredShards(Shards):
         with suppress(CacheError):
             kept = self.source()
             if kept is not None:
-                kept[0].drop(kept[1], damaged)
+                kept[0].drop(kept[1], map(self.manifest.piece, damaged))
         readers.forget(damaged)
         return bool(damaged)
 
@@ -153,7 +154,7 @@ class StoredShards(Shards):
         kept = self._source
         if kept is None or kept[0] is not folder:
             manifest = self.manifest
-            key = manifest.fingerprint, manifest.rows, HEADS, manifest.nbytes
+            key = manifest.lineage, manifest.rows, HEADS, manifest.nbytes
             kept = self._source = folder, folder.source(self.path, *key)
         return kept
 
@@ -172,24 +173,26 @@ class StoredShards(Shards):
         """Opens a head from the cache. If it is missing, one of all processes fetches it."""
         deadline_s = time.monotonic() + _OTHERS_S
         size = sum(nbytes for _, nbytes in self._ranges(shard))
+        piece = self.manifest.piece(shard)
         while time.monotonic() < deadline_s:
             reader = self._kept(folder, source, shard)
             if reader is not None:
                 return reader
-            outcome = folder.claim(source, {shard: size})[shard]
+            outcome = folder.claim(source, {piece: size})[piece]
             if outcome == "mine":
                 return self._fetch_and_keep(folder, source, shard)
             if outcome == "no room":
                 break
             if outcome == "ready" and self._kept(folder, source, shard) is None:
-                folder.drop(source, [shard])  # the index lists it, but the file is missing
+                folder.drop(source, [piece])  # the index lists it, but the file is missing
             time.sleep(_POLL_S)
         return self._fetch(shard)[1]
 
     def _kept(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader | None:
-        path = folder.file(source, shard)
+        piece = self.manifest.piece(shard)
+        path = folder.file(source, piece)
         try:
-            found = folder.look(source, shard)
+            found = folder.look(source, piece)
             if found == "damaged":
                 self.store.transfers.note_refetch()
             if found != "whole":
@@ -207,22 +210,22 @@ class StoredShards(Shards):
             return None
         except (ShardCorrupt, SourceChanged):
             self.store.transfers.note_refetch()
-            folder.drop(source, [shard])
+            folder.drop(source, [piece])
             return None
 
     def _fetch_and_keep(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader:
-        stored = False
+        stored, piece = False, self.manifest.piece(shard)
         try:
             parts, reader = self._fetch(shard)
             try:
-                stored = folder.store(source, shard, [data for _, data in parts], misses=False)
+                stored = folder.store(source, piece, [data for _, data in parts], misses=False)
             except (CacheError, OSError) as error:
                 assert self.cache is not None
                 self.cache.give_up(error)
         finally:
             if not stored:
                 with suppress(CacheError):
-                    folder.abandon(source, [shard])
+                    folder.abandon(source, [piece])
         return reader
 
     def _ranges(self, shard: int) -> list[tuple[int, int]]:

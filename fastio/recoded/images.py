@@ -235,17 +235,18 @@ class RecodedImages:
     def _source(self, folder: CacheFolder, path: str, mean_bytes: float) -> Source:
         """Registers the field as a source of the cache, in blocks of about 8 MB each.
 
-        For a remote dataset, these are the blocks in which it is fetched. `path` is one of its
-        files.
+        For a remote dataset, these are the blocks in which it is fetched, and all versions of it
+        are one source. `path` is one of its files.
         """
         dataset, blocks = self._dataset, self._blocks
         url, path = os.path.abspath(dataset.path), os.path.abspath(path)
+        which = dataset.fingerprint
         if blocks is not None:
             url = blocks.dataset.store.url
-            path = str(blocks.block_rows)
+            path, which = str(blocks.block_rows), blocks.dataset.lineage
         digest = xxhash.xxh3_128(b"recoded")
         digest.update(default_codebook_data())
-        for text in (url, path, dataset.fingerprint, self._field):
+        for text in (url, path, which, self._field):
             digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
         fingerprint, rows = digest.hexdigest(), len(dataset)
         block_rows = folder.block_rows(fingerprint)  # does not change when files change

@@ -6,12 +6,14 @@ which its times would not show. Such files are recoded later.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
@@ -71,8 +73,7 @@ class LocalFiles:
 class StagedObjects:
     """Images in a store, read from the blocks that were fetched into a cache.
 
-    Their stamps are zeros, because the versions of the objects are part of the dataset's
-    fingerprint.
+    A stamp has a hash of the object's version in place of the time of modification, and zeros.
     """
 
     def __init__(self, dataset: Rows, field: str, cache: Cache, blocks: Blocks) -> None:
@@ -80,17 +81,20 @@ class StagedObjects:
         self._field = field
         self._cache = cache
         self._blocks = blocks
+        self._hashes = np.zeros(0, np.int64)  # of the versions of objects; 0 until asked for
+        self._lock = threading.Lock()
 
     def local(self, rows: Numbers, where: ImageReads) -> ImageReads | None:
         """See `Originals`."""
         folder = self._cache.folder(next_use)
         source = source_of(folder, self._blocks)
         numbers, offset = self._blocks.locate(self._field, rows, where)
-        if any(folder.look(source, block) != "whole" for block in np.unique(numbers).tolist()):
+        pieces = {block: self._blocks.piece(block) for block in np.unique(numbers).tolist()}
+        if any(folder.look(source, piece) != "whole" for piece in pieces.values()):
             return None
         return replace(
             where,
-            path=partial(folder.path_of, source),
+            path=lambda block: folder.path_of(source, pieces[block]),
             file=numbers.astype(np.int32),
             offset=offset,
             same_files=False,
@@ -98,7 +102,17 @@ class StagedObjects:
 
     def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
         """See `Originals`."""
-        return np.zeros((len(places), 3), np.int64)
+        files = where.file[places]
+        with self._lock:
+            if len(files) and files.max() >= len(self._hashes):
+                more = max(int(files.max()) + 1 - len(self._hashes), len(self._hashes))
+                self._hashes = np.append(self._hashes, np.zeros(more, np.int64))
+            for file in np.unique(files[self._hashes[files] == 0]).tolist():
+                version = self._blocks.dataset.version(file).encode("utf-8", "surrogateescape")
+                self._hashes[file] = xxhash.xxh3_64_intdigest(version) >> 1 | 1
+            stamps = np.zeros((len(places), 3), np.int64)
+            stamps[:, 1] = self._hashes[files]
+        return stamps
 
 
 def same(

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from fastio.cache import CacheFolder, Source
 from fastio.errors import SampleError, SourceChanged, SourceNotFound
-from fastio.packed.layout import WHOLE_FILE, ImageReads, Range, encoded_reads, is_jpeg_name
+from fastio.packed.layout import (
+    WHOLE_FILE,
+    ImageReads,
+    Range,
+    encoded_reads,
+    is_jpeg_name,
+    told_apart,
+)
 from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, of_sample
 from fastio.runtime.files import check_file, read_file, walk
@@ -282,6 +289,22 @@ class FolderDataset(Rows):
     def head_source(self) -> tuple[CacheFolder, Source] | None:
         """Returns None: where the objects lie is known."""
         return None
+
+    @property
+    def lineage(self) -> str:
+        """See `Remote`. Versions of a folder have the same URL."""
+        assert self.stored is not None
+        about = f"{self.field}\0{self.stored.place}"
+        return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
+
+    def contents(self, first: int, last: int) -> bytes:
+        """See `Remote`."""
+        return told_apart(self.ranges(first, last))
+
+    def version(self, file: int) -> str:
+        """See `Remote`."""
+        assert self.stored is not None
+        return self.stored.objects.stamp(file).key
 
     def ranges(self, first: int, last: int) -> list[Range]:
         """Returns the objects of rows [first, last)."""

@@ -22,7 +22,7 @@ from fastio.packed.remote import Staged
 from fastio.runtime.cores import local_ranks
 from fastio.runtime.files import read_part
 from fastio.runtime.texts import Texts
-from fastio.store import Objects, Store, list_objects, open_together
+from fastio.store import Objects, Store, join, list_objects, open_together
 
 # A longer list is looked up in a listing of the folder that all of its objects are in.
 _MOST_ASKED = 1000
@@ -37,11 +37,14 @@ class StoredFiles:
     Attributes:
         store: Their store.
         objects: Their names, sizes and versions, by row.
+        place: Text that is the same for all versions of these objects: the URL of their folder, or
+            that of the first one of a list.
     """
 
-    def __init__(self, store: Store, objects: Objects) -> None:
+    def __init__(self, store: Store, objects: Objects, place: str | None = None) -> None:
         self.store = store
         self.objects = objects
+        self.place = place or store.url
         self._staged: Staged | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -226,9 +229,10 @@ def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = Non
         StoreError: The store does not answer.
     """
     store, names = open_together(list(urls), storage_options)
+    first = join(store.url, names[0])
     if len(names) <= _MOST_ASKED:
         stamps = store.stats(names)
-        return StoredFiles(store, Objects.of(list(zip(names, stamps, strict=True))))
+        return StoredFiles(store, Objects.of(list(zip(names, stamps, strict=True))), first)
     folder = posixpath.commonpath([posixpath.dirname(name) for name in names])
     wanted = set(names)
     objects = list_objects(store, wanted.__contains__, folder)
@@ -237,4 +241,4 @@ def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = Non
     if missing is not None:
         raise SourceNotFound(f"{store.url} has no object {missing}, which is in the list of URLs")
     rows = np.fromiter((places[name] for name in names), np.int64, len(names))
-    return StoredFiles(store, objects.taken(rows))
+    return StoredFiles(store, objects.taken(rows), first)

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fastio.cache import edition
 from fastio.packed.layout import ImageReads, Range
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
 from fastio.sources import ByRowGroups, Remote
+from fastio.stage.directory import directory, directory_bytes
 from fastio.store import Transfers
 
 Numbers = npt.NDArray[np.int64]
+# The bytes of some of the ranges of a block, by their places in `Blocks.ranges`.
+Known = Mapping[int, bytes]
 _KEPT_STARTS = 65536
 _HEADS_AHEAD = 16  # shards
 
@@ -52,6 +56,7 @@ class Blocks:
         self._bounds = bounds
         rows, number = (block_rows, len(dataset)) if bounds is None else (1, len(bounds) - 1)
         self.mean_bytes = max(1, dataset.nbytes * rows // max(1, number))
+        self._pieces: dict[int, int] = {}
         # By block and field, for each object: the offset in the block minus that in the object.
         self._shifts: dict[tuple[int, str], dict[int, int]] = {}
         self._lock = threading.Lock()
@@ -87,6 +92,21 @@ class Blocks:
         first = block * self.block_rows
         return first, min(first + self.block_rows, len(self.dataset))
 
+    def piece(self, block: int) -> int:
+        """Returns the number of a block's piece in a cache, which depends on its contents.
+
+        Raises:
+            ManifestInvalid: If the description of its shards is damaged.
+        """
+        piece = self._pieces.get(block)
+        if piece is None:
+            piece = edition(block, self.dataset.contents(*self.rows(block)))
+            with self._lock:
+                if len(self._pieces) >= _KEPT_STARTS:
+                    self._pieces.clear()
+                self._pieces[block] = piece
+        return piece
+
     def size(self, block: int) -> int:
         """Returns the size of a block in bytes. Fetches heads.
 
@@ -95,6 +115,14 @@ class Blocks:
         """
         nbytes = sum(each.length for each in self.ranges(block))
         return nbytes if self._images else 0
+
+    def piece_bytes(self, block: int) -> int:
+        """Returns the size in bytes of a block's piece in a cache; see `size`."""
+        nbytes = self.size(block)
+        if not nbytes or not self.dataset.separate:
+            return nbytes
+        first, last = self.rows(block)
+        return nbytes + directory_bytes(last - first)
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """Yields each block and its size, in order. Heads are fetched some shards ahead.
@@ -147,44 +175,74 @@ class Blocks:
         """
         return self.dataset.check_parts(*self.rows(block), parts)
 
-    def fetch(self, block: int) -> tuple[list[Any], str | None]:
+    def begun(self, block: int) -> list[tuple[int, list[int]]]:
+        """Returns the pieces that have the first ranges of a block, with the sizes of the ranges.
+
+        They are those of earlier versions of a packed dataset, which ended with these ranges.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt, ManifestInvalid: As for `ranges`.
+        """
+        packed = self.dataset.packed
+        if packed is None or not self._images:
+            return []
+        first, last = self.rows(block)
+        found = []
+        for rows in (version.rows for version in reversed(packed.manifest.history)):
+            if first < rows < last:
+                lengths = [each.length for each in packed.ranges(first, rows)]
+                found.append((edition(block, packed.contents(first, rows)), lengths))
+        return found
+
+    def fetch(self, block: int, known: Known | None = None) -> tuple[list[Any], str | None]:
         """Fetches the parts of a block's bytes, and returns them with what is wrong with them, or
         None.
 
         Damaged data is fetched again. If it is damaged each time, it is damaged at the source.
-        Zeros stand in place of an object that is gone or was replaced, if rows are objects.
+        Zeros stand in place of an object that is gone or was replaced, if rows are objects. Then
+        the last part is a directory of the objects.
+
+        Args:
+            block: The block.
+            known: The bytes of some of its ranges, which are not fetched; see `Earlier`.
 
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
             SourceChanged: If they are damaged and the dataset was replaced.
         """
+        known = known or {}
         if self.dataset.separate:
-            return self._fetch_objects(block)
+            return self._fetch_objects(block, known)
         ranges, store = self.ranges(block), self.dataset.store
         for _ in store.transfers.fetches():
-            parts: list[Any] = [
-                store.read(each.name, each.offset, each.length, expect=each.expect)
-                if each.length
-                else b""
-                for each in ranges
-            ]
+            parts: list[Any] = []
+            for place, each in enumerate(ranges):
+                part: Any = known.get(place)
+                if part is None and each.length:
+                    part = store.read(each.name, each.offset, each.length, expect=each.expect)
+                parts.append(b"" if part is None else part)
             problem = self.check(block, parts)
             if problem is None:
                 return parts, None
+            known = {}
         self.dataset.check_source()
         return parts, problem
 
-    def _fetch_objects(self, block: int) -> tuple[list[Any], str | None]:
+    def _fetch_objects(self, block: int, known: Known) -> tuple[list[Any], str | None]:
         """Fetches a block whose rows are objects; see `fetch`."""
         ranges = self.ranges(block)
-        wanted = [(each.name, each.offset, each.length, each.expect) for each in ranges]
-        found = self.dataset.store.read_each(wanted)
+        parts: list[Any] = [known.get(place) for place in range(len(ranges))]
+        lacking = [place for place, part in enumerate(parts) if part is None]
+        wanted = [ranges[place] for place in lacking]
+        found = self.dataset.store.read_each(
+            [(r.name, r.offset, r.length, r.expect) for r in wanted]
+        )
         gone = [str(part) for part in found if isinstance(part, Exception)]
-        parts = [
-            bytes(each.length) if isinstance(part, Exception) else part
-            for each, part in zip(ranges, found, strict=True)
-        ]
-        return parts, gone[0] if gone else self.check(block, parts)
+        for place, part in zip(lacking, found, strict=True):
+            zeros = bytes(ranges[place].length)
+            parts[place] = zeros if isinstance(part, Exception) else part
+        problem = gone[0] if gone else self.check(block, parts)
+        return [*parts, directory(ranges)], problem
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:
         """Lets the dataset read values from staged blocks, if the blocks have them.

@@ -22,7 +22,8 @@ from fastio.cache import Cache, CacheFolder, Consumer, MemoryFile, Outcome, Sour
 from fastio.errors import CacheError
 from fastio.packed import HEADS
 from fastio.sources import Remote
-from fastio.stage.blocks import Blocks
+from fastio.stage.blocks import Blocks, Known
+from fastio.stage.earlier import Earlier
 from fastio.stage.forecast import Forecast, next_use
 
 _OTHERS_S = 0.5  # between two checks whether the process that fetches a block is alive
@@ -69,6 +70,7 @@ class CachedBlocks:
         self._resident = SeenPieces()
         self._hits: Counter[int] = Counter()
         self._source: tuple[CacheFolder, Source] | None = None
+        self._earlier: Earlier | None = None
         self._told: dict[int, Consumer] = {}
         self._position: tuple[Forecast, int, int] | None = None
         self._told_s = self._hits_told_s = 0.0
@@ -79,26 +81,26 @@ class CachedBlocks:
         with self._lock:
             if self._source is None:
                 return None
-            path = self._resident.find(number)
+            piece = self._blocks.piece(number)
+            path = self._resident.find(piece)
             if path is not None:
-                self._hits[number] += 1
+                self._hits[piece] += 1
             return path
 
     def stage(
         self,
         number: int,
-        size: int,
         waiting: Waiting,
         keep: Callable[[], Collection[int]],
-        fetch: Callable[[], Fetched],
+        fetch: Callable[[Known], Fetched],
     ) -> str | MemoryFile | None:
         """Finds a block in the cache, or fetches it there, or to memory if the cache fails.
 
         Args:
-            number, size: The block and its size in bytes.
+            number: The block.
             waiting: The wait for this block. The caller keeps it until the block is there.
             keep: Returns the blocks that must not be evicted for it.
-            fetch: Fetches the block from the source.
+            fetch: Fetches the block from the source, given the parts of it that are known.
 
         Returns:
             A path in the cache, a file in memory, or None while others fetch the block.
@@ -106,43 +108,46 @@ class CachedBlocks:
         Raises:
             Exception: Whatever `fetch` raises.
         """
+        piece, size = self._blocks.piece(number), self._blocks.piece_bytes(number)
         try:
             opened = self._opened()
             if opened is None:
-                return memory_file(fetch()[0])
+                return memory_file(fetch({})[0])
             folder, source = opened
-            found = folder.look(source, number, size)
+            found = folder.look(source, piece, size)
             if found == "whole":
-                return self._found(folder.path_of(source, number), number)
+                return self._found(folder.path_of(source, piece), piece)
             if found == "damaged":
                 self._blocks.dataset.store.transfers.note_refetch()
             now_s = time.monotonic()
             if waiting.since_s and now_s - waiting.asked_s < _OTHERS_S:
                 return None
             waiting.asked_s = now_s
-            outcome = self._claim(folder, source, number, size, keep())
+            kept = list(map(self._blocks.piece, keep()))
+            outcome = self._claim(folder, source, piece, size, kept)
         except CacheError as error:
             self._give_up(error)
-            return memory_file(fetch()[0])
+            return memory_file(fetch({})[0])
         if outcome == "others":
             waiting.since_s = waiting.since_s or now_s
             if now_s - waiting.since_s < _OTHERS_DEADLINE_S:
                 return None
         if outcome == "ready":
-            return self._found(folder.path_of(source, number), number)
+            return self._found(folder.path_of(source, piece), piece)
         if outcome == "mine":
             return self._fetch_to_cache(folder, source, number, fetch)
-        return memory_file(fetch()[0])
+        return memory_file(fetch({})[0])
 
     def drop(self, number: int, path: str) -> None:
         """Deletes a block whose file is damaged or gone."""
+        piece = self._blocks.piece(number)
         with self._lock:
-            self._resident.discard(number)
+            self._resident.discard(piece)
             opened = self._source
         if opened is not None:
             folder, source = opened
             with suppress(CacheError):
-                folder.drop(source, [number])
+                folder.drop(source, [piece])
 
     def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
         """Records the position of the run, for evictions by all processes."""
@@ -197,43 +202,43 @@ class CachedBlocks:
         self,
         folder: CacheFolder,
         source: Source,
-        number: int,
+        piece: int,
         size: int,
         keep: Collection[int],
     ) -> str:
         with self._lock:
             told = self._runs()
         claim = partial(folder.claim, source, keep=keep, told=told)
-        return claimed(folder, source, {number: size}, claim, folder.has)[number]
+        return claimed(folder, source, {piece: size}, claim, folder.has)[piece]
 
     def _fetch_to_cache(
-        self, folder: CacheFolder, source: Source, number: int, fetch: Callable[[], Fetched]
+        self, folder: CacheFolder, source: Source, number: int, fetch: Callable[[Known], Fetched]
     ) -> str | MemoryFile:
-        parts: list[Any] = []
+        parts, piece = list[Any](), self._blocks.piece(number)
         try:
-            parts, damaged = fetch()
-            if damaged is None and folder.store(source, number, parts):
-                path = folder.path_of(source, number)
+            parts, damaged = fetch(self._earlier.parts(number) if self._earlier else {})
+            if damaged is None and folder.store(source, piece, parts):
+                path = folder.path_of(source, piece)
                 with self._lock:
-                    self._resident.add(path, number)
+                    self._resident.add(path, piece)
                 return path
-            folder.abandon(source, [number])
+            folder.abandon(source, [piece])
         except (OSError, CacheError) as error:
             with suppress(CacheError):
-                folder.abandon(source, [number])
+                folder.abandon(source, [piece])
             if not parts:
                 raise
             self._give_up(error)
         except BaseException:
             with suppress(CacheError):
-                folder.abandon(source, [number])
+                folder.abandon(source, [piece])
             raise
         return memory_file(parts)
 
-    def _found(self, path: str, number: int) -> str:
+    def _found(self, path: str, piece: int) -> str:
         with self._lock:
-            self._resident.add(path, number)
-            self._hits[number] += 1
+            self._resident.add(path, piece)
+            self._hits[piece] += 1
         return path
 
     def _opened(self) -> tuple[CacheFolder, Source] | None:
@@ -249,6 +254,7 @@ class CachedBlocks:
         with self._lock:
             self._resident.clear()
             self._source = folder, source
+            self._earlier = Earlier(folder, source, self._blocks)
             if heads is not None and heads.source != source.number:  # blocks are no shards
                 self._told = {self._run + 1: heads}
         return self._source
@@ -270,7 +276,7 @@ def source_of(folder: CacheFolder, blocks: Blocks) -> Source:
     """Returns the part of a cache folder that has the blocks of a dataset."""
     dataset = blocks.dataset
     rows, size = len(dataset), dataset.nbytes
-    return folder.source(dataset.store.url, dataset.fingerprint, rows, blocks.block_rows, size)
+    return folder.source(dataset.store.url, dataset.lineage, rows, blocks.block_rows, size)
 
 
 def heads_run(dataset: Remote) -> Consumer | None:
@@ -286,13 +292,13 @@ def claimed(
     claim: Callable[[Mapping[int, int]], Mapping[int, Outcome]],
     is_there: Callable[[Source, int, int], bool],
 ) -> dict[int, Outcome]:
-    """Returns the outcome of each block's claim, as `CacheFolder.claim`.
+    """Returns the outcome of each piece's claim, as `CacheFolder.claim`.
 
     Args:
-        folder, source: Where the blocks are.
-        sizes: The size in bytes of each block, by number.
+        folder, source: Where the pieces are.
+        sizes: The size in bytes of each piece, by number.
         claim: `CacheFolder.claim` with its other arguments.
-        is_there: Returns whether the file of a block exists. A block that the index lists and that
+        is_there: Returns whether the file of a piece exists. A piece that the index lists and that
             has no such file is claimed again.
     """
     found = dict(claim(sizes))

@@ -30,6 +30,7 @@ whole:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,7 +92,9 @@ def cut(rows: int, nbytes: int, room: int | None, *, by_rows: bool = False) -> C
     block_bytes = min(_MOST_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, nbytes // _BLOCKS))
     if by_rows:
         block_bytes = _ROW_BLOCK_BYTES
-    block_rows = max(1, round(block_bytes / row_bytes))
+    # A power of two, so that a dataset keeps its blocks, and what caches have of them, when it
+    # grows or when some of its objects change.
+    block_rows = 1 << max(0, round(math.log2(block_bytes / row_bytes)))
     blocks = _WINDOW_BLOCKS
     if room is not None:
         blocks = int(room // _BUDGET_SHARE // (block_rows * row_bytes))

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fastio.cache import Cache, MemoryFile, memory_file
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import join_all
-from fastio.stage.blocks import Blocks
+from fastio.stage.blocks import Blocks, Known
 from fastio.stage.cached import CachedBlocks, Fetched, Waiting
 from fastio.stage.forecast import Forecast
 from fastio.store import Transfers
@@ -309,7 +309,7 @@ class Stager:
         try:
             size = self.blocks.size(block.number)  # fetches the heads
             block.heads = self.blocks.whole_shards(block.number)
-            found = self._brought(block, size) if size else os.devnull
+            found = self._brought(block) if size else os.devnull
             if isinstance(found, str):
                 path = found
             elif found is None:
@@ -331,17 +331,18 @@ class Stager:
             else:
                 self._changed.notify_all()
 
-    def _brought(self, block: _Block, size: int) -> str | MemoryFile | None:
+    def _brought(self, block: _Block) -> str | MemoryFile | None:
         """Returns a path in the cache or a file in memory; None while others fetch the block."""
         fetch = partial(self._fetch, block.number)
         if block.in_memory:
-            return memory_file(fetch()[0])
-        return self._cached.stage(block.number, size, block.waiting, self._numbers, fetch)
+            return memory_file(fetch({})[0])
+        return self._cached.stage(block.number, block.waiting, self._numbers, fetch)
 
-    def _fetch(self, number: int) -> Fetched:
-        parts, damaged = self.blocks.fetch(number)
+    def _fetch(self, number: int, known: Known) -> Fetched:
+        parts, damaged = self.blocks.fetch(number, known)
+        nbytes = self.blocks.size(number) - sum(map(len, known.values()))
         with self._changed:
-            self._bytes_fetched += sum(memoryview(part).nbytes for part in parts)
+            self._bytes_fetched += nbytes
         return parts, damaged
 
     def _numbers(self) -> set[int]:

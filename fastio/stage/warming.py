@@ -17,7 +17,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,14 +34,16 @@ from fastio.cache import (
     Outcome,
     Written,
     aligned_size,
+    block_of,
 )
 from fastio.packed.layout import Range
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.blocks import blocks_of
+from fastio.stage.blocks import Blocks, Known, blocks_of
 from fastio.stage.cached import claimed, heads_run, source_of
+from fastio.stage.earlier import Earlier
 from fastio.stage.forecast import Distances, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
 from fastio.stage.pace import Pace
@@ -170,6 +172,24 @@ class _Stretch:
         return number == self.numbers.stop and sum(self.sizes) + size <= _REQUEST_BYTES
 
 
+class _Pieces(Collection[int]):
+    """The pieces of all blocks, without those of earlier contents of the blocks."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+
+    def __contains__(self, piece: object) -> bool:
+        assert isinstance(piece, int)
+        block = block_of(piece)
+        return block < len(self) and self._blocks.piece(block) == piece
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self._blocks.piece, range(len(self)))
+
+    def __len__(self) -> int:
+        return self._blocks.count
+
+
 class _Warming:
     """One call of `warm`. The caller's thread claims blocks in order; others fetch and write."""
 
@@ -188,6 +208,10 @@ class _Warming:
         block_rows = cut(rows, nbytes, folder.room).block_rows
         self._blocks = blocks_of(dataset, block_rows)
         self._source = source_of(folder, self._blocks)
+        self._earlier = Earlier(folder, self._source, self._blocks)
+        self._reused: dict[
+            int, int
+        ] = {}  # bytes that were copied, of blocks that are not noted yet
         self._buffers = Buffers()
         self._pace = Pace(parallel)
         self._lock = threading.Lock()
@@ -290,14 +314,16 @@ class _Warming:
     def _claimed(self, sizes: Mapping[int, int]) -> dict[int, Outcome]:
         """Returns the outcome of each block's claim, in order. Files of ready ones were checked."""
         folder, source = self._folder, self._source
-        claim = partial(folder.claim, source, keep=range(self._blocks.count), if_stopped="stopped")
-        found = claimed(folder, source, sizes, claim, folder.exists)
+        pieces = {number: self._blocks.piece(number) for number in sorted(sizes)}
+        claim = partial(folder.claim, source, keep=_Pieces(self._blocks), if_stopped="stopped")
+        wanted = {piece: self._blocks.piece_bytes(number) for number, piece in pieces.items()}
+        found = claimed(folder, source, wanted, claim, folder.exists)
         # If a block does not fit, those after it are not staged either.
-        ordered = {number: found[number] for number in sorted(found)}
+        ordered = {number: found[piece] for number, piece in pieces.items()}
         full = next((n for n, how in ordered.items() if how == "no room"), None)
         if full is not None:
             late = [n for n, how in ordered.items() if n > full and how == "mine"]
-            folder.abandon(source, late)
+            folder.abandon(source, map(self._blocks.piece, late))
             ordered = {n: how for n, how in ordered.items() if n <= full}
         return ordered
 
@@ -334,7 +360,7 @@ class _Warming:
                 files = {number: self._checked(number, each) for number, each in pieces.items()}
             with self._pace.write():
                 written = {
-                    number: self._folder.write(self._source, number, file)
+                    number: self._folder.write(self._source, self._blocks.piece(number), file)
                     for number, file in files.items()
                     if file is not None
                 }
@@ -344,9 +370,10 @@ class _Warming:
         """Fetches, checks and writes blocks whose rows are objects."""
         written: dict[int, Written] = {}
         for number in stretch.numbers:
-            parts, problem = self._blocks.fetch(number)
+            parts, problem = self._blocks.fetch(number, self._known(number))
             if problem is None:
-                written[number] = self._folder.write(self._source, number, parts)
+                piece = self._blocks.piece(number)
+                written[number] = self._folder.write(self._source, piece, parts)
             else:
                 with self._lock:
                     self._damaged.append(problem)
@@ -356,11 +383,12 @@ class _Warming:
         """Records the blocks that were written, and gives up the others."""
         damaged = [number for number in numbers if number not in written]
         if damaged:
-            self._folder.abandon(self._source, damaged)
+            self._folder.abandon(self._source, map(self._blocks.piece, damaged))
         with self._lock:
             self._written.update(written)
-        for number, each in written.items():
-            self._note(number, each.size, fetched=True)
+        for number in written:
+            size = self._blocks.size(number)
+            self._note(number, size, fetched=size - self._reused.pop(number, 0))
         self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
 
     def _publish(self, at_least: int) -> None:
@@ -372,15 +400,27 @@ class _Warming:
                 return
             written, self._written = self._written, {}
             self._published_s = now_s
-        self._folder.publish(self._source, written, misses=False)
+        pieces = {self._blocks.piece(number): each for number, each in written.items()}
+        self._folder.publish(self._source, pieces, misses=False)
 
     def _receive(self, pieces: Mapping[int, memoryview]) -> None:
         """Fetches the bytes of blocks."""
-        parts = (
-            zip(self._blocks.ranges(number), self._parts(number, memory), strict=True)
-            for number, memory in pieces.items()
-        )
-        receive(self._dataset.store, itertools.chain.from_iterable(parts))
+        wanted: list[tuple[Range, memoryview]] = []
+        for number, memory in pieces.items():
+            known, parts = self._known(number), self._parts(number, memory)
+            for place, each in enumerate(self._blocks.ranges(number)):
+                if place in known:
+                    parts[place][:] = known[place]
+                else:
+                    wanted.append((each, parts[place]))
+        receive(self._dataset.store, wanted)
+
+    def _known(self, number: int) -> Known:
+        """Returns the parts of a block that the cache has of earlier versions."""
+        known = self._earlier.parts(number)
+        with self._lock:
+            self._reused[number] = sum(map(len, known.values()))
+        return known
 
     def _parts(self, number: int, memory: memoryview) -> list[memoryview]:
         """Returns views of the parts of a block in memory."""
@@ -401,11 +441,11 @@ class _Warming:
             self._damaged.append(problem)
         return None
 
-    def _note(self, number: int, size: int, fetched: bool = False) -> None:
+    def _note(self, number: int, size: int, fetched: int = 0) -> None:
         with self._lock:
             self._staged.add(number)
             self._bytes += size
-            self._fetched += size if fetched else 0
+            self._fetched += fetched
         self._advance(size)
 
     # --- Datasets without images ------------------------------------------------------------------
@@ -417,15 +457,16 @@ class _Warming:
         assert dataset is not None
         folder, source = kept
         sizes = [int(size) for size in dataset.manifest.shard_bytes]
-        there = [folder.exists(source, shard, size) for shard, size in enumerate(sizes)]
+        piece = dataset.manifest.piece
+        there = [folder.exists(source, piece(shard), size) for shard, size in enumerate(sizes)]
         missing = [shard for shard, found in enumerate(there) if not found]
         opened = in_order(dataset.shard, missing, self._parallel)
         for shard, size in enumerate(sizes):
             if not there[shard]:
                 next(opened)
-                if not folder.exists(source, shard, size):
+                if not folder.exists(source, piece(shard), size):
                     break  # no room
-            self._note(shard, size, fetched=not there[shard])
+            self._note(shard, size, fetched=0 if there[shard] else size)
 
 
 def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:

@@ -177,6 +177,19 @@ class MediaTable(TableSamples):
     def head_source(self) -> None:
         """Returns None: nothing of table files is cached."""
 
+    @property
+    def lineage(self) -> str:
+        """Returns the fingerprint: nothing of table files is cached."""
+        return self.fingerprint
+
+    def contents(self, first: int, last: int) -> bytes:
+        """Returns nothing; see `lineage`."""
+        return b""
+
+    def version(self, file: int) -> str:
+        """Returns nothing; see `lineage`."""
+        return ""
+
     def ranges(self, first: int, last: int) -> list[Range]:
         """Returns no ranges: row groups are decoded, and not fetched as they are."""
         return []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source, default_cache
 from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound, StoreError
-from fastio.packed.layout import ImageReads, Range, encoded_reads
+from fastio.packed.layout import ImageReads, Range, encoded_reads, told_apart
 from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, grouped
 from fastio.runtime.files import read_part
@@ -252,6 +252,20 @@ class TarDataset(Rows):
         if self.cache is None:
             return None
         return index_source(self.store.url, self.stamps, self.cache)
+
+    @property
+    def lineage(self) -> str:
+        """See `Remote`. Versions of tars have the same URL, first tar and fields."""
+        about = f"tars\0{self.store.url}\0{self.tars[0]}\0{list(self._columns.values())}"
+        return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
+
+    def contents(self, first: int, last: int) -> bytes:
+        """See `Remote`."""
+        return told_apart(self.ranges(first, last))
+
+    def version(self, file: int) -> str:
+        """See `Remote`."""
+        return self.stamps[self.tars[file]].key
 
     def ranges(self, first: int, last: int) -> list[Range]:
         """Returns the parts of tars that hold the files of rows [first, last)."""

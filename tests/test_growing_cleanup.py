@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
 
 import fastio
 from fastio import (
@@ -130,6 +132,32 @@ def test_the_journal_of_a_killed_gc_is_discarded_like_an_append(
         remote.append([25])
     assert not remote.discard().unfinished
     assert remote.append([25]).rows == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        NotImplementedError("operation not yet implemented"),
+        GenericError("Server returned an error response with status code: 501: not implemented"),
+    ],
+)
+def test_a_store_without_conditional_writes_is_cleaned_up_and_not_appended_to(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    put = obstore.put
+
+    def unconditional(client: Any, name: str, data: Any, *, mode: Any = None, **how: Any) -> Any:
+        if mode is not None:
+            raise answer
+        return put(client, name, data, **how)
+
+    open_store(remote.url, remote.options).write("shard-000009.arrow", b"left")
+    monkeypatch.setattr(obstore, "put", unconditional)
+    with pytest.raises(PackError, match=r"cannot append .* does not support conditional writes"):
+        remote.append([25])
+    assert remote.discard().files >= 1
+    assert set(remote.contents()) == {MANIFEST_NAME, *(f"shard-00000{n}.arrow" for n in range(3))}
+    assert remote.rows() == list(range(25))
 
 
 def test_gc_that_meets_another_one_says_so(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.files import whole_file
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
-from fastio.store import Stamp, is_remote, open_store
+from fastio.store import NoConditionalWrites, Stamp, is_remote, open_store
 
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
@@ -160,11 +160,10 @@ class RemoteDestination(Destination):
             json.dumps({"journal": 1, "id": new_id(), "options": {"source": GC}}).encode() + b"\n"
         )
         try:
-            if self._store.backend == "obstore":
-                stamp = self._store.replace(JOURNAL_NAME, mine, stamp)
-            else:  # to which nothing can be appended
-                self._store.write(JOURNAL_NAME, mine)
-                stamp = None
+            stamp = self._store.replace(JOURNAL_NAME, mine, stamp)
+        except NoConditionalWrites:  # so nothing can be appended, and there is nothing to exclude
+            self._store.write(JOURNAL_NAME, mine)
+            stamp = None
         except SourceChanged as error:
             raise in_use(self.name) from error
         try:
@@ -185,7 +184,8 @@ class RemoteDestination(Destination):
             if not is_unneeded(journal):
                 return False
             if APPEND_TO in contents_of(journal)[0]:
-                self._store.replace(JOURNAL_NAME, _renewed(journal), stamp)
+                with suppress(NoConditionalWrites):  # as in `exclusive_access`
+                    self._store.replace(JOURNAL_NAME, _renewed(journal), stamp)
         except SourceNotFound:
             return False
         except SourceChanged as error:
@@ -196,10 +196,7 @@ class RemoteDestination(Destination):
     def _check_newest(self, base: Manifest) -> None:
         """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""
         if self._store.backend != "obstore":
-            raise PackError(
-                f"cannot append to {self.name}: its file system does not support conditional "
-                "writes, which an append needs: use s3, gs or az with obstore"
-            )
+            raise self._cannot_append("file systems of fsspec have none")
         self._base = base
         self._manifest_stamp = found = self._store.stat(MANIFEST_NAME)
         older = self.folder / version_name(base.version)
@@ -376,8 +373,18 @@ class RemoteDestination(Destination):
         if self._base is None:
             self._store.write(JOURNAL_NAME, lines)
         else:
-            self._journal_stamp = self._store.replace(JOURNAL_NAME, lines, self._journal_stamp)
+            try:
+                self._journal_stamp = self._store.replace(JOURNAL_NAME, lines, self._journal_stamp)
+            except NoConditionalWrites as error:
+                raise self._cannot_append(str(error)) from error
         self._journaled = lines
+
+    def _cannot_append(self, why: str) -> PackError:
+        """Returns the error of an append to a store without conditional writes."""
+        return PackError(
+            f"cannot append to {self.name}: its store does not support conditional writes, which "
+            f"an append needs: use s3, gs or az with obstore, or a newer server ({why})"
+        )
 
     def _collect(self) -> None:
         """Raises the errors of uploads that have ended."""

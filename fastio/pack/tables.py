@@ -398,13 +398,13 @@ class _Records:
         self._nbytes = 0
 
 
-def check_numbers(names: Mapping[str, int], converted: Converted, place: Place) -> None:
+def check_numbers(names: Mapping[str, int], converted: Converted, origin: Origin) -> None:
     """Compares the numbers of classes and words with how many there are.
 
     Args:
         names: For each field of such numbers, how many names it has.
         converted: The rows.
-        place: Where they come from.
+        origin: Where they come from.
 
     Raises:
         SchemaError: A number has no name. Negative numbers stand for no class.
@@ -415,7 +415,7 @@ def check_numbers(names: Mapping[str, int], converted: Converted, place: Place) 
             bad = (values >= count).reshape(len(values), -1).any(axis=1)
             row = int(np.argmax(bad))
             raise SchemaError(
-                f"{place.column(field)}, row {place.row(row)}: no class or word has the number "
+                f"{origin.column(field)}, row {origin.row(row)}: no class or word has the number "
                 f"{values[row].max()}: there are {count}, numbered from 0. Correct the number or "
                 "the names, or use -1 for a row without a class"
             )

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from fastio.store.api import OBJECTS_AT_ONCE, Store, open_store
 from fastio.store.listing import Objects, list_objects, open_together
-from fastio.store.retry import FETCHES, Transfers
+from fastio.store.retry import FETCHES, NoConditionalWrites, Transfers
 from fastio.store.urls import is_remote, join, split
 from fastio.store.versions import Stamp
 
 __all__ = [
     "FETCHES",
     "OBJECTS_AT_ONCE",
+    "NoConditionalWrites",
     "Objects",
     "Stamp",
     "Store",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,16 +14,18 @@ from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
-from fastio.store.backends import Backend, open_backend
+from fastio.store.backends import Backend, of_version, open_backend
 from fastio.store.options import check_seconds, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import (
     Failed,
     Limits,
+    NoConditionalWrites,
     OtherVersion,
     Permanent,
     Transfers,
+    Unconditional,
     attempt,
     described,
 )
@@ -35,7 +36,6 @@ T = TypeVar("T")
 
 # Seconds for a write grow with its size, because a fixed deadline would cut large writes off.
 _WRITTEN_BYTES_PER_S = 1 << 20
-_SHORTEST_S = 0.01
 # After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
 # That a server that has never answered may refuse connections: it may be starting, too.
@@ -174,7 +174,7 @@ class Store:
             return memoryview(b"")
 
         def request(backend: Backend, left_s: float) -> memoryview:
-            return _of_version(
+            return of_version(
                 backend,
                 name,
                 expect,
@@ -219,7 +219,7 @@ class Store:
             return None, marks
 
         def request(backend: Backend, left_s: float) -> None:
-            _of_version(backend, name, expect, left_s, lambda: receive(backend, left_s))
+            of_version(backend, name, expect, left_s, lambda: receive(backend, left_s))
 
         if length:
             self._call(name, request, expect=expect)
@@ -267,6 +267,7 @@ class Store:
 
         Raises:
             SourceChanged: The object has another version, was deleted, or exists already.
+            NoConditionalWrites: The store cannot do it.
         """
         view = memoryview(data)
         tried = False
@@ -453,46 +454,13 @@ class Store:
             )
         if isinstance(problem, FileNotFoundError):
             raise SourceNotFound(f"{url}: there is no such object")
+        if isinstance(problem, Unconditional):
+            raise NoConditionalWrites.of(url, described(problem, self._secrets))
         raise StoreError(f"{url} cannot be {doing}: {described(problem, self._secrets)}")
 
     def _write(self, name: str, nbytes: int, request: Callable[[Backend, float], None]) -> None:
         deadline_s = self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
         self._call(name, request, doing="written", deadline_s=deadline_s)
-
-
-def _of_version(
-    backend: Backend,
-    name: str,
-    expect: Stamp | None,
-    limit_s: float,
-    ask: Callable[[], tuple[T, Marks]],
-) -> T:
-    """Returns the result of a request, if it is of the expected version.
-
-    If the response has another version, does not tell its version, or is refused, the object's
-    version is requested once more: bytes received between two equal stamps have that version.
-    """
-    if expect is None:
-        return ask()[0]
-    until_s = time.monotonic() + limit_s
-    problem: Permanent | None = None
-    try:
-        value, marks = ask()
-        agrees = marks.agrees(expect)
-        if agrees:
-            return value
-    except OtherVersion:
-        agrees = False
-    except Permanent as error:
-        agrees, problem = None, error
-    now = backend.stat(name, max(until_s - time.monotonic(), _SHORTEST_S))
-    if now.agrees(expect) is False:
-        raise OtherVersion(f"is {now.stamp()} now")
-    if problem is not None:
-        raise problem
-    if agrees is False:
-        raise OSError(f"the response was of another version than the object's: {expect}")
-    return value
 
 
 def _bytes_of(data: Any) -> memoryview:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fastio.errors import PackageMissing, StoreError
 from fastio.shown import without_secrets
 from fastio.store.options import Untranslatable, family_of
-from fastio.store.retry import Limits
+from fastio.store.retry import Limits, OtherVersion, Permanent
 from fastio.store.urls import redact, scheme_of
 from fastio.store.versions import Marks, Stamp
+
+T = TypeVar("T")
+_SHORTEST_S = 0.01
 
 
 class Backend(Protocol):
@@ -124,3 +128,38 @@ def _package(scheme: str, error: BaseException | None) -> str | None:
         known = error.name if isinstance(error, ModuleNotFoundError) else None
         error = error.__cause__
     return known
+
+
+def of_version(
+    backend: Backend,
+    name: str,
+    expect: Stamp | None,
+    limit_s: float,
+    ask: Callable[[], tuple[T, Marks]],
+) -> T:
+    """Returns the result of a request, if it is of the expected version.
+
+    If the response has another version, does not tell its version, or is refused, the object's
+    version is requested once more: bytes received between two equal stamps have that version.
+    """
+    if expect is None:
+        return ask()[0]
+    until_s = time.monotonic() + limit_s
+    problem: Permanent | None = None
+    try:
+        value, marks = ask()
+        agrees = marks.agrees(expect)
+        if agrees:
+            return value
+    except OtherVersion:
+        agrees = False
+    except Permanent as error:
+        agrees, problem = None, error
+    now = backend.stat(name, max(until_s - time.monotonic(), _SHORTEST_S))
+    if now.agrees(expect) is False:
+        raise OtherVersion(f"is {now.stamp()} now")
+    if problem is not None:
+        raise problem
+    if agrees is False:
+        raise OSError(f"the response was of another version than the object's: {expect}")
+    return value

@@ -16,7 +16,7 @@ from fsspec.core import url_to_fs
 
 from fastio.runtime.threads import DaemonPool
 from fastio.store.options import for_fsspec
-from fastio.store.retry import Doubtful, Limits, Permanent
+from fastio.store.retry import Doubtful, Limits, Permanent, Unconditional
 from fastio.store.urls import join, scheme_of
 from fastio.store.versions import Marks, Stamp
 
@@ -118,11 +118,8 @@ class FsspecBackend:
             self._call("pipe_file", allowed_s, limit_s, path, bytes(data))
 
     def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
-        """Raises Permanent: file systems of fsspec have no conditional writes."""
-        raise Permanent(
-            "this file system does not support conditional writes, which an append needs: use s3, "
-            "gs or az with obstore"
-        )
+        """Raises Unconditional: file systems of fsspec have no conditional writes."""
+        raise Unconditional("file systems of fsspec have none")
 
     def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
         """Yields all objects below a folder, with sizes and versions as far as the store tells."""

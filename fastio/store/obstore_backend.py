@@ -15,7 +15,7 @@ import obstore.store as stores
 
 from fastio.runtime.lifecycle import Owner
 from fastio.store.options import Settings, family_of, for_obstore
-from fastio.store.retry import Doubtful, Limits, OtherVersion, Permanent
+from fastio.store.retry import Doubtful, Limits, OtherVersion, Permanent, Unconditional
 from fastio.store.urls import scheme_of
 from fastio.store.versions import Marks, Stamp
 
@@ -55,6 +55,8 @@ _UNSENT_WHY = (
     ("kind: Timeout", "no response in time"),
     (_REFUSED, "the connection was refused"),
 )
+# S3's answer to a header that a server does not have, such as If-None-Match.
+_NOT_IMPLEMENTED = re.compile(r"status code: 501\b|<Code>NotImplemented</Code>")
 _PAGE = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
 
@@ -152,7 +154,7 @@ class ObstoreBackend:
                     # Stamps lack the store's generation, so it is taken from this response.
                     marks = {key: found.get(key) for key in ("e_tag", "version")}
                     mode = {key: mark for key, mark in marks.items() if mark is not None}
-                put = obstore.put(client, name, data, mode=mode, use_multipart=False)
+                put = _put_if(client, name, data, mode)
             except FileNotFoundError:
                 raise OtherVersion("was deleted") from None
             except (errors.AlreadyExistsError, errors.PreconditionError) as error:
@@ -258,6 +260,17 @@ def _complain(offset: int, expected: int, start: int, end: int, size: int) -> No
     if offset + expected > size:
         raise Permanent(f"{asked} were requested, but the object has {size} bytes")
     raise OSError(f"{asked} were requested, but {start} to {end} of {size} were received")
+
+
+def _put_if(client: Any, name: str, data: memoryview, mode: Any) -> Any:
+    """Writes an object under a condition. Raises Unconditional if the store does not have them."""
+    try:
+        return obstore.put(client, name, data, mode=mode, use_multipart=False)
+    except (NotImplementedError, errors.BaseError) as error:
+        text = _summary(error)
+        if isinstance(error, NotImplementedError) or _NOT_IMPLEMENTED.search(text):
+            raise Unconditional(text) from None
+        raise
 
 
 class _Translated:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fastio.errors import StoreError
 from fastio.store.urls import redact
 
 T = TypeVar("T")
@@ -61,6 +62,22 @@ class Transfers:
 
 class Permanent(Exception):
     """A response that would be the same next time. The message describes it."""
+
+
+class Unconditional(Permanent):
+    """The store does not support conditional writes. The message is its answer."""
+
+
+class NoConditionalWrites(StoreError):
+    """An object cannot be replaced under a condition, because its store does not support that."""
+
+    @classmethod
+    def of(cls, url: str, answer: str) -> NoConditionalWrites:
+        """Returns the error for an object, with the answer of the store."""
+        return cls(
+            f"{url} cannot be written: its store does not support conditional writes (If-Match, "
+            f"If-None-Match), without which two processes could overwrite each other: {answer}"
+        )
 
 
 class Doubtful(Permanent):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from fastio import (
     Image,
     ImageError,
     PackError,
+    SampleError,
     Scalar,
     Schema,
     SchemaError,
@@ -27,6 +29,7 @@ from fastio import (
 from fastio import Dataset as open_dataset
 from fastio.errors import SourceChanged
 from fastio.pack import lists
+from tests.object_server import ObjectServer, object_server
 from tests.pictures import decoded, jpeg
 
 
@@ -288,3 +291,104 @@ def test_a_list_that_changes_while_it_is_packed_is_noticed(tmp_path: Path) -> No
     path.write_text("path\n" + "ab.jpg\n" * 3000)
     with pytest.raises(SourceChanged, match=r"list\.csv has changed since this pack began"):
         next(source.items(2000))
+
+
+# --- URLs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    objects = {f"photos/{number}.jpg": jpeg(seed=number) for number in range(40)}
+    with object_server(objects) as running:
+        yield running
+
+
+def listed(server: ObjectServer, path: Path, text: str, **options: Any) -> Any:
+    """Packs a list in which {} stands for the folder of the photos; returns the report."""
+    path.write_text(text.replace("{}", f"{server.url}/photos"))
+    return pack(path, path.parent / "out", storage_options=server.options, **options)
+
+
+def test_a_list_of_urls_is_read_from_the_store(server: ObjectServer, tmp_path: Path) -> None:
+    lines = [
+        f"{{}}/{number}.jpg,{'odd' if number % 2 else 'even'},{number}" for number in range(40)
+    ]
+    text = "\n".join(["path,label,n", *lines])
+    assert listed(server, tmp_path / "list.csv", text, codec="jpeg").rows == 40
+    asked = [request for request in server.requests() if request.startswith("GET")]
+    assert sorted(set(asked)) == sorted(f"GET photos/{number}.jpg" for number in range(40))
+    with open_dataset(tmp_path / "out") as dataset:
+        assert dataset.classes == ("even", "odd")
+        for row in (0, 7, 39):
+            image, label, n = dataset[row]
+            assert (label, n) == (row % 2, row)
+            assert np.array_equal(image, decoded(jpeg(seed=row)))
+
+
+def test_a_jsonl_list_may_have_two_columns_of_urls(server: ObjectServer, tmp_path: Path) -> None:
+    text = jsonl(*({"left": f"{{}}/{n}.jpg", "right": f"{{}}/{n + 1}.jpg"} for n in range(5)))
+    schema = Schema({"left": Image(), "right": Image()}, "dict")
+    listed(server, tmp_path / "list.jsonl", text, codec="jpeg", schema=schema)
+    with open_dataset(tmp_path / "out") as dataset:
+        assert np.array_equal(dataset[4]["right"], decoded(jpeg(seed=5)))
+
+
+def test_an_object_that_does_not_exist_is_a_bad_sample(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    text = "path,n\n{}/1.jpg,1\n{}/no.jpg,2\n{}/3.jpg,3\n"
+    with pytest.raises(SampleError, match=r"no\.jpg.*there is no such object"):
+        listed(server, tmp_path / "list.csv", text)
+    report = listed(server, tmp_path / "list.csv", text, on_error="skip", overwrite=True)
+    assert report.rows == 2
+    assert [name.rpartition("/")[2] for name, _ in report.skipped] == ["no.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("path\n{}/1.jpg\n2.jpg\n", "line 3: '2.jpg' is a path, but .* line 2 has a URL"),
+        ("path\n1.jpg\n{}/2.jpg\n", "line 3: .*2.jpg' is a URL, but .* line 2 has a path"),
+        ("path\n{}/1.jpg\ns3://other/2.jpg\n", "line 3: .* is in s3://other, but .* line 2 is in"),
+    ],
+)
+def test_a_list_of_urls_that_do_not_go_together_names_the_line(
+    server: ObjectServer, tmp_path: Path, text: str, reason: str
+) -> None:
+    first_is_url = text.startswith("path\n{}")
+    path = tmp_path / "list.csv"
+    path.write_text(text.replace("{}", f"{server.url}/photos"))
+    options = {"storage_options": server.options} if first_is_url else {}
+    with pytest.raises(SchemaError, match=reason):
+        pack(path, tmp_path / "out", **options)
+
+
+def test_many_urls_are_looked_up_in_a_listing(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.sources.stored_files._MOST_ASKED", 3)
+    text = "path\n{}/1.jpg\n{}/2.jpg\n{}/no.jpg\n{}/4.jpg\n"
+    report = listed(server, tmp_path / "list.csv", text, on_error="skip")
+    assert report.rows == 3
+    requests = server.requests()
+    assert not [request for request in requests if request.startswith("HEAD photos")]
+    assert any(request.startswith("LIST photos") for request in requests)
+
+
+def test_a_pack_of_urls_is_resumed(server: ObjectServer, tmp_path: Path) -> None:
+    text = "path\n" + "".join(f"{{}}/{number}.jpg\n" for number in range(40))
+    server.put("photos/30.jpg", b"no image")
+    with pytest.raises(ImageError):
+        listed(server, tmp_path / "list.csv", text, shard_size="8KiB", codec="jpeg")
+    server.put("photos/30.jpg", jpeg(seed=30))
+    server.requests()
+    listed(server, tmp_path / "list.csv", text, shard_size="8KiB", codec="jpeg", resume=True)
+    assert "GET photos/0.jpg" not in server.requests()
+    with open_dataset(tmp_path / "out") as dataset:
+        assert len(dataset) == 40
+        assert np.array_equal(dataset[30][0], decoded(jpeg(seed=30)))
+
+
+def test_options_of_a_store_need_urls(folder: Path) -> None:
+    with pytest.raises(PackError, match="can only be used with a URL"):
+        packed(folder, "path\na.jpg\n", storage_options={"key": "a"})

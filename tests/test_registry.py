@@ -196,7 +196,7 @@ def test_a_list_of_urls_of_tars_is_tars(data: Path, web: str) -> None:
 
 def test_folders_behind_a_server_that_cannot_list_are_told_apart_from_nothing(web: str) -> None:
     for name in ("tars", "tables", "nothing"):
-        with pytest.raises(DatasetNotFound, match="web servers do not list folders"):
+        with pytest.raises(DatasetNotFound, match="web server lists no folder of images"):
             fastio.open(f"{web}/{name}")
 
 

@@ -361,7 +361,7 @@ def test_a_cache_can_be_filled_before_training(server: ObjectServer, tmp_path: P
 def test_packing_a_folder_that_a_web_server_does_not_list_says_so(tmp_path: Path) -> None:
     with (
         http_folder(tmp_path) as url,
-        pytest.raises(DatasetNotFound, match="web servers do not list folders"),
+        pytest.raises(DatasetNotFound, match="web server lists no folder of images"),
     ):
         pack(f"{url}/photos/", tmp_path / "packed")
 

@@ -24,6 +24,7 @@ from fastio.pack.images import (
     choose_codebook,
 )
 from fastio.pack.items import Source
+from fastio.pack.lists import lists_urls
 from fastio.pack.packer import Packer
 from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
@@ -272,6 +273,7 @@ def pack(
     if max_pixels is None:
         max_pixels = getattr(src, "max_pixels", None)  # of an open dataset
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
+    from_url = from_url or lists_urls(src)
     if source_options is not None and not from_url:
         raise PackError("source_options can only be used with a URL as the source")
     if append and overwrite:

@@ -8,15 +8,17 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from fastio.errors import PackError, SchemaError, SourceChanged, SourceNotFound
 from fastio.pack.items import ImageFile, Item, Source
+from fastio.pack.listed_urls import ListedObjects, UrlColumn
 from fastio.runtime.files import only_files
 from fastio.schema import CLASS_FIELDS, Field, Image, Scalar, Schema, Text
 from fastio.sources.named_files import NamedFiles
+from fastio.store import is_remote
 
 LIST_SUFFIXES = (".csv", ".jsonl")
 # Columns that may hold the images' paths: the first of these that is there.
@@ -36,9 +38,14 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def list_source(
-    path: str, schema: Schema | None, roots: Iterable[str | os.PathLike[str]] | None = None
+    path: str,
+    schema: Schema | None,
+    roots: Iterable[str | os.PathLike[str]] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Source:
     """Returns the samples of a list of image files: one per line, with the images as the files are.
+
+    The images are files of this machine, or objects behind URLs, which are read ahead.
 
     The list is read line by line: once to find out what its columns hold, and once to pack. The
     first time, the position of one line of each thousand is noted, so that units that are packed
@@ -48,18 +55,33 @@ def list_source(
         path: A CSV file with a header, or a file of JSON objects, one per line.
         schema: The schema to use instead of one derived from the list.
         roots: Folders, besides the list's own, in which the images may lie.
+        storage_options: Options of the file system of URLs.
 
     Raises:
         PackError: It lists nothing.
         SchemaError: It has no column of paths, or a line does not fit the others.
+        StoreError: The store of its URLs does not answer.
     """
     folder = os.path.dirname(path)
-    columns, marks, count = _surveyed(path)
+    of_images = ["image"] if schema is None else schema.image_fields
+    columns, marks, count = _surveyed(path, of_images)
     wanted = schema or _inferred(path, columns)
     files = NamedFiles(folder or ".", roots)
     converters = [_converter(path, name, wanted, columns, files) for name in wanted.fields]
+    remote = {
+        place: column
+        for place, (name, kind) in enumerate(wanted.fields.items())
+        if isinstance(kind, Image)
+        if columns[column := _image_column(path, name, columns)].urls.urls
+    }
+    urls = {column: columns[column].urls.urls for column in remote.values()}
+    objects = ListedObjects(path, urls, storage_options) if remote else None
 
     def items(start: int) -> Iterator[Item]:
+        found = unread(start)
+        return found if objects is None else objects.filled(found, lambda item: remote)
+
+    def unread(start: int) -> Iterator[Item]:
         first, mark = marks.before(start)
         return (
             item(position, line, record)
@@ -76,13 +98,16 @@ def list_source(
             named = SchemaError(f"{where}: {error}")
             named.__cause__ = error
             return Item(position, where, (), key, named)
+        if objects is not None:
+            return Item(position, objects.name(next(iter(urls)), position), values, key)
         paths = [value.path for value in values if isinstance(value, ImageFile)]
         return Item(position, os.path.join(folder, paths[0]) if paths else where, values, key)
 
     def pick(rows: Sequence[int]) -> Iterator[Item]:
         wanted_rows = set(rows)
-        found = {item.position: item for item in items(0) if item.position in wanted_rows}
-        return (found[row] for row in rows if row in found)
+        found = {item.position: item for item in unread(0) if item.position in wanted_rows}
+        picked = (found[row] for row in rows if row in found)
+        return picked if objects is None else objects.filled(picked, lambda item: remote)
 
     return Source(os.path.basename(os.path.abspath(path)), wanted, count, True, items, pick)
 
@@ -94,10 +119,12 @@ class _Column:
     Attributes:
         kinds: The kinds of its values, and where each was first seen.
         words: The values of a column of classes.
+        urls: The values of a column of images, if they are URLs.
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
     words: set[str] = field(default_factory=set)
+    urls: UrlColumn = field(default_factory=UrlColumn)
 
 
 @dataclass(frozen=True)
@@ -142,8 +169,11 @@ class _Marks:
         return number * _MARK_EVERY, _Mark(*place, self.names, self._stamp)
 
 
-def _surveyed(path: str) -> tuple[dict[str, _Column], _Marks, int]:
-    """Returns what the columns of a list hold, places in it, and the number of its samples."""
+def _surveyed(path: str, of_images: Sequence[str] = ()) -> tuple[dict[str, _Column], _Marks, int]:
+    """Returns what the columns of a list hold, places in it, and the number of its samples.
+
+    `of_images` has the names of the fields of images, whose columns may hold URLs.
+    """
     columns: dict[str, _Column] = {}
     count = 0
     try:
@@ -153,6 +183,9 @@ def _surveyed(path: str) -> tuple[dict[str, _Column], _Marks, int]:
     kind_of = _cell_kind if _is_csv(path) else _value_kind
     for line, end, record in _records(path):
         where = f"{path} line {line}"
+        if not count:
+            of_paths = next((name for name in PATH_COLUMNS if name in record), "")
+            images = {name if name in record else of_paths for name in of_images}
         for name, value in record.items():
             if value is None:
                 raise SchemaError(f"{where}: {name!r} is null, and fastio does not store nulls")
@@ -160,6 +193,8 @@ def _surveyed(path: str) -> tuple[dict[str, _Column], _Marks, int]:
             column.kinds.setdefault(kind_of(value), where)
             if name in CLASS_FIELDS:
                 column.words.add(_text(value))
+            if name in images:
+                column.urls.add(value, where)
         count += 1
         if count % _MARK_EVERY == 0:
             marks.add(end, line)
@@ -212,7 +247,9 @@ def _converter(
     """Returns a function that takes the value of a field from a record."""
     kind = schema.fields[name]
     if isinstance(kind, Image):
-        column = name if name in columns else _path_column(path, columns)
+        column = _image_column(path, name, columns)
+        if columns[column].urls.urls:
+            return lambda record: b""  # until its object is read
         return lambda record: ImageFile(str(record[column]), files)
     if name not in columns:
         raise SchemaError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
@@ -225,6 +262,20 @@ def _converter(
         return lambda record: _class_number(numbers, record[name])
     dtype = kind.dtype
     return lambda record: _number(dtype, name, record[name])
+
+
+def lists_urls(source: Any) -> bool:
+    """Returns whether a source is a list whose first line has a URL."""
+    if not isinstance(source, (str, os.PathLike)) or is_remote(source):
+        return False
+    path = os.fspath(source)
+    if not path.lower().endswith(LIST_SUFFIXES) or not os.path.isfile(path):
+        return False
+    try:
+        *_, first = next(_records(path), (0, 0, dict[str, Any]()))
+    except (SchemaError, SourceNotFound):
+        return False  # packing it raises the error
+    return any(isinstance(value, str) and is_remote(value) for value in first.values())
 
 
 def is_image_list(path: str) -> bool:
@@ -334,6 +385,11 @@ def _path_column(path: str, names: Iterable[str]) -> str:
         f"{path} has no column of image paths: one of {', '.join(PATH_COLUMNS)} is needed, it has "
         f"{', '.join(names)}"
     )
+
+
+def _image_column(path: str, field: str, names: Iterable[str]) -> str:
+    """Returns the column of a field of images."""
+    return field if field in names else _path_column(path, names)
 
 
 def _is_csv(path: str) -> bool:

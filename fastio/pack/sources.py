@@ -87,7 +87,7 @@ def _open_kind(
     """Returns the samples or tables of data that the registry knows, or that only packing reads."""
     of_columns = bool(data.tables) or data.filters is not None
     if not of_columns and _is_list(src, schema):
-        return list_source(os.fspath(src), schema, data.roots)
+        return list_source(os.fspath(src), schema, data.roots, data.storage_options)
     kind = kind_of(src)
     found = find(src, data) if kind is None else Found(kind, src, data, src)
     columns = type(src) is dict or (type(src) is tuple and is_columns(src)) or kind is ARRAYS

@@ -420,8 +420,9 @@ def why_nothing(source: Any) -> str:
     name = without_secrets(source)
     if source.startswith(("http://", "https://")):
         return (
-            f"{name} has no manifest.arrow, and web servers do not list folders: check the URL, or "
-            "name the files (folder/train-{000..009}.tar, a list of table files)"
+            f"{name} has no manifest.arrow, and its web server lists no folder of images or sound "
+            "files there: check the URL, or name the files (folder/train-{000..009}.tar, a list of "
+            "table files)"
         )
     if is_remote(source):
         return (

@@ -19,10 +19,19 @@ from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import CacheError, SourceNotFound, StoreError
 from fastio.packed.layout import Range
 from fastio.packed.remote import Staged
+from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import local_ranks
 from fastio.runtime.files import read_part
 from fastio.runtime.texts import Texts
-from fastio.store import Objects, Store, join, list_objects, open_together
+from fastio.store import (
+    OBJECTS_AT_ONCE,
+    Objects,
+    Stamp,
+    Store,
+    join,
+    list_objects,
+    open_together,
+)
 
 # A longer list is looked up in a listing of the folder that all of its objects are in.
 _MOST_ASKED = 1000
@@ -217,11 +226,21 @@ def _texts(data: NDArray[Any], ends: NDArray[Any]) -> Texts:
     return Texts(data.astype(np.uint8).tobytes(), ends)
 
 
-def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = None) -> StoredFiles:
+def of_urls(
+    urls: Iterable[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    may_lack: bool = False,
+) -> StoredFiles:
     """Returns the objects of a list of URLs, in one bucket or on one host.
 
     Up to 1,000 are asked for one by one. More are looked up in a listing of the folder that all of
     them are in, if the store lists.
+
+    Args:
+        urls: The URLs.
+        storage_options: Options of their file system.
+        may_lack: Whether an object that does not exist gets the size -1, and is no error.
 
     Raises:
         SchemaError: They are in several buckets or on several hosts.
@@ -229,16 +248,29 @@ def of_urls(urls: Iterable[str], storage_options: Mapping[str, Any] | None = Non
         StoreError: The store does not answer.
     """
     store, names = open_together(list(urls), storage_options)
-    first = join(store.url, names[0])
-    if len(names) <= _MOST_ASKED:
-        stamps = store.stats(names)
-        return StoredFiles(store, Objects.of(list(zip(names, stamps, strict=True))), first)
-    folder = posixpath.commonpath([posixpath.dirname(name) for name in names])
-    wanted = set(names)
-    objects = list_objects(store, wanted.__contains__, folder)
-    places = {name: place for place, name in enumerate(objects.names)}
-    missing = next((name for name in names if name not in places), None)
-    if missing is not None:
+    ask = _asked_for if len(names) <= _MOST_ASKED else _looked_up
+    stamps = ask(store, names)
+    missing = next((n for n, stamp in zip(names, stamps, strict=True) if stamp is None), None)
+    if missing is not None and not may_lack:
         raise SourceNotFound(f"{store.url} has no object {missing}, which is in the list of URLs")
-    rows = np.fromiter((places[name] for name in names), np.int64, len(names))
-    return StoredFiles(store, objects.taken(rows), first)
+    found = [(n, stamp or Stamp(-1, "")) for n, stamp in zip(names, stamps, strict=True)]
+    return StoredFiles(store, Objects.of(found), join(store.url, names[0]))
+
+
+def _asked_for(store: Store, names: Sequence[str]) -> list[Stamp | None]:
+    """Returns the stamps of objects, which are requested; None for those that do not exist."""
+
+    def ask(name: str) -> Stamp | None:
+        with suppress(SourceNotFound):
+            return store.stat(name)
+        return None
+
+    return list(in_order(ask, names, OBJECTS_AT_ONCE))
+
+
+def _looked_up(store: Store, names: Sequence[str]) -> list[Stamp | None]:
+    """Returns the stamps of objects from a listing; None for those that do not exist."""
+    folder = posixpath.commonpath([posixpath.dirname(name) for name in names])
+    objects = list_objects(store, set(names).__contains__, folder)
+    stamps = {name: objects.stamp(place) for place, name in enumerate(objects.names)}
+    return [stamps.get(name) for name in names]

@@ -6,6 +6,7 @@ if it supports the options, and fsspec for everything else.
 - `api`: `Store`, and `open_store`
 - `backends`: what a library must do, and which of them serves a URL
 - `listing`: all objects below a URL, in arrays, listed in parallel
+- `index_pages`: folders that a web server lists as pages of links
 - `urls`: which paths are URLs, joining, their secrets, and the proxy that the environment names
 - `versions`: which version of an object an answer is of
 - `retry`: attempts, backoff, deadlines; counts of what was requested or fetched again

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from fsspec.asyn import sync as run_in_loop
 from fsspec.core import url_to_fs
 
 from fastio.runtime.threads import DaemonPool
+from fastio.store import index_pages
 from fastio.store.options import for_fsspec
 from fastio.store.retry import Doubtful, Limits, Permanent, Unconditional
 from fastio.store.urls import join, scheme_of
@@ -123,6 +125,10 @@ class FsspecBackend:
 
     def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
         """Yields all objects below a folder, with sizes and versions as far as the store tells."""
+        if self._web is not None:
+            for names in _after(index_pages.pages(partial(self._page, limit_s), folder), after):
+                yield [(name, Marks()) for name in names]
+            return
         root = str(self._fs._strip_protocol(self._root)).rstrip("/")
         found = self._call("find", limit_s / 2, limit_s, self._path(folder), detail=True)
         if not isinstance(found, dict):
@@ -136,8 +142,23 @@ class FsspecBackend:
     def level(
         self, folder: str, limit_s: float
     ) -> tuple[list[str], list[tuple[str, Marks]]] | None:
-        """Returns None: `pages` sends what requests there are."""
-        return None
+        """Returns the folders and objects directly in a folder of a web server.
+
+        Returns None for others, of which `pages` sends what requests there are.
+        """
+        if self._web is None:
+            return None
+        folders, names = index_pages.level(partial(self._page, limit_s), folder)
+        return folders, [(name, Marks()) for name in names]
+
+    def _page(self, limit_s: float, folder: str) -> bytes:
+        """Returns the page of a folder of a web server; its name is "" or ends with "/"."""
+        assert self._web is not None
+        url = urlsplit(self._path(folder))
+        path = url._replace(path=url.path.rstrip("/") + "/").geturl()
+        request = self._web.fetch(self._fs, path, 0, None, None)
+        body: bytes = self._run(request, self._limits.timeout_s, limit_s)[0]
+        return body
 
     def copy(self, name: str, to: str, nbytes: int, limit_s: float) -> None:
         """Copies an object within the store."""
@@ -211,6 +232,15 @@ def _web_rules(fs: Any) -> ModuleType | None:
 
     fs.get_client = web.client_maker(fs.get_client)
     return web
+
+
+def _after(pages: Iterator[list[str]], last: str) -> Iterator[list[str]]:
+    """Yields the pages after the one that ends with a name; all if it is ""."""
+    for names in pages:
+        if not last:
+            yield names
+        elif names[-1] == last:
+            last = ""
 
 
 def _translated(error: Exception, seconds: float) -> Exception:

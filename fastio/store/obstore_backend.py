@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import obstore
 import obstore.exceptions as errors
@@ -18,6 +18,9 @@ from fastio.store.options import Settings, family_of, for_obstore
 from fastio.store.retry import Doubtful, Limits, OtherVersion, Permanent, Unconditional
 from fastio.store.urls import scheme_of
 from fastio.store.versions import Marks, Stamp
+
+if TYPE_CHECKING:
+    from fastio.store.fsspec_backend import FsspecBackend
 
 # obstore's threads do not survive a fork, and a call in a forked child waits for ever. This module
 # is imported with the first client, so a process with another number is such a child.
@@ -86,6 +89,8 @@ class ObstoreBackend:
         assert family is not None
         self._family = family
         self._limits = limits
+        self._given = url, options
+        self._pages: FsspecBackend | None = None  # of a web server that answered no WebDAV request
         self._settings = for_obstore(family, url, options)
         self._url = self._settings.url
         self.is_plain = self._settings.allow_http
@@ -169,17 +174,27 @@ class ObstoreBackend:
                     self._client(limit_s), folder or None, offset=after or None, chunk_size=1000
                 )
             )
+        came = bool(after)
         while True:
-            with _Translated():
-                page = next(listed, None)
+            try:
+                with _Translated():
+                    page = next(listed, None)
+            except Permanent:
+                if self._family != "http" or (came and self._pages is None):
+                    raise
+                yield from self._index_pages().pages(folder, after, limit_s)
+                return
             if page is None:
                 return
+            came = True
             yield [_listed(item) for item in page]
 
     def level(
         self, folder: str, limit_s: float
     ) -> tuple[list[str], list[tuple[str, Marks]]] | None:
         """Returns the folders and objects directly in a folder."""
+        if self._pages is not None:
+            return self._pages.level(folder, limit_s)
         with _Translated():
             found = obstore.list_with_delimiter(self._client(limit_s), folder or None)
         return list(found["common_prefixes"]), [_listed(item) for item in found["objects"]]
@@ -193,6 +208,14 @@ class ObstoreBackend:
         """Deletes an object."""
         with _Translated():
             obstore.delete(self._client(limit_s), name)
+
+    def _index_pages(self) -> FsspecBackend:
+        """Returns what lists a web server by its pages, which WebDAV requests do not."""
+        if self._pages is None:
+            from fastio.store.fsspec_backend import FsspecBackend  # which few programs need
+
+            self._pages = FsspecBackend(self._given[0], self._given[1], self._limits)
+        return self._pages
 
     def _client(self, limit_s: float) -> Any:
         """Returns a client whose requests take at most limit_s: the deadline, a half of it, ..."""

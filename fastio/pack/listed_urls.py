@@ -1,0 +1,132 @@
+"""Images that a list names by URLs: which they are, their versions, and reading them ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastio.errors import SchemaError, SourceChanged, SourceNotFound
+from fastio.pack.items import Item, unreadable
+from fastio.runtime.ahead import in_order
+from fastio.shown import without_secrets
+from fastio.sources.stored_files import StoredFiles, of_urls
+from fastio.store import OBJECTS_AT_ONCE, is_remote, join, split
+
+_AHEAD_BYTES = 64 << 20  # of objects that are read at once
+
+
+@dataclass
+class UrlColumn:
+    """The URLs of a column of a list, whose values are either all URLs or all paths.
+
+    Attributes:
+        urls: The URLs, one for each sample; empty if the values are paths.
+        root, where: The bucket or host of the URLs, and the line of the first value.
+    """
+
+    urls: list[str] = field(default_factory=list)
+    root: str = ""
+    where: str = ""
+
+    def add(self, value: Any, where: str) -> None:
+        """Adds the value of the next sample, from a line of the list.
+
+        Raises:
+            SchemaError: It is a path and the others are URLs, or is in another bucket.
+        """
+        remote = isinstance(value, str) and is_remote(value)
+        first = not self.where
+        if first:
+            self.where = where
+        elif remote != bool(self.urls):
+            kinds = ("a URL", "a path") if remote else ("a path", "a URL")
+            raise SchemaError(
+                f"{where}: {_shown(value)} is {kinds[0]}, but {self.where} has {kinds[1]}: make "
+                "one list of the URLs and one of the files"
+            )
+        if not remote:
+            return
+        root = split(value)[0]
+        if first:
+            self.root = root
+        elif root != self.root:
+            raise SchemaError(
+                f"{where}: {_shown(value)} is in {without_secrets(root)}, but {self.where} is in "
+                f"{without_secrets(self.root)}: all URLs of a list must be in one bucket or on one "
+                "host. Make a list for each, and append the others to the first"
+            )
+        self.urls.append(value)
+
+
+def _shown(value: Any) -> str:
+    return repr(without_secrets(value) if isinstance(value, str) else value)
+
+
+class ListedObjects:
+    """The objects of some columns of a list.
+
+    Args:
+        path: The list.
+        columns: The URLs of each column, one for each sample.
+        storage_options: Options of their file system.
+
+    Raises:
+        SourceNotFound, StoreError: The store cannot be asked for their versions. Single objects
+            that do not exist are errors of their samples.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        columns: Mapping[str, list[str]],
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        self._path = path
+        self._files = {
+            column: of_urls(urls, storage_options, may_lack=True)
+            for column, urls in columns.items()
+        }
+        sizes = [int(files.objects.sizes.clip(0).mean()) for files in self._files.values()]
+        self._at_once = max(1, min(OBJECTS_AT_ONCE, _AHEAD_BYTES // max(1, sum(sizes))))
+
+    def name(self, column: str, row: int) -> str:
+        """Returns the URL of the object of a sample."""
+        files = self._files[column]
+        return without_secrets(join(files.store.url, files.objects.names[row]))
+
+    def filled(
+        self, items: Iterable[Item], columns: Callable[[Item], Mapping[int, str]]
+    ) -> Iterator[Item]:
+        """Yields samples with the bytes of their objects, which are read several at a time.
+
+        Args:
+            items: The samples, in which the values of images are missing.
+            columns: Returns the columns of the missing values, by place in the sample.
+        """
+        for_each = in_order(
+            lambda item: self._filled(item, columns(item)),
+            items,
+            self._at_once,
+            ahead=2 * self._at_once,
+        )
+        yield from for_each
+
+    def _filled(self, item: Item, columns: Mapping[int, str]) -> Item:
+        if item.error is not None:
+            return item
+        values, key = list(item.values), item.key
+        for place, column in columns.items():
+            files, row = self._files[column], item.position
+            key += f" {files.objects.stamp(row).key}"
+            try:
+                values[place] = _read(files, row, self.name(column, row))
+            except (SourceNotFound, SourceChanged) as error:
+                return unreadable(self._path, row, error, item.name, key)
+        return replace(item, values=values, key=key)
+
+
+def _read(files: StoredFiles, row: int, url: str) -> bytes:
+    if files.objects.sizes[row] < 0:
+        raise SourceNotFound(f"{url}: there is no such object")
+    return files.read(row, staged=False)

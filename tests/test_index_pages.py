@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import fastio
 from fastio import DatasetNotFound
 from fastio.store import index_pages, list_objects, open_store
 from fastio.store.retry import Permanent
+from tests.servers import http_folder
 from tests.test_stored_folders import CLASSES, ROWS, local, pixels_by_row
 
 NGINX = """<html><head><title>Index of /photos/</title></head><body><h1>Index of /photos/</h1><hr>
@@ -111,3 +113,14 @@ def test_a_folder_of_pages_without_images_says_so(tmp_path: Path) -> None:
         pytest.raises(DatasetNotFound, match=r"no manifest\.arrow"),
     ):
         fastio.open(f"{url}/text")
+
+
+def test_a_folder_of_tars_is_found_by_its_page(tmp_path: Path) -> None:
+    names = list(local(tmp_path).rglob("*.jpg"))[:6]
+    (tmp_path / "tars").mkdir()
+    with tarfile.open(tmp_path / "tars" / "a.tar", "w") as tar:
+        for number, path in enumerate(names):
+            tar.add(path, f"{number}.jpg")
+    # Tars are read by ranges, which Python's own server does not have.
+    with http_folder(tmp_path, python=True) as url, fastio.open(f"{url}/tars") as dataset:
+        assert len(dataset) == len(names)

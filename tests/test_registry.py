@@ -23,6 +23,7 @@ import torch
 import fastio
 from fastio import DatasetNotFound, Loader, OptionError, SourceNotFound
 from fastio.sources.registry import KINDS, describe, find
+from fastio.store import index_pages
 from tests.saved import save_to, table_dataset
 from tests.servers import http_folder
 from tests.support import numbered_folder
@@ -194,7 +195,10 @@ def test_a_list_of_urls_of_tars_is_tars(data: Path, web: str) -> None:
         fastio.open([f"{web}/tars/{names[0]}", str(data / "tars" / names[0])])
 
 
-def test_folders_behind_a_server_that_cannot_list_are_told_apart_from_nothing(web: str) -> None:
+def test_folders_behind_a_server_that_cannot_list_are_told_apart_from_nothing(
+    web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_pages, "_TITLE", re.compile("no title"))
     for name in ("tars", "tables", "nothing"):
         with pytest.raises(DatasetNotFound, match="web server lists no folder of images"):
             fastio.open(f"{web}/{name}")

@@ -23,6 +23,7 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import local_ranks
 from fastio.runtime.files import read_part
 from fastio.runtime.texts import Texts
+from fastio.shown import without_secrets
 from fastio.store import (
     OBJECTS_AT_ONCE,
     Objects,
@@ -252,7 +253,8 @@ def of_urls(
     stamps = ask(store, names)
     missing = next((n for n, stamp in zip(names, stamps, strict=True) if stamp is None), None)
     if missing is not None and not may_lack:
-        raise SourceNotFound(f"{store.url} has no object {missing}, which is in the list of URLs")
+        url = without_secrets(join(store.url, missing))
+        raise SourceNotFound(f"{url}: there is no such object, and it is in the list of URLs")
     found = [(n, stamp or Stamp(-1, "")) for n, stamp in zip(names, stamps, strict=True)]
     return StoredFiles(store, Objects.of(found), join(store.url, names[0]))
 

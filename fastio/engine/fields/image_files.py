@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.errors import ImageError
 from fastio.order.plan import PlannedBatch, Together
-from fastio.packed.layout import WHOLE_FILE, ImageReads
+from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
 from fastio.packed.remote import Remote
 from fastio.packed.rows import Rows
 from fastio.recoded import RecodedImages
@@ -23,6 +23,7 @@ from fastio.schema import CODEC_ENCODED
 from fastio.stage import Stager
 
 _OF_PIECES = 64  # most open files of a batch with recoded images, which may use one per row
+_TURNED = 5  # EXIF orientations from here on swap height and width
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 ImageFiles = _native.FileSet | tuple[Sequence[npt.NDArray[np.uint8]], bool]
@@ -37,6 +38,8 @@ class FoundImages(NamedTuple):
         reads: the reads, for the native threads.
         foreign: the numbers in `reads` of the images that Pillow decodes: int64, ascending.
         codebook, pieces: as in `ImageReads`.
+        size: the (height, width) of all images, turned upright; None if they differ, if a file has
+            to be opened to know, or if nobody asked.
     """
 
     files: ImageFiles
@@ -44,6 +47,7 @@ class FoundImages(NamedTuple):
     foreign: Int64s
     codebook: _native.Codebook | None
     pieces: Int64s | None
+    size: tuple[int, int] | None
 
     def pieces_of(self, first: int, rows: int) -> Int64s | None:
         """Returns `pieces` of a batch; the arguments are those of `foreign_of`."""
@@ -62,7 +66,7 @@ class FoundImages(NamedTuple):
         return list((self.foreign[begin:end] - first).tolist())
 
 
-def _found(files: ImageFiles, file: Int32s, reads: ImageReads) -> FoundImages:
+def _found(files: ImageFiles, file: Int32s, reads: ImageReads, sizes: bool = False) -> FoundImages:
     """Returns reads whose files have the numbers `file`, int32 (n,), for the native threads."""
     native = _native.ImageReads(
         file,
@@ -76,7 +80,26 @@ def _found(files: ImageFiles, file: Int32s, reads: ImageReads) -> FoundImages:
         reads.index,
     )
     foreign = np.flatnonzero(reads.codec == CODEC_ENCODED)
-    return FoundImages(files, native, foreign, reads.codebook, reads.pieces)
+    size = _common_size(reads) if sizes else None
+    return FoundImages(files, native, foreign, reads.codebook, reads.pieces, size)
+
+
+def _common_size(reads: ImageReads) -> tuple[int, int] | None:
+    """Returns the (height, width) of all images, turned upright; None if it is not one."""
+    if not len(reads.height):
+        return None
+    height, width = int(reads.height[0]), int(reads.width[0])
+    if LOOK_INTO_FILE in (height, width):
+        return None
+    if (reads.height != height).any() or (reads.width != width).any():
+        return None
+    if height != width:
+        turned = reads.orientation >= _TURNED
+        if (reads.orientation == LOOK_INTO_FILE).any() or turned.any() != turned.all():
+            return None
+        if turned.any():
+            height, width = width, height
+    return height, width
 
 
 class ImageSource:
@@ -89,6 +112,7 @@ class ImageSource:
         recoded: the recoded images of the field; None if there is no cache.
         direct: whether files that stay open are read past the page cache (O_DIRECT), if the system
             supports it.
+        sizes: whether `FoundImages.size` is needed.
 
     Raises:
         ValueError: the dataset is remote, and there is no stager.
@@ -101,8 +125,10 @@ class ImageSource:
         stager: Stager | None = None,
         recoded: RecodedImages | None = None,
         direct: bool = False,
+        sizes: bool = False,
     ) -> None:
         self.recoded = recoded
+        self._sizes = sizes
         self._dataset = dataset
         self._field = field
         self._remote: Remote | None = dataset.remote_part
@@ -119,12 +145,12 @@ class ImageSource:
         """
         where = reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:
-            return _found((reads.memory, reads.planar), reads.file, reads)
+            return _found((reads.memory, reads.planar), reads.file, reads, self._sizes)
         if self._stager is not None:
             reads = _staged(reads, self._stager, self._field, rows)
         if self.recoded is not None and not original:
             reads = self.recoded.reads(rows, where, reads)
-        return _found(*self._files.of(reads), reads)
+        return _found(*self._files.of(reads), reads, self._sizes)
 
     def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[FoundImages, int]:
         """Returns where the images of a batch lie, whose rows are `rows`.

@@ -45,7 +45,7 @@ class ImagePart:
         channels_last: whether its images are stored (H, W, C).
         affine: (scale, bias) of each channel if the native threads write float32.
         tail: ToDtype and Normalize steps that are left to others.
-        pool: slots; None if the sizes of images differ.
+        pool: slots; None if the sizes of images may differ.
     """
 
     def __init__(self, name: str, kind: Image, settings: EngineSettings) -> None:
@@ -59,6 +59,8 @@ class ImagePart:
         fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
         self.affine = affine(self.compiled.tail, self._channels) if fuses else None
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self.affine is None else ()
+        self._settings = settings
+        self._own_pool: tuple[tuple[int, int], SlotPool] | None = None
         self.pool: SlotPool | None = None
         if size is not None:
             dtype = "uint8" if self.affine is None else "float32"
@@ -69,6 +71,25 @@ class ImagePart:
     def shape(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of an image whose height and width are `size`."""
         return (*size, self._channels) if self.channels_last else (self._channels, *size)
+
+    def pool_of(self, size: tuple[int, int] | None) -> SlotPool | None:
+        """Returns the slots for a batch, or None if its images need memory of their own each.
+
+        Where the transforms keep the size of an image, a batch whose images have one size is
+        written to a slot too. There are slots for the size of the first such batch only, so that a
+        dataset of many sizes does not keep slots for each.
+
+        Args:
+            size: (height, width) of all images of the batch; None if they differ.
+        """
+        if self.pool is not None or size is None or self.name in self._settings.handed:
+            return self.pool
+        if self._own_pool is None:
+            (plan,) = augmentation(self.compiled, 0, 0, [0], [size[0]], [size[1]])
+            pool = self._settings.pool(self.shape(plan.size), "uint8", reuse_small=True)
+            self._own_pool = size, pool
+        own, pool = self._own_pool
+        return pool if own == size else None
 
     def transform(
         self, pixels: npt.NDArray[np.uint8], draws: tuple[int, int, int], out: AnyArray | None
@@ -128,11 +149,12 @@ class ImageReader(Reader):
         if settings.cache is not None and settings.cache.pack != "never":
             blocks = None if stager is None else stager.blocks
             recoded = RecodedImages(dataset, name, settings.cache, settings.threads, blocks)
-        self._source = ImageSource(dataset, name, stager, recoded, settings.direct)
         self._channels = kind.channels
         self.fields = settings.views.get(name, (name,))
         self.parts = [ImagePart(part, kind, settings) for part in self.fields]
         self.pools = {part.name: part.pool for part in self.parts if part.pool is not None}
+        sizes = len(self.pools) < len(self.parts)
+        self._source = ImageSource(dataset, name, stager, recoded, settings.direct, sizes)
 
     @property
     def recoded_counts(self) -> tuple[int, int]:
@@ -142,8 +164,13 @@ class ImageReader(Reader):
 
     def submit(self, batch: Pending, work: Work) -> None:
         """See `Reader`. Images of known foreign formats go to Pillow at once."""
-        outs = {name: work.acquire(name, len(batch.rows)) for name in self.pools}
         found, first = self._source.reads_of(batch.planned, batch.rows)
+        outs: Outs = {}
+        for part in self.parts:
+            pool = part.pool_of(found.size)
+            if pool is not None:
+                self.pools[part.name] = pool
+                outs[part.name] = work.acquire(part.name, len(batch.rows))
         work.detail = found.pieces_of(first, len(batch.rows))
         work.slots.append(self._submit(batch, found, first, batch.keys, outs))
         for place in found.foreign_of(first, len(batch.rows)):
@@ -170,7 +197,7 @@ class ImageReader(Reader):
         images: Images = {
             part.name: [slot.take(place, view) for place in range(len(batch.rows))]
             for view, part in enumerate(self.parts)
-            if part.pool is None
+            if part.name not in outs
         }
         broken = {
             place: message

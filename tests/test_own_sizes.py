@@ -1,0 +1,108 @@
+"""Images that keep their own size: batches of one size share a slot, others are lists."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as PillowImage
+
+import fastio
+from fastio import Loader
+
+SIZES = {"one": [(6, 9)], "two": [(6, 9), (9, 6)], "square": [(8, 8)]}
+ROWS = 24
+
+
+def pictures(sizes: list[tuple[int, int]], by: int = 1) -> list[np.ndarray[Any, Any]]:
+    """Noise; the size changes after so many pictures."""
+    rng = np.random.default_rng(4)
+    shapes = [sizes[row // by % len(sizes)] for row in range(ROWS)]
+    return [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in shapes]
+
+
+def png(pixels: np.ndarray[Any, Any]) -> PillowImage.Image:
+    """An opened PNG file."""
+    file = io.BytesIO()
+    PillowImage.fromarray(pixels).save(file, "png")
+    return PillowImage.open(file)
+
+
+def batches(path: Path, size: int = 4, **options: Any) -> list[Any]:
+    with Loader(path, size, num_workers=2, seed=3, **options) as loader:
+        return [images for images, _ in loader]
+
+
+def as_tensors(images: Any) -> list[torch.Tensor]:
+    return [torch.as_tensor(image) for image in images]
+
+
+@pytest.mark.parametrize("codec", ["raw", "blocks"])
+@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_images_are_those_that_were_packed(
+    tmp_path: Path, codec: str, kind: str, shuffle: bool
+) -> None:
+    given = pictures(SIZES[kind])
+    stored = given if codec == "raw" else [png(image) for image in given]  # Pillow decodes PNGs
+    fastio.pack([(image, row) for row, image in enumerate(stored)], tmp_path / "ds", codec=codec)
+    with Loader(tmp_path / "ds", 4, shuffle=shuffle, num_workers=2) as loader:
+        for _ in range(3):  # slots are reused
+            seen = []
+            for images, rows in loader:
+                assert isinstance(images, torch.Tensor) == (len({i.shape for i in images}) == 1)
+                for image, row in zip(images, rows.tolist(), strict=True):
+                    assert torch.equal(image.permute(1, 2, 0), torch.from_numpy(given[row]))
+                    seen.append(row)
+            assert sorted(seen) == list(range(ROWS))
+
+
+def test_sizes_that_change_between_batches(tmp_path: Path) -> None:
+    given = pictures(SIZES["two"], by=6)  # every other batch of 4 has one size
+    fastio.pack([(image, row) for row, image in enumerate(given)], tmp_path / "ds", codec="raw")
+    kept = batches(tmp_path / "ds")
+    flat = [image for images in kept for image in as_tensors(images)]
+    assert [isinstance(images, torch.Tensor) for images in kept] == [True, False, True] * 2
+    for image, expected in zip(flat, given, strict=True):
+        assert torch.equal(image.permute(1, 2, 0), torch.from_numpy(expected))
+
+
+def test_transforms_without_a_size_of_their_own(tmp_path: Path) -> None:
+    given = pictures(SIZES["one"])
+    fastio.pack([(image, row) for row, image in enumerate(given)], tmp_path / "ds", codec="raw")
+    steps = [fastio.Resize(3), fastio.RandomHorizontalFlip(), fastio.Normalize((0.5,), (0.5,))]
+    found = torch.cat(batches(tmp_path / "ds", transforms=steps, shuffle=True))
+    one = torch.cat(batches(tmp_path / "ds", 1, transforms=steps, shuffle=True))
+    assert found.shape == (ROWS, 3, 3, 4)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, one)
+
+
+def test_batches_that_are_kept_are_not_written_again(tmp_path: Path) -> None:
+    given = pictures(SIZES["square"])
+    fastio.pack([(image, row) for row, image in enumerate(given)], tmp_path / "ds", codec="raw")
+    kept = batches(tmp_path / "ds", 2)
+    for number, images in enumerate(kept):
+        expected = np.stack(given[2 * number : 2 * number + 2])
+        assert torch.equal(images.permute(0, 2, 3, 1), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_a_damaged_image_in_a_slot(tmp_path: Path, on_error: Any) -> None:
+    given = pictures(SIZES["one"])
+    fastio.pack([(image, row) for row, image in enumerate(given)], tmp_path / "ds", codec="raw")
+    (shard,) = (tmp_path / "ds").glob("shard-*.arrow")
+    data = bytearray(shard.read_bytes())
+    data[data.index(given[5].tobytes())] ^= 1
+    shard.write_bytes(data)
+    with Loader(tmp_path / "ds", 4, on_error=on_error) as loader:
+        found = [(images, rows) for images, rows in loader]
+    rows = torch.cat([rows for _, rows in found]).tolist()
+    others = [row for row in range(ROWS) if row != 5]
+    assert rows == (others if on_error == "skip" else [*range(5), 6, *range(6, ROWS)])
+    for image, row in zip(torch.cat([images for images, _ in found]), rows, strict=True):
+        assert torch.equal(image.permute(1, 2, 0), torch.from_numpy(given[row]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -180,11 +180,8 @@ def _describe(found: Found) -> dict[str, Any]:
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     with _opened(found) as dataset:
         dataset.limit(found.options.max_pixels, None)
-        reads: Iterable[ShardCheck] = (
-            in_order(_check_file, list(dataset.paths), available_cores())
-            if dataset.stored is None
-            else in_order(partial(_check_object, dataset), range(len(dataset)), OBJECTS_AT_ONCE)
-        )
+        threads = available_cores() if dataset.stored is None else OBJECTS_AT_ONCE
+        reads = in_order(partial(_check_file, dataset), range(len(dataset)), threads)
         checks = checked_files(reads, "files", len(dataset), progress)
         findings = files_findings(dataset.path, checks, len(dataset))
         if deep and dataset.schema.image_fields:
@@ -192,22 +189,15 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
         return findings
 
 
-def _check_file(path: str) -> ShardCheck:
-    """Reads a file to its end; files as they are have no checksums."""
+def _check_file(dataset: FolderDataset, row: int) -> ShardCheck:
+    """Reads a file or an object to its end; files as they are have no checksums."""
+    stored, paths = dataset.stored, dataset.paths
+    name = paths[row] if stored is None else paths.relative(row)
     try:
-        return ShardCheck(path, len(read_file(path)), None)
-    except OSError as error:
-        return ShardCheck(path, 0, error.strerror or str(error))
-
-
-def _check_object(dataset: FolderDataset, row: int) -> ShardCheck:
-    """Reads an object to its end."""
-    assert dataset.stored is not None
-    name = dataset.paths.relative(row)
-    try:
-        return ShardCheck(name, len(dataset.stored.read(row)), None)
-    except FastioError as error:
-        return ShardCheck(name, 0, str(error))
+        data = read_file(name) if stored is None else stored.read(row)
+    except (FastioError, OSError) as error:
+        return ShardCheck(name, 0, getattr(error, "strerror", None) or str(error))
+    return ShardCheck(name, len(data), None)
 
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:

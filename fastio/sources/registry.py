@@ -29,26 +29,6 @@ from fastio.sources.tar.kind import TARS
 from fastio.sources.tar.reader import is_tar_name
 from fastio.store import is_remote
 
-__all__ = [
-    "ARRAYS",
-    "HUGGING_FACE",
-    "IMAGE_FOLDER",
-    "KINDS",
-    "PACKED",
-    "SOUND_FOLDER",
-    "TABLES",
-    "TARS",
-    "check",
-    "describe",
-    "find",
-    "find_data",
-    "is_named",
-    "kind_of",
-    "open",
-    "open_found",
-    "takers",
-]
-
 _OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
 
 # The first that knows a source has it.

@@ -127,6 +127,3 @@ def _files_of_splits(
 
 def _line(error: Exception) -> str:
     return " ".join(without_secrets(str(error)).split())
-
-
-__all__ = ["HubFiles", "hub_files"]

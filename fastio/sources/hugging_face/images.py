@@ -22,7 +22,7 @@ from fastio.errors import ShardCorrupt
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.rows import SelectedRows
 from fastio.sources.named_files import NamedFiles
-from fastio.sources.table.embedded import bytes_and_paths, content_of
+from fastio.sources.table.embedded import EncodedImages, bytes_and_paths, encoded_images
 
 _COMPARED_BYTES = 64
 
@@ -115,15 +115,12 @@ class _Part:
     """The images of one record batch.
 
     Attributes:
-        data, offsets: The bytes of all images, and where each begins, int64 (rows + 1,).
-        missing: bool (rows,), rows without bytes; None if all have bytes.
+        images: Their bytes.
         paths: The paths of the rows; None if the column has none.
-        file, begin: The number of the file that contains `data`, and the offset there.
+        file, begin: The number of the file that contains the bytes, and the offset there.
     """
 
-    data: pa.Buffer
-    offsets: NDArray[np.int64]
-    missing: NDArray[np.bool_] | None
+    images: EncodedImages
     paths: pa.Array | None
     file: int
     begin: int
@@ -177,12 +174,14 @@ class ImageColumn:
             except ShardCorrupt:  # reading one of the images will raise it
                 found.file[places] = NOWHERE
                 continue
-            begin = part.offsets[local]
+            offsets, missing = part.images.offsets, part.images.missing
+            begin = offsets[local]
             found.file[places] = part.file
             found.offset[places] = part.begin + begin
-            found.length[places] = part.offsets[local + 1] - begin
-            if part.missing is not None:
-                self._place_missing(found, part, places, local)
+            found.length[places] = offsets[local + 1] - begin
+            if missing is not None:
+                here = np.flatnonzero(missing[local])
+                self._place_missing(found, part, places[here], local[here])
         return found
 
     def read(self, row: int) -> bytes:
@@ -194,10 +193,8 @@ class ImageColumn:
         """
         ((batch, _, local),) = self._rows.by_batch(np.array([row], np.int64))
         part, at = self._part(batch), int(local[0])
-        if part.missing is None or not part.missing[at]:
-            begin, end = part.offsets[at : at + 2].tolist()
-            data: bytes = part.data.slice(begin, end - begin).to_pybytes()
-            return data
+        if part.images.missing is None or not part.images.missing[at]:
+            return part.images.bytes_of(at)
         path = None if part.paths is None else part.paths[at].as_py()
         if not path:
             raise ValueError("there is no image: the row has neither bytes nor a path")
@@ -229,10 +226,9 @@ class ImageColumn:
     def _place_missing(
         self, found: ImageExtents, part: _Part, places: NDArray[np.int64], local: NDArray[np.int64]
     ) -> None:
-        assert part.missing is not None
-        for here in np.flatnonzero(part.missing[local]).tolist():
-            place = int(places[here])
-            path = None if part.paths is None else part.paths[int(local[here])].as_py()
+        """Sets the places of rows without bytes, which are `local` in the part."""
+        for place, row in zip(places.tolist(), local.tolist(), strict=True):
+            path = None if part.paths is None else part.paths[row].as_py()
             with suppress(OSError, ValueError):  # `read` will raise it
                 path = path and self._named.find(path)
                 found.paths.update({place: path} if path else {})
@@ -252,23 +248,18 @@ class ImageColumn:
 
     def _described(self, batch: int) -> _Part:
         array = bare(self._rows.columns(batch, [self._path[0]]).column(0))
-        nulls = array.is_null()
         for name in self._path[1:]:
             array = array.flatten()[array.type.get_field_index(name)]
-            nulls = array.is_null()
-        data, paths = bytes_and_paths(array)
-        missing = nulls.to_numpy(zero_copy_only=False) | data.is_null().to_numpy(
-            zero_copy_only=False
-        )
-        content, ends = content_of(data, f"{'.'.join(self._path)}, record batch {batch}")
-        file, begin = self._home(content, int(ends[0]), int(ends[-1]))
-        return _Part(content, ends, missing if missing.any() else None, paths, file, begin)
+        images = encoded_images(array, f"{'.'.join(self._path)}, record batch {batch}")
+        file, begin = self._home(images)
+        return _Part(images, bytes_and_paths(array)[1], file, begin)
 
-    def _home(self, content: pa.Buffer, begin: int, end: int) -> tuple[int, int]:
-        """Returns the number of the file that contains a buffer, and the buffer's offset in it."""
-        used = content.slice(begin, end - begin)
-        if not used.size:
+    def _home(self, images: EncodedImages) -> tuple[int, int]:
+        """Returns the number of the file that contains images, and the offset of their bytes."""
+        begin, end = int(images.offsets[0]), int(images.offsets[-1])
+        if begin == end:
             return NOWHERE, 0
+        used = pa.py_buffer(images.data[begin:end])
         found = self._mapped.find(used)
         if found is None:
             return self._kept_in_memory(used), -begin

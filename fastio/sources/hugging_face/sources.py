@@ -74,10 +74,11 @@ class ArrowFiles:
     Attributes:
         paths: The files, whose schemas are equal.
         features: The features of columns of images and other files. No other columns hold files.
+            If None, as the metadata of the files says.
     """
 
     paths: tuple[str, ...]
-    features: Mapping[str, Feature]
+    features: Mapping[str, Feature] | None = None
 
 
 def is_hugging_face(dataset: Any) -> bool:
@@ -114,7 +115,8 @@ def open_hugging_face(dataset: Any) -> Opened:
         opened = _open_files(dataset)
     elif isinstance(dataset, (str, os.PathLike)):
         path = os.fspath(dataset)
-        opened = _open_file(path) if os.path.isfile(path) else _open_folder(path)
+        is_file = os.path.isfile(path)
+        opened = _open_files(ArrowFiles((path,))) if is_file else _open_folder(path)
     else:
         opened = _open_object(dataset)
     if not len(opened.rows):
@@ -141,22 +143,16 @@ def _has_images(path: Path) -> bool:
         return False
 
 
-def _open_file(path: str) -> Opened:
-    schema, batches = record_batches(path)
-    rows = _rows(path, schema, batches, None, None)
-    return Opened(
-        path, rows, features_of(schema), stamp([path]), (path,), os.path.dirname(path) or "."
-    )
-
-
 def _open_files(files: ArrowFiles) -> Opened:
     found = [record_batches(path) for path in files.paths]
-    schema = found[0][0]
-    known = {n: Plain() if isinstance(f, _EMBEDDED) else f for n, f in features_of(schema).items()}
-    rows = _rows(files.paths[0], schema, [batch for _, each in found for batch in each], None, None)
-    folder = os.path.dirname(files.paths[0]) or "."
-    about = known | dict(files.features)
-    return Opened(files.paths[0], rows, about, stamp(files.paths), files.paths, folder)
+    name, schema = files.paths[0], found[0][0]
+    features = features_of(schema)
+    if files.features is not None:
+        plain = {n: Plain() for n, kind in features.items() if isinstance(kind, _EMBEDDED)}
+        features |= plain | dict(files.features)
+    rows = _rows(name, schema, [batch for _, each in found for batch in each], None, None)
+    folder = os.path.dirname(name) or "."
+    return Opened(name, rows, features, stamp(files.paths), files.paths, folder)
 
 
 # --- Directories ----------------------------------------------------------------------------------

@@ -134,37 +134,30 @@ def bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     return data, inside.get("path")
 
 
-def content_of(data: pa.Array, where: str) -> tuple[pa.Buffer, NDArray[np.int64]]:
-    """Returns the buffer of byte strings, and where each begins there, int64 (rows + 1,).
+def encoded_images(array: pa.Array, where: str) -> EncodedImages:
+    """Returns the files in a column, without a copy.
 
     Raises:
         ShardCorrupt: The offsets lead outside the buffer. The message begins with `where`.
     """
+    nulls = array.is_null()
+    data, _ = bytes_and_paths(array)
+    if not (pa.types.is_binary(data.type) or pa.types.is_large_binary(data.type)):
+        data = data.cast(pa.large_binary())
+    missing = nulls.to_numpy(zero_copy_only=False) | data.is_null().to_numpy(zero_copy_only=False)
     width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
     _, offsets, content = data.buffers()
     ends = np.zeros(len(data) + 1, np.int64)
     if offsets is not None and len(data):
         at = data.offset * np.dtype(width).itemsize
         ends = np.frombuffer(offsets, width, len(data) + 1, at).astype(np.int64)
-    content = pa.py_buffer(b"") if content is None else content
-    if ends[0] < 0 or ends[-1] > content.size or (np.diff(ends) < 0).any():
+    values = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+    if ends[0] < 0 or ends[-1] > len(values) or (np.diff(ends) < 0).any():
         raise ShardCorrupt(
             f"{where}: the offsets of the images are damaged; write the file again, or save the "
             "dataset again"
         )
-    return content, ends
-
-
-def encoded_images(array: pa.Array, where: str) -> EncodedImages:
-    """Returns the files in a column, without a copy; see `content_of`."""
-    nulls = array.is_null()
-    data, _ = bytes_and_paths(array)
-    if not (pa.types.is_binary(data.type) or pa.types.is_large_binary(data.type)):
-        data = data.cast(pa.large_binary())
-    missing = nulls.to_numpy(zero_copy_only=False) | data.is_null().to_numpy(zero_copy_only=False)
-    content, offsets = content_of(data, where)
-    values = np.frombuffer(content, np.uint8) if content.size else np.empty(0, np.uint8)
-    return EncodedImages(values, offsets, missing if missing.any() else None)
+    return EncodedImages(values, ends, missing if missing.any() else None)
 
 
 def _holds_files(kind: pa.DataType) -> bool:

@@ -20,7 +20,7 @@ from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from fastio.cli.parsing import parse_condition
 from fastio.sources.table import text_files as text_module
-from fastio.sources.table.opening import open_files
+from fastio.sources.table.opening import joined, open_all
 from fastio.sources.table.options import TableOptions
 from tests.children import run_code
 from tests.support import packing_ends_after
@@ -213,7 +213,7 @@ def test_lines_of_any_length(
     texts[place] = "long " * (1 << 20)
     lines = [json.dumps({"x": n, "text": text}) for n, text in enumerate(texts)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    tables = open_files([str(tmp_path / "t.jsonl")], TableOptions())
+    tables = joined(open_all([str(tmp_path / "t.jsonl")]), TableOptions())
     (piece,) = tables.pieces(0, 100)
     found = [row for _, batch in piece.parts for row in batch.to_pylist()]
     assert found == [{"x": n, "text": text} for n, text in enumerate(texts)]

@@ -16,7 +16,7 @@ import pytest
 from fastio import SchemaError, ShardCorrupt, SourceNotFound
 from fastio.sources.table.files import find_tables
 from fastio.sources.table.objects import TableFile
-from fastio.sources.table.opening import open_files
+from fastio.sources.table.opening import joined, open_all
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.tables import Tables
 
@@ -79,7 +79,7 @@ KINDS = [
 def test_files_are_read_from_any_row_on(tmp_path: Path, name: str, start: int) -> None:
     stem, _, suffix = name.partition(".")
     paths = [str(write(tmp_path / f"{stem}{n}.{suffix}", table(9 * n, 9))) for n in range(2)]
-    tables = open_files(paths, TableOptions())
+    tables = joined(open_all(paths), TableOptions())
     assert tables.total in (18, None)
     found = rows_of(tables, start)
     assert found["x"] == list(range(start, 18))
@@ -88,7 +88,7 @@ def test_files_are_read_from_any_row_on(tmp_path: Path, name: str, start: int) -
 
 def test_pieces_end_at_multiples_whatever_the_files_are(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.parquet", table(n * 7, 7)) for n in range(3)]
-    tables = open_files([str(p) for p in paths], TableOptions())
+    tables = joined(open_all([str(p) for p in paths]), TableOptions())
     ends = [piece.first_row + piece.rows for piece in tables.pieces(2, 5)]
     assert ends == [5, 10, 15, 20, 21]
 
@@ -97,7 +97,7 @@ def test_arrow_streams_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "s.arrow"
     with pa.ipc.new_stream(path, table(0, 1).schema) as writer:
         writer.write_table(table(0, 5))
-    assert rows_of(open_files([str(path)], TableOptions()))["x"] == [0, 1, 2, 3, 4]
+    assert rows_of(joined(open_all([str(path)]), TableOptions()))["x"] == [0, 1, 2, 3, 4]
 
 
 def test_a_folder_s_tables_are_sorted_and_hidden_ones_left_out(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_files_of_several_kinds(tmp_path: Path) -> None:
 
 def both(tmp_path: Path, second: pa.Table, **options: Any) -> Tables:
     paths = [write(tmp_path / "a.parquet", table(0, 3)), write(tmp_path / "b.parquet", second)]
-    return open_files([str(path) for path in paths], TableOptions(**options))
+    return joined(open_all([str(path) for path in paths]), TableOptions(**options))
 
 
 def test_columns_may_stand_in_another_order(tmp_path: Path) -> None:
@@ -192,14 +192,14 @@ def test_a_file_without_rows_may_be_among_others(tmp_path: Path) -> None:
 def test_an_empty_file_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(ShardCorrupt, match=rf"{name} is empty: it has 0 bytes"):
-        open_files([str(tmp_path / name)], TableOptions())
+        joined(open_all([str(tmp_path / name)]), TableOptions())
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.feather", "a.csv.gz", "a.jsonl"])
 def test_a_file_of_something_else_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x01\x02 no table \xff" * 9)
     with pytest.raises(ShardCorrupt, match=rf"{name} cannot be read"):
-        open_files([str(tmp_path / name)], TableOptions())
+        joined(open_all([str(tmp_path / name)]), TableOptions())
 
 
 def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
     data[middle : middle + 64] = bytes(64)
     data[column.data_page_offset : column.data_page_offset + 8] = b"\xff" * 8
     path.write_bytes(data)
-    tables = open_files([str(path)], TableOptions())
+    tables = joined(open_all([str(path)]), TableOptions())
     with pytest.raises(ShardCorrupt, match=r"a\.parquet, row group 1 cannot be read"):
         rows_of(tables)
 
@@ -223,13 +223,13 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,x\n1,2\n")
     with pytest.raises(SchemaError, match=r"a\.csv: several columns have the name 'x'"):
-        open_files([str(tmp_path / "a.csv")], TableOptions())
+        joined(open_all([str(tmp_path / "a.csv")]), TableOptions())
 
 
 def test_nulls_are_named_with_their_row_group(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"x": [1, 2, 3, 4, 5, None, None, 8]}))
     with pytest.raises(SchemaError, match=r"a\.parquet: column 'x' has 2 nulls .* \(row group 1\)"):
-        rows_of(open_files([str(path)], TableOptions()))
+        rows_of(joined(open_all([str(path)]), TableOptions()))
 
 
 # --- Text -----------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_csv_files_agree_on_a_type(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,t\n1,a\n")
     (tmp_path / "b.csv").write_text('t,x\n"b, c",2.5\n')
     paths = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
-    tables = open_files(paths, TableOptions(columns=("x",)))
+    tables = joined(open_all(paths), TableOptions(columns=("x",)))
     assert rows_of(tables)["x"] == [1.0, 2.5]
 
 
@@ -250,13 +250,13 @@ def test_a_csv_value_of_another_type_says_what_to_do(
     (tmp_path / "a.csv").write_text("x\n" + "1\n" * 90 + "2.5\n")
     paths = [str(tmp_path / "a.csv")]
     with pytest.raises(ShardCorrupt, match=r"a\.csv cannot be read: .*2\.5.*--dtype"):
-        rows_of(open_files(paths, TableOptions()))
-    assert rows_of(open_files(paths, TableOptions(dtypes={"x": "float32"})))["x"][-1] == 2.5
+        rows_of(joined(open_all(paths), TableOptions()))
+    assert rows_of(joined(open_all(paths), TableOptions(dtypes={"x": "float32"})))["x"][-1] == 2.5
 
 
 def test_jsonl_is_read_by_blocks_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastio.sources.table.text_files._TEXT_BLOCK", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"x": {n}, "s": {{"y": {n}}}}}\n' for n in range(50)) + "\n\n")
-    found = rows_of(open_files([str(path)], TableOptions()), 7)
+    found = rows_of(joined(open_all([str(path)]), TableOptions()), 7)
     assert found == {"x": list(range(7, 50)), "s_y": list(range(7, 50))}

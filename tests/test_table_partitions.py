@@ -19,7 +19,7 @@ from fastio import Loader, SchemaError
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import find_tables, values_of
 from fastio.sources.table.filters import constants_of
-from fastio.sources.table.opening import open_files
+from fastio.sources.table.opening import joined, open_all
 from fastio.sources.table.options import TableOptions
 from tests.support import open_loader
 
@@ -166,7 +166,7 @@ def test_lines_of_text_have_them_too(tmp_path: Path) -> None:
     assert [row["day"] for row in found] == ["mon"] * 3 + ["tue"] * 3
     found = samples(tmp_path, filters=[("day", "==", "tue")])
     assert [row["x"] for row in found] == [3, 4, 5]
-    tables = open_files(find_tables(tmp_path) or [], TableOptions(columns=("day",)))
+    tables = joined(open_all(find_tables(tmp_path) or []), TableOptions(columns=("day",)))
     pieces = list(tables.pieces(0, 4))
     assert [piece.rows for piece in pieces] == [4, 2]
 

@@ -47,7 +47,7 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
     kind = bare_type(kind)
     if isinstance(feature, Picture):
         return pa.binary()
-    if is_list_of_images(feature):
+    if isinstance(feature, Several) and isinstance(feature.of, Picture):
         return None
     if isinstance(feature, File) and pa.types.is_struct(kind):
         return pa.large_binary()
@@ -111,11 +111,6 @@ def plain_batch(
         for number, name in enumerate(names)
     ]
     return pa.RecordBatch.from_arrays(arrays, names)
-
-
-def is_list_of_images(feature: Feature) -> bool:
-    """Returns whether a column has a list of images in each row."""
-    return isinstance(feature, Several) and isinstance(feature.of, Picture)
 
 
 def is_list_of_structs(kind: pa.DataType, feature: Feature) -> bool:

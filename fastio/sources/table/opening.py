@@ -103,15 +103,6 @@ def open_all(
     return Opened([found[n] for n in good], list(good.values()), wanted, skipped)
 
 
-def open_files(
-    files: Sequence[TableFile | str],
-    options: TableOptions,
-    filters: Any = None,
-) -> Tables:
-    """Returns files, in this order, as one table; see `open_all` and `Tables`."""
-    return joined(open_all(files, filters), options)
-
-
 def joined(opened: Opened, options: TableOptions) -> Tables:
     """Returns opened files as one table of the wanted rows; see `Tables`."""
     wanted = opened.wanted

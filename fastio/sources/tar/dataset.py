@@ -178,16 +178,6 @@ class TarDataset(Rows):
         rows = self._in_range(rows)
         return rows if self.rows is None else self.rows[rows]
 
-    def check_versions(self, tars: NDArray[np.int64]) -> None:
-        """Checks that the local tars of these numbers have not changed since they were opened.
-
-        Raises:
-            SourceChanged: If one was replaced or written to.
-            SourceNotFound: If one no longer exists.
-        """
-        if isinstance(self._reader, LocalTars):
-            self._reader.check(self.index.tars[number].name for number in np.unique(tars).tolist())
-
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`. A file's number is its tar's.
 
@@ -196,7 +186,8 @@ class TarDataset(Rows):
         """
         column, at = self._column(field), self.locate(rows)
         tar = self.index.tar_numbers(at)
-        self.check_versions(tar)
+        if isinstance(self._reader, LocalTars):
+            self._reader.check(map(self._tar_name, np.unique(tar).tolist()))
         offset = column.pick(self.index, "offsets", at)
         length = column.pick(self.index, "lengths", at)
         is_jpeg = column.is_jpeg(self.index, at)

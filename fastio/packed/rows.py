@@ -50,6 +50,7 @@ from fastio.packed.pixels import upright_pixels
 from fastio.packed.remote import ByRowGroups, Remote
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Image, Scalar, Schema
+from fastio.shown import without_secrets
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
@@ -209,12 +210,15 @@ class Rows(ABC):
             return tuple(values.values())
         return next(iter(values.values()))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({without_secrets(self.path)!r}, rows={len(self)})"
+
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
 
-    @abstractmethod
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: its file, and what stands for it there."""
+        return f"{self.path} row {row}"
 
     @property
     def remote_part(self) -> Remote | None:

@@ -213,8 +213,8 @@ class FolderDataset(Rows):
         return len(self.labels)
 
     def __repr__(self) -> str:
-        where = without_secrets(self.path)
-        return f"FolderDataset({where!r}, rows={len(self)}, classes={len(self.classes or ())})"
+        name, where = type(self).__name__, without_secrets(self.path)
+        return f"{name}({where!r}, rows={len(self)}, classes={len(self.classes or ())})"
 
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
         """See `Rows`."""
@@ -417,9 +417,6 @@ class AudioFolder(FolderDataset):
             return
         self._fill(root, PathTable(root, names), np.zeros(len(names), np.int64), ())
         self.schema = _schema(self.field, False, ())
-
-    def __repr__(self) -> str:
-        return f"AudioFolder({without_secrets(self.path)!r}, rows={len(self)})"
 
     def row_key(self, row: int) -> str:
         """Returns the path of a row's file, and its size and time if there is one."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
 from fastio.schema import Schema
-from fastio.shown import without_secrets
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
 from fastio.sources.table.columns import Conversion
@@ -89,9 +88,6 @@ class HuggingFaceDataset(Rows):
     def __len__(self) -> int:
         return len(self._table.stored.rows)
 
-    def __repr__(self) -> str:
-        return f"HuggingFaceDataset({without_secrets(self.path)!r}, rows={len(self)})"
-
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
     ) -> TableDataset | None:
@@ -152,10 +148,6 @@ class HuggingFaceDataset(Rows):
             IndexError: the row number is out of range.
         """
         return self._images[field].read(row)
-
-    def sample_name(self, row: int) -> str:
-        """Returns how messages name a row."""
-        return f"{self.path} row {row}"
 
     def close(self) -> None:
         """Releases images that were copied out of memory; no image can be read any more."""

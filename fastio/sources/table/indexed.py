@@ -15,7 +15,6 @@ from fastio.errors import SchemaError
 from fastio.packed.rows import Rows, grouped
 from fastio.runtime.cores import available_cores
 from fastio.schema import Image, Schema
-from fastio.shown import without_secrets
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.values import Ragged, listed
@@ -128,9 +127,6 @@ class TableSamples(Rows):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __repr__(self) -> str:
-        return f"TableSamples({without_secrets(self.path)!r}, rows={len(self)})"
-
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
@@ -166,10 +162,6 @@ class TableSamples(Rows):
         """The approximate size in memory of the largest row group, in bytes."""
         row = self._dataset.row_bytes
         return max((g.rows * row + g.varying_bytes for g in self._dataset.groups), default=0)
-
-    def sample_name(self, row: int) -> str:
-        """Returns the name of a row in messages."""
-        return f"{self.path} row {row}"
 
     def close(self) -> None:
         """Releases row groups in memory and open files."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastio.packed import Dataset
 from fastio.packed.remote import ByRowGroups, Remote
 from fastio.sources.arrays import ArrayDataset
-from fastio.sources.base import Findings, Found, Images, Kind, Options
+from fastio.sources.base import Findings, Found, Options
 from fastio.sources.folder import (
     AUDIO_EXTENSIONS,
     IMG_EXTENSIONS,
@@ -17,14 +17,12 @@ from fastio.sources.folder import (
     folder_extension,
 )
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
-from fastio.sources.registry import KINDS, check, describe, find, find_data, open, open_found
-from fastio.sources.table.indexed import TableSamples
+from fastio.sources.registry import check, describe, find, find_data, open, open_found
 from fastio.sources.tar.dataset import TarDataset
 
 __all__ = [
     "AUDIO_EXTENSIONS",
     "IMG_EXTENSIONS",
-    "KINDS",
     "AnyDataset",
     "ArrayDataset",
     "AudioFolder",
@@ -33,11 +31,8 @@ __all__ = [
     "FolderDataset",
     "Found",
     "HuggingFaceDataset",
-    "Images",
-    "Kind",
     "Options",
     "Remote",
-    "TableSamples",
     "TarDataset",
     "check",
     "describe",

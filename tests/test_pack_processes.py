@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,23 @@ def test_the_processes_end_with_the_pack(tmp_path: Path) -> None:
     with pytest.raises(SampleError):
         pack(Samples(64, bad_at_21), tmp_path / "bad", workers=2)
     assert set(multiprocessing.active_children()) <= before
+
+
+def test_the_pipes_to_the_processes_are_closed_with_the_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of the next pack would close what has the number of a half-closed pipe by then."""
+    close, begun, ended = Connection.close, [], []
+
+    def slowly(connection: Any) -> None:
+        begun.append(connection)
+        time.sleep(0.1)  # as on a busy machine
+        close(connection)
+        ended.append(connection)
+
+    monkeypatch.setattr(Connection, "close", slowly)
+    pack(Samples(64, process), tmp_path / "out", workers=2)
+    assert len(begun) == len(ended) == 4  # two for each worker
 
 
 def test_large_samples_pass_through_shared_memory(tmp_path: Path) -> None:

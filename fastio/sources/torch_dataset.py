@@ -345,14 +345,20 @@ class TorchReader:
 
         The reader cannot be used afterwards.
         """
+        batches = self._latest()  # first: without its loader it may be gone
         del self._loader
-        batches = self._latest()
         if getattr(batches, "_workers", None):
             workers = list(batches._workers)
             batches._shutdown_workers()
             batches._worker_result_queue.close()  # of which the other thread is told
             for worker in workers:  # those that DataLoader has terminated are not gone at once
                 worker.join(_WORKERS_S)
+            # A thread closes the pipes of each queue. A process that is forked before it is done
+            # may inherit a number that is closed already, and close another file by it.
+            deadline_s = time.monotonic() + _WORKERS_S  # a thread hangs if its pipe is full
+            for queue in batches._index_queues:
+                if queue._thread is not None:
+                    queue._thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
 class Read:

@@ -152,8 +152,9 @@ class ImageReader(Reader):
         self._channels = kind.channels
         self.fields = settings.views.get(name, (name,))
         self.parts = [ImagePart(part, kind, settings) for part in self.fields]
-        self.pools = {part.name: part.pool for part in self.parts if part.pool is not None}
-        sizes = len(self.pools) < len(self.parts)
+        self._pools = {part.name: part.pool for part in self.parts if part.pool is not None}
+        self.pools = self._pools
+        sizes = len(self._pools) < len(self.parts)
         self._source = ImageSource(dataset, name, stager, recoded, settings.direct, sizes)
 
     @property
@@ -169,7 +170,7 @@ class ImageReader(Reader):
         for part in self.parts:
             pool = part.pool_of(found.size)
             if pool is not None:
-                self.pools[part.name] = pool
+                self._pools[part.name] = pool
                 outs[part.name] = work.acquire(part.name, len(batch.rows))
         work.detail = found.pieces_of(first, len(batch.rows))
         work.slots.append(self._submit(batch, found, first, batch.keys, outs))

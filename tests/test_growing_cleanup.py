@@ -71,16 +71,16 @@ def test_no_append_begins_while_gc_runs_in_a_store(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It might upload a shard under the name of one that gc deletes."""
-    list_objects, asked = Store.list, []
+    list_pages, asked = Store.pages, []
 
     def listing(self: Store, *rest: Any) -> Any:
         monkeypatch.undo()
         with pytest.raises(PackError, match=r"unfinished append, pack or gc.*gc --unfinished"):
             remote.append([25])
         asked.append(1)
-        return list_objects(self, *rest)
+        return list_pages(self, *rest)
 
-    monkeypatch.setattr(Store, "list", listing)
+    monkeypatch.setattr(Store, "pages", listing)
     remote.gc()
     assert asked
     assert JOURNAL_NAME not in remote.contents()

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio import DatasetExists, DatasetNotFound, PackError, SampleError
 from fastio.cli import main
+from fastio.pack import stored_journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from fastio.store import Store, open_store
 from tests.children import run_code
@@ -200,9 +201,12 @@ def uploaded(url: str = URL) -> set[str]:
     return {name for name in contents(url) if name.startswith("shard")}
 
 
+@pytest.mark.parametrize("part_bytes", [stored_journal.PART_BYTES, 700])
 def test_a_pack_that_dies_at_any_request_can_be_resumed(
-    folder: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    folder: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
+    """Also if the journal has several parts, which may stay beside a complete dataset."""
+    monkeypatch.setattr(stored_journal, "PART_BYTES", part_bytes)
     deaths = 0
     while die_at(deaths + 1, folder, monkeypatch):
         deaths += 1
@@ -211,7 +215,9 @@ def test_a_pack_that_dies_at_any_request_can_be_resumed(
             with pytest.raises(DatasetNotFound):
                 fastio.open(URL)
         elif JOURNAL_NAME not in contents(URL):
-            assert contents(URL) == expected
+            left = contents(URL).keys() - expected.keys()
+            assert all(name.startswith(f"{JOURNAL_NAME}-") for name in left)
+            assert contents(URL).items() >= expected.items()
             delete_all()
             continue
         if there:
@@ -346,7 +352,7 @@ def test_a_web_server_is_refused_with_its_url(folder: Path, tmp_path: Path) -> N
     (tmp_path / "www").mkdir()
     with (
         http_folder(tmp_path / "www", python=True) as url,
-        pytest.raises(fastio.StoreError, match=url),
+        pytest.raises(PackError, match=f"{url}.*nothing was uploaded"),
     ):
         pack(folder, url)
 

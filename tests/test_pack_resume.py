@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,37 @@ def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
         file.write(line + "\n")
     with pytest.raises(PackError, match=r"pack\.journal is damaged"):
         pack((n for n in range(50)), tmp_path / "out", shard_size=80, resume=True)
+
+
+def test_a_journal_with_a_line_twice_is_damaged(tmp_path: Path) -> None:
+    """Two drivers on a file system without locks may have written it."""
+    interrupted(tmp_path / "out", 35)
+    journal = tmp_path / "out" / JOURNAL_NAME
+    *_, last = journal.read_bytes().splitlines(keepends=True)
+    with open(journal, "ab") as file:
+        file.write(last)
+    with pytest.raises(PackError, match=r"pack\.journal is damaged .*ends at sample"):
+        pack((n for n in range(50)), tmp_path / "out", shard_size=80, resume=True)
+
+
+def test_a_finished_unit_takes_less_than_300_bytes(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out", 35)
+    path = tmp_path / "out" / JOURNAL_NAME
+    first, plan, line, *_ = path.read_text().splitlines(keepends=True)
+    units = ((json.loads(line), number) for number in range(10_000))
+    lines = ({**unit, "end": {**unit["end"], "position": number + 1}} for unit, number in units)
+    path.write_text(first + plan + "".join(f"{json.dumps(line)}\n" for line in lines))
+    options = json.loads(first)["options"]
+    tracemalloc.start()
+    try:
+        journal = Journal(tmp_path / "out", options, resume=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(journal.finished) == len(journal.finished.shards) == 10_000
+    assert sum(1 for _ in journal.finished.ends()) == 10_000
+    journal.close()
+    assert peak < 300 * 10_000
 
 
 def test_a_dataset_s_finished_samples_are_not_asked_for_again(tmp_path: Path) -> None:

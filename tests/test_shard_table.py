@@ -23,7 +23,7 @@ def test_shards_come_back_as_they_were_added() -> None:
     assert list(table) == entries
     assert table[-1] == entries[-1]
     assert table[3:20:5] == entries[3:20:5]
-    assert list(table.names()) == [each.name for each in entries]
+    assert list(table.names) == [each.name for each in entries]
     with pytest.raises(IndexError):
         table[30]
 

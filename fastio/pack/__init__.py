@@ -10,7 +10,8 @@ reads, lists of images and folders of NumPy's files. Rows are encoded one by one
 rows by `tables`; `statistics` describes their columns.
 
 `pipeline` keeps the order of the parts and bounds the memory, `journal` records which units are
-finished, `destination` knows which files of a folder are ours, and `remote` writes to a store.
+finished, `destination` knows which files of a folder are ours, and `remote` writes to a store,
+where `stored_journal` keeps the journal.
 `units` packs the units of a source, one after the other or a single one by itself; `ray_engine`
 has tasks on a Ray cluster do this (`ray_tasks`, `task_output`), and `ray_data` opens Ray Data's
 datasets. `growth` makes a source fit the dataset that it is appended to, and `gc` deletes what no

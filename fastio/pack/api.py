@@ -482,15 +482,15 @@ def _is_folder(item: Any) -> bool:
 def report_of(packer: Packer[Any, Any], start: float) -> PackReport:
     """Returns the report of a packer that has finished, which began at `start` (monotonic)."""
     return PackReport(
-        sum(entry.rows for entry in packer.entries),
+        packer.entries.total("rows"),
         len(packer.entries),
-        sum(entry.bytes for entry in packer.entries),
+        packer.entries.total("bytes"),
         packer.skipped,
         time.monotonic() - start,
     )
 
 
 def _token_counts(packer: Packer[Any, Any], empty: int, report: PackReport) -> TokenCounts:
-    counts = [entry.of_fields[f"{TOKENS}.tokens"] for entry in packer.entries]
-    rate = sum(counts[packer.resumed :]) / max(report.seconds, 1e-9)
-    return TokenCounts(report.rows, sum(counts), empty, rate)
+    column = f"{TOKENS}.tokens"
+    rate = packer.entries.total(column, packer.resumed) / max(report.seconds, 1e-9)
+    return TokenCounts(report.rows, packer.entries.total(column), empty, rate)

@@ -34,6 +34,7 @@ from fastio.pack.journal import (
     remove_if,
     writing_to,
 )
+from fastio.pack.stored_journal import PART_ENDING
 from fastio.pack.task_output import WRITTEN_ENDING, FolderOutput, TaskOutput, WrittenUnit
 from fastio.packed import (
     JOURNAL_NAME,
@@ -50,11 +51,12 @@ from fastio.runtime.files import (
     second_name,
     whole_file,
 )
+from fastio.runtime.texts import FileSizes, Names
 
 _OWN_NAME = re.compile(
     r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
     rf"(?:{WRITTEN_ENDING})?(?:{TEMPORARY_ENDING})?"
-    rf"|{re.escape(JOURNAL_NAME)}"
+    rf"|{re.escape(JOURNAL_NAME)}(?:{PART_ENDING})?"
 )
 
 
@@ -161,7 +163,7 @@ class Destination:
         own = self.files()
         if overwrite:
             with self.exclusive_access(discard=True) as (_, own):
-                self.delete(own.keys() - {JOURNAL_NAME})
+                self.delete(name for name in own if name != JOURNAL_NAME)
             own = {}
         elif base is not None:
             if own.get(JOURNAL_NAME) and not resume:
@@ -183,7 +185,7 @@ class Destination:
 
         Such a pack was killed after it had written its manifest, or cannot write it any more.
         """
-        self._remove_journal_if(lambda journal: _has_ended(journal, base))
+        self._remove_journal_if(lambda journal: _has_ended(*contents_of(journal), base))
 
     def was_completed(self, base: Manifest, identity: Mapping[str, Any] | None) -> bool:
         """Returns whether the append to be resumed wrote `base`; then deletes its journal.
@@ -198,16 +200,11 @@ class Destination:
         """
         completed = False
 
-        def has_ended(journal: bytes) -> bool:
+        def has_ended(journal: Iterable[bytes]) -> bool:
             nonlocal completed
             options, names = contents_of(journal)
-            ended = _has_ended(journal, base)
-            completed = (
-                ended
-                and APPEND_TO in options
-                and bool(names)
-                and names.issubset(base.column("name").to_pylist())
-            )
+            ended = _has_ended(options, names, base)
+            completed = ended and APPEND_TO in options and _has_all(base, names)
             if completed:
                 _check_repeated(self.name, base, options, identity)
             return ended
@@ -222,7 +219,7 @@ class Destination:
         with exclusive_access(self.folder, discard) as unfinished:
             yield unfinished, self.files()
 
-    def _remove_journal_if(self, is_unneeded: Callable[[bytes], bool]) -> bool:
+    def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
         """See `journal.remove_if`."""
         return remove_if(self.folder, is_unneeded)
 
@@ -234,7 +231,7 @@ class Destination:
         """
         how = "repeat its command with resume (--resume), or discard it with "
 
-        def ask(journal: bytes) -> bool:
+        def ask(journal: Iterable[bytes]) -> bool:
             nonlocal how
             source = contents_of(journal)[0].get("source")
             if source == WRITER:
@@ -254,10 +251,10 @@ class Destination:
         if Manifest(self.folder).fingerprint != base.fingerprint:
             raise changed_meanwhile(self.name)
 
-    def _is_committed(self, names: set[str]) -> bool:
+    def _is_committed(self, names: Names) -> bool:
         """Returns whether the manifest at the destination names any of these shards."""
         try:
-            return not names.isdisjoint(self._newest().column("name").to_pylist())
+            return any(names.find(name) is not None for name in _shards_of(self._newest()))
         except (DatasetNotFound, SourceNotFound):
             return False
 
@@ -270,14 +267,17 @@ class Destination:
         if folder.exists() and not folder.is_dir():
             raise PackError(f"{folder} is a file: give a folder to pack to")
         folder.mkdir(parents=True, exist_ok=True)
-        return {name: (folder / name).lstat().st_size for name in own_files(folder)}
+        return FileSizes((name, (folder / name).lstat().st_size) for name in own_files(folder))
 
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files, the manifest first: without it, the rest is not a dataset."""
-        for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
-            (self.folder / name).unlink()
-            if name == MANIFEST_NAME:
-                flush_folder(self.folder)
+        names = Names(names)
+        if names.find(MANIFEST_NAME) is not None:
+            (self.folder / MANIFEST_NAME).unlink()
+            flush_folder(self.folder)
+        for name in names:
+            if name != MANIFEST_NAME:
+                (self.folder / name).unlink()
 
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
@@ -321,7 +321,7 @@ class Destination:
         flush_folder(self.folder)
         self._journal.append(written.unit)
 
-    def prepare(self, names: set[str], base: Manifest | None) -> None:
+    def prepare(self, names: Names, base: Manifest | None) -> None:
         """Prepares for the manifest: called after all uploads, right before it is written.
 
         In a new dataset, deletes all shards except those named. When samples are appended, gives
@@ -331,9 +331,9 @@ class Destination:
             PackConflict: Another process has appended to `base`.
             PackError: A shard that is named is missing.
         """
-        self._check_there(names, own_files(self.folder))
+        strays = self._strays(names, own_files(self.folder))
         if base is None:
-            remove_strays(self.folder, names | {JOURNAL_NAME, MANIFEST_NAME})
+            self.delete(name for name in strays if name not in (JOURNAL_NAME, MANIFEST_NAME))
             return
         self._check_newest(base)
         newest, older = (self.folder / n for n in (MANIFEST_NAME, version_name(base.version)))
@@ -345,11 +345,12 @@ class Destination:
             with whole_file(older) as file:  # some file systems have no links
                 file.write(read_file(newest))
 
-    def _check_there(self, names: set[str], there: Iterable[str]) -> None:
-        """Raises PackError if a shard is missing."""
-        missing = sorted(names.difference(there))
-        if missing:
-            raise self._missing(missing[0])
+    def _strays(self, names: Names, there: Iterable[str]) -> Names:
+        """Returns the files that are not among the shards; PackError if a shard is not there."""
+        missing, strays = names.compared(there)
+        if missing is not None:
+            raise self._missing(missing)
+        return strays
 
     def _missing(self, name: str) -> PackError:
         return PackError(
@@ -362,15 +363,17 @@ class Destination:
         """Publishes the manifest that was written to the folder, which completes the dataset."""
         self._journal.remove()
 
-    def discard(self, names: set[str], base: Manifest | None) -> None:
+    def discard(self, names: Names, base: Manifest | None) -> None:
         """Deletes the shards that are named; all files of the dataset if `base` is None.
 
         Deletes only the journal if the manifest names these shards: an error that was raised after
         the manifest had been written does not undo it.
         """
         if not self._is_committed(names):
-            kept = set() if base is None else set(own_files(self.folder)) - names
-            remove_strays(self.folder, kept | {JOURNAL_NAME})
+            there = own_files(self.folder)
+            if base is not None:
+                there = (name for name in there if names.find(name) is not None)
+            self.delete(name for name in there if name != JOURNAL_NAME)
         self._journal.remove()
 
     def close(self, keep: bool) -> None:
@@ -387,19 +390,18 @@ def _check_may_pack(name: str, own: Mapping[str, int], resume: bool) -> None:
         DatasetExists: It holds a dataset.
         PackError: It holds a half-written dataset, which is not to be resumed.
     """
-    own = {name: nbytes for name, nbytes in own.items() if not is_task_output_name(name)}
     has_journal = JOURNAL_NAME in own
     if MANIFEST_NAME in own and not (resume and own.get(JOURNAL_NAME)):
         raise DatasetExists(
             f"{name} contains a dataset already; choose another destination, add to it with append "
             "(--append), or replace it with overwrite (--overwrite)"
         )
-    if own and not has_journal:
-        some = sorted(own)[:3]
+    parts = () if has_journal else sorted(each for each in own if not is_task_output_name(each))
+    if parts:
+        some = ", ".join(parts[:3]) + ", ..." * (len(parts) > 3)
         raise PackError(
-            f"{name} contains parts of a dataset ({', '.join(some)}{', ...' * (len(own) > 3)}) "
-            "but no journal to resume from; choose another destination, or replace them with "
-            "overwrite (--overwrite)"
+            f"{name} contains parts of a dataset ({some}) but no journal to resume from; choose "
+            "another destination, or replace them with overwrite (--overwrite)"
         )
     if has_journal and not resume:
         raise PackError(
@@ -418,15 +420,24 @@ def _check_may_append(name: str, own: Mapping[str, int], resume: bool, base: Man
         )
 
 
-def _has_ended(journal: bytes, base: Manifest) -> bool:
+def _has_ended(options: Mapping[str, Any], names: Names, base: Manifest) -> bool:
     """Returns whether a journal is that of an append to a version before `base`.
 
     Or that of a first pack, all of whose shards are in `base`.
     """
-    options, names = contents_of(journal)
     if options and APPEND_TO not in options:
-        return bool(names) and names.issubset(base.column("name").to_pylist())
+        return _has_all(base, names)
     return options.get(APPEND_TO) in {each.fingerprint for each in base.history}
+
+
+def _has_all(base: Manifest, names: Names) -> bool:
+    """Returns whether a dataset has all of these shards, and there are any."""
+    return len(names) > 0 and names.compared(_shards_of(base))[0] is None
+
+
+def _shards_of(manifest: Manifest) -> Iterator[str]:
+    """Yields the names of the shards of a dataset."""
+    return (name.as_py() for name in manifest.column("name"))
 
 
 def _check_repeated(
@@ -453,13 +464,16 @@ def changed_meanwhile(name: str) -> PackConflict:
     return PackConflict(f"another process has changed {name} since this append began: append again")
 
 
-def own_files(folder: Path) -> list[str]:
-    """Returns the names of the files in a folder that only a pack can have written, sorted."""
-    return sorted(name for name in os.listdir(folder) if is_own_name(name))
+def own_files(folder: Path) -> Iterator[str]:
+    """Yields the names of the files in a folder that only a pack can have written."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_own_name(entry.name):
+                yield entry.name
 
 
 def remove_strays(folder: Path, kept: set[str]) -> None:
     """Deletes the files that a killed pack has left in a folder: all of a pack except `kept`."""
-    for name in own_files(folder):
+    for name in Names(own_files(folder)):  # which nothing is deleted from before it was listed
         if name not in kept:
             (folder / name).unlink()

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
-from fastio.packed import ShardEntry
+from fastio.pack.journal import Plan, UnitEnd
+from fastio.packed import ShardTable
 from fastio.schema import Schema
 
 P = TypeVar("P")
@@ -79,8 +79,8 @@ class Encoder(Protocol[P, E]):
         """Derives from the source how it is packed. Not called again when a pack is resumed."""
         ...
 
-    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[P]:
-        """Returns the parts of the source after the finished units.
+    def begin(self, plan: Plan, finished: Iterable[UnitEnd]) -> Iterator[P]:
+        """Returns the parts of the source after the finished units, given their ends.
 
         Raises:
             PackError: The source is not the one from which these units were packed.
@@ -120,6 +120,6 @@ class Encoder(Protocol[P, E]):
         """Returns the last shard of the source, or None if no rows are left for it."""
         ...
 
-    def about(self, entries: Sequence[ShardEntry]) -> About:
+    def about(self, shards: ShardTable) -> About:
         """Returns what the manifest says of the dataset; raises PackError if there are no rows."""
         ...

@@ -15,17 +15,20 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from fastio.errors import FastioError, PackConflict, PackError
 from fastio.pack.images import open_codebook
 from fastio.pack.items import AGAIN
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, ShardTable
 from fastio.runtime.files import flush_folder
+from fastio.runtime.texts import Names
 
 APPEND_TO = "append_to"  # the option with the fingerprint of the version that is appended to
 WRITER = "Writer"  # the source of a pack that cannot be resumed
@@ -79,6 +82,42 @@ class FinishedUnit:
     end: UnitEnd
 
 
+class FinishedUnits(Sized):
+    """The finished units that a journal lists. Their ends are read from its file each time.
+
+    Args:
+        lines: Returns the lines of the journal after the first one.
+
+    Attributes:
+        shards: Their shards.
+        last: The end of the last unit, if there is one.
+    """
+
+    def __init__(self, lines: Callable[[], Iterator[bytes]]) -> None:
+        self.shards = ShardTable()
+        self.last: Sequence[UnitEnd] = ()
+        self._lines = lines
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def ends(self) -> Iterator[UnitEnd]:
+        """Yields the ends of the units. Called before anything is written to the journal."""
+        for value in map(json.loads, self._lines()):
+            if "end" in value:
+                yield _parse_end(value["end"])
+
+    def take(self, line: Any) -> None:
+        """Adds the unit of a line; KeyError, TypeError or ValueError if it is damaged."""
+        end = _parse_end(line["end"])
+        if any(end.position <= before.position for before in self.last):
+            raise ValueError(f"a unit that ends at sample {end.position} comes after its next one")
+        self.shards.extend(map(_parse_entry, line["entries"]))
+        self.last = (end,)
+        self._count += 1
+
+
 class Journal:
     """The journal of one destination, locked against other packs while it is open.
 
@@ -105,7 +144,7 @@ class Journal:
         self.path = folder / JOURNAL_NAME
         self._destination = destination or str(folder)
         self._when_full = when_full(options)
-        self.finished: list[FinishedUnit] = []
+        self.finished = FinishedUnits(partial(self._lines, 1))
         self.plan: Plan | None = None
         self.id = new_id()
         # Opened before it is locked, so without truncating what another pack may be writing.
@@ -160,24 +199,27 @@ class Journal:
 
     def _read(self, options: Mapping[str, Any]) -> int:
         """Reads the journal, and returns the number of bytes of its complete lines."""
-        self._file.seek(0)
-        lines = self._file.read().split(b"\n")
-        if len(lines) == 1:
-            return 0  # killed before the first line was whole: nothing is finished
-        good_bytes = 0
+        good_bytes = 0  # also if it was killed before the first line was whole
         try:
-            first = json.loads(lines[0])
-            _check_options(self._destination, first["options"], options)
-            self.id = str(first["id"])
-            for line in lines[:-1]:
+            for line in self._lines():
+                value = json.loads(line)
                 if good_bytes:
-                    self._take(json.loads(line))
-                good_bytes += len(line) + 1
-        except (KeyError, TypeError, ValueError) as error:
+                    self._take(value)
+                else:
+                    _check_options(self._destination, value["options"], options)
+                    self.id = str(value["id"])
+                good_bytes += len(line)
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise PackError(
                 f"{self.path} is damaged ({type(error).__name__}: {error}); {AGAIN}"
             ) from error
         return good_bytes
+
+    def _lines(self, start: int = 0) -> Iterator[bytes]:
+        """Yields the complete lines from a number on, which must not be added to meanwhile."""
+        with open(os.dup(self._file.fileno()), "rb") as file:
+            file.seek(0)
+            yield from islice(complete_lines(file), start, None)
 
     def _take(self, line: Any) -> None:
         if isinstance(line, dict) and "plan" in line:
@@ -187,7 +229,7 @@ class Journal:
                 open_codebook(plan.codebook or b"")
             self.plan = plan
         else:
-            self.finished.append(_parse(line))
+            self.finished.take(line)
 
 
 def new_id() -> str:
@@ -221,8 +263,8 @@ def check_not_in_use(folder: Path) -> None:
     remove_if(folder, lambda journal: False)
 
 
-def remove_if(folder: Path, is_unneeded: Callable[[bytes], bool]) -> bool:
-    """Deletes the journal of a folder if a function returns true for its contents.
+def remove_if(folder: Path, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
+    """Deletes the journal of a folder if a function returns true for its lines.
 
     Returns:
         Whether it was deleted. False if there is none.
@@ -237,7 +279,7 @@ def remove_if(folder: Path, is_unneeded: Callable[[bytes], bool]) -> bool:
         return False
     with file:
         _lock(file, folder)
-        if not is_unneeded(file.read()):
+        if not is_unneeded(file):
             return False
         _unlink(file, path)
     return True
@@ -269,14 +311,23 @@ def exclusive_access(folder: Path, discard: bool) -> Iterator[bool]:
                 _unlink(file, path)
 
 
-def contents_of(journal: bytes) -> tuple[dict[str, Any], set[str]]:
+def complete_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a journal except the last one if a kill has cut it off."""
+    return (line for line in lines if line.endswith(b"\n"))
+
+
+def contents_of(lines: Iterable[bytes]) -> tuple[dict[str, Any], Names]:
     """Returns the options of a journal and the names of its shards; nothing if it is damaged."""
+    names = Names()
     try:
-        first, *lines = (json.loads(line) for line in journal.split(b"\n")[:-1])
-        names = {entry["name"] for line in lines for entry in line.get("entries", ())}
-        return dict(first["options"]), names
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}, set()
+        values = map(json.loads, complete_lines(lines))
+        options = dict(next(values)["options"])
+        for value in values:
+            for entry in value.get("entries", ()):
+                names.append(entry["name"])
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        return {}, Names()
+    return options, names
 
 
 def in_use(destination: Path | str) -> PackConflict:
@@ -321,15 +372,17 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], keys: Colle
     )
 
 
-def _parse(value: Any) -> FinishedUnit:
-    end = UnitEnd(**value["end"])
-    end = replace(end, skipped=[(name, reason) for name, reason in end.skipped])
-    entries = [ShardEntry(**entry) for entry in value["entries"]]
-    for entry in entries:
-        for digest in (entry.xxh3, entry.head_xxh3, entry.columns_xxh3):
-            if len(bytes.fromhex(digest)) != 8:
-                raise ValueError(f"{entry.name} has no hash")
-    return FinishedUnit(entries, end)
+def _parse_end(value: Any) -> UnitEnd:
+    end = UnitEnd(**value)
+    return replace(end, skipped=[(name, reason) for name, reason in end.skipped])
+
+
+def _parse_entry(value: Any) -> ShardEntry:
+    entry = ShardEntry(**value)
+    for digest in (entry.xxh3, entry.head_xxh3, entry.columns_xxh3):
+        if len(bytes.fromhex(digest)) != 8:
+            raise ValueError(f"{entry.name} has no hash")
+    return entry
 
 
 def _short(value: Any) -> str:

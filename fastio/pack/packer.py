@@ -9,24 +9,33 @@ encoder (`encoder.Encoder`). Units are packed by threads of this process (`units
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing
+from itertools import chain
 from typing import Generic, Protocol
 
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import E, Encoder, P
-from fastio.pack.journal import APPEND_TO, FinishedUnit, Plan, when_full, writing_to
+from fastio.pack.journal import (
+    APPEND_TO,
+    FinishedUnit,
+    FinishedUnits,
+    Plan,
+    when_full,
+    writing_to,
+)
 from fastio.pack.progress import progress_bar
 from fastio.pack.task_output import WrittenUnit
 from fastio.pack.units import ShardWriter, UnitPacker
-from fastio.packed import Manifest, ShardTable, write_manifest
+from fastio.packed import Manifest, write_manifest
+from fastio.runtime.texts import Names
 
 
 class UnitRunner(Protocol):
     """Packs the units of a source in other processes."""
 
     def run(
-        self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter
+        self, plan: Plan, finished: FinishedUnits, writer: ShardWriter
     ) -> Generator[WrittenUnit, None, None]:
         """Yields the units after the finished ones, in order, when their shards are written.
 
@@ -69,8 +78,6 @@ class Packer(Generic[P, E]):
         overwrite: bool = False,
         base: Manifest | None = None,
     ) -> None:
-        self.entries = ShardTable()
-        self.resumed = 0
         self._encoder = encoder
         self._destination = destination
         self._base = base
@@ -80,6 +87,8 @@ class Packer(Generic[P, E]):
         self._when_full = when_full(identity)
         with writing_to(destination.name, self._when_full):
             self._journal = destination.open(identity, resume, overwrite, base)
+        self.entries = self._journal.finished.shards
+        self.resumed = len(self.entries)
         version = 1 if base is None else base.version + 1
         self._writer = ShardWriter(destination.folder, encoder.schema, version, self._when_full)
         self._units = UnitPacker(encoder, self._writer, len(self._journal.finished))
@@ -103,15 +112,12 @@ class Packer(Generic[P, E]):
         encoder = self._encoder
         journal = self._journal
         try:
-            for unit in journal.finished:
-                for entry in unit.entries:
-                    self._destination.check(entry)
-                self.entries.extend(unit.entries)
-            self.resumed = len(self.entries)
+            for entry in self.entries:
+                self._destination.check(entry)
             if journal.plan is None:
                 journal.keep_plan(encoder.plan(progress))
             plan = journal.plan or Plan()
-            parts = encoder.begin(plan, journal.finished)
+            parts = encoder.begin(plan, journal.finished.ends())
             with progress_bar("packing", encoder.counted, encoder.total, progress) as advance:
                 shown = 0
                 if runner is not None:
@@ -155,7 +161,7 @@ class Packer(Generic[P, E]):
             codebook = base.codebook
             packing = {**packing, "codebook": base.packing.get("codebook")}
         with writing_to(destination.name, self._when_full):
-            destination.prepare(set(self.entries.names()), base)
+            destination.prepare(self.entries.names, base)
             write_manifest(
                 destination.folder,
                 self._encoder.schema,
@@ -184,7 +190,7 @@ class Packer(Generic[P, E]):
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""
         self._units.close()
-        written = {*self.entries.names(), *(entry.name for entry in self._units.entries)}
+        written = Names(chain(self.entries.names, (entry.name for entry in self._units.entries)))
         with writing_to(self._destination.name, self._when_full):
             self._destination.discard(written, self._base)
 

@@ -5,7 +5,7 @@ one machine does. Tasks write shards to the destination and return what the jour
 (`ray_tasks`); the driver gives the shards their names. It takes results in the order of the source,
 so that errors and the journal are those of a pack on one machine. It submits tasks only up to a
 limit ahead of the oldest unfinished unit. Like a pack on one machine, it keeps a description of
-every shard in memory.
+every shard in memory (`ShardTable`).
 
 Ray repeats tasks whose process or machine is lost. Of two tasks for one unit, each writes files of
 its own, and the driver takes those of one.
@@ -20,7 +20,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -29,7 +29,7 @@ from typing import Any
 from fastio.errors import PackageMissing, PackError
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import Encoder
-from fastio.pack.journal import FinishedUnit, Plan
+from fastio.pack.journal import FinishedUnits, Plan
 from fastio.pack.ray_tasks import FileStamp, Job, SourceRead
 from fastio.pack.task_output import WrittenUnit
 from fastio.pack.units import ShardWriter
@@ -131,7 +131,7 @@ class RayRunner:
                 f"{self._largest} cores: with Ray, workers is the number of cores of each task"
             )
 
-    def run(self, plan: Plan, finished: Sequence[FinishedUnit], writer: ShardWriter) -> _Units:
+    def run(self, plan: Plan, finished: FinishedUnits, writer: ShardWriter) -> _Units:
         """See `packer.UnitRunner`."""
         total, rows = self._encoder.total, plan.unit_rows
         if total is None or rows is None:
@@ -195,7 +195,7 @@ class RayRunner:
 
     # --- A source that one task reads -------------------------------------------------------------
 
-    def _run_source(self, job: Any, finished: Sequence[FinishedUnit]) -> _Units:
+    def _run_source(self, job: Any, finished: FinishedUnits) -> _Units:
         ray, installed = self._ray, version("fastio")
         task = ray.remote(_tasks()[1]).options(
             name=self._name,
@@ -203,7 +203,7 @@ class RayRunner:
             num_returns="streaming",
             max_retries=0,  # a repeated task would begin at the first unit again
         )
-        number, last, losses = len(finished), list(finished[-1:]), 0
+        number, last, losses = len(finished), finished.last, 0
         while True:
             results = task.remote(installed, [job], last, number)
             try:
@@ -213,7 +213,7 @@ class RayRunner:
                         self._encoder.packing = partial(dict, unit.packing)
                         return
                     yield unit
-                    number, last, losses = number + 1, [unit.unit], 0
+                    number, last, losses = number + 1, [unit.unit.end], 0
             except _lost(ray) as error:
                 losses += 1
                 if losses > _RETRIES:

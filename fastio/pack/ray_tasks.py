@@ -18,7 +18,7 @@ from typing import Any
 
 from fastio.errors import FastioError, PackError
 from fastio.pack.encoder import Encoder
-from fastio.pack.journal import FinishedUnit, Plan, writing_to
+from fastio.pack.journal import FinishedUnit, Plan, UnitEnd, writing_to
 from fastio.pack.task_output import TaskOutput, WrittenUnit, new_ending
 from fastio.pack.units import ShardWriter, pack_unit, pack_units
 
@@ -97,12 +97,12 @@ def run_unit(ref: Any, number: int) -> Result:
         return _portable(error)
 
 
-def run_source(ref: Any, finished: Sequence[FinishedUnit], number: int) -> Iterator[Result]:
+def run_source(ref: Any, finished: Sequence[UnitEnd], number: int) -> Iterator[Result]:
     """Packs the units of a source from one on, and yields each when its shards are in the output.
 
     Args:
         ref: The Ray reference of the `Job`.
-        finished: The unit before, if there is one.
+        finished: The end of the unit before, if there is one.
         number: The number of the first unit.
     """
     try:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,18 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
+from fastio.pack.stored_journal import (
+    StoredJournal,
+    delete_parts,
+    parts_of,
+    renewed,
+    stored_lines,
+)
 from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
+from fastio.runtime.ahead import in_order
 from fastio.runtime.files import whole_file
+from fastio.runtime.texts import FileSizes, Names
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
 from fastio.store import NoConditionalWrites, Stamp, is_remote, open_store
 
@@ -90,33 +100,31 @@ class RemoteDestination(Destination):
         self._uploads: list[Future[None]] = []
         self._copy_slots = threading.Semaphore(_COPIES)
         self._stopped = threading.Event()
-        self._journal_lock = threading.Lock()
         self._is_writer = False
         self._journal_sent_s = -math.inf
-        self._journaled = b""  # the journal in the store, if this process has written it
-        # For an append: the versions of the objects that this process has read or written. They are
-        # replaced only if they have not changed since, so that one of two appends fails.
+        self._stored = StoredJournal(self._store)
+        # For an append: the version of the manifest that this process has read. It is replaced only
+        # if it has not changed since, as the journal is, so that one of two appends fails.
         self._base: Manifest | None = None
-        self._journal_stamp: Stamp | None = None
         self._manifest_stamp: Stamp | None = None
 
-    def files(self) -> dict[str, int]:
+    def files(self) -> Mapping[str, int]:
         """Returns names and sizes of the objects that only a pack can have written."""
         try:
-            listed = self._store.list()
-            return {name: stamp.size for name, stamp in listed if is_own_name(name)}
+            pages = map(self._store.stamped, self._store.pages())
+            listed = chain.from_iterable(pages)
+            return FileSizes((name, stamp.size) for name, stamp in listed if is_own_name(name))
         except SourceNotFound:
             return {}  # there is no such folder yet
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Destination`. Deletes several objects at once."""
-        left = set(names)
-        if MANIFEST_NAME in left:
-            left.remove(MANIFEST_NAME)
+        names = Names(names)
+        if names.find(MANIFEST_NAME) is not None:
             self._store.delete(MANIFEST_NAME)
-        with DaemonPool(_DELETIONS, "fastio-delete") as pool:
-            for _ in pool.map(self._store.delete, sorted(left)):
-                pass
+        others = (name for name in names if name != MANIFEST_NAME)
+        for _ in in_order(self._store.delete, others, _DELETIONS):
+            pass
 
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
@@ -128,15 +136,12 @@ class RemoteDestination(Destination):
             if JOURNAL_NAME in own_files(folder):
                 check_not_in_use(folder)
             remove_strays(folder, {JOURNAL_NAME})
-            kept = b""
-            if JOURNAL_NAME in own:
-                self._journal_stamp = found = self._store.stat(JOURNAL_NAME)
-                if resume:
-                    kept = _believed(bytes(self._store.read(JOURNAL_NAME, expect=found)), own)
-            if MANIFEST_NAME in own and APPEND_TO not in options and b"\n" not in kept:
-                raise unreadable_journal(self.name)
+            self._stored = StoredJournal(self._store, conditional=APPEND_TO in options)
             with whole_file(folder / JOURNAL_NAME) as file:
-                file.write(kept)
+                if JOURNAL_NAME in own:
+                    self._stored.fetch(file, own if resume else None)
+                if MANIFEST_NAME in own and APPEND_TO not in options and not file.tell():
+                    raise unreadable_journal(self.name)
             return Journal(folder, options, resume, self.name)
         except BaseException:
             self._leave_folder()
@@ -171,26 +176,27 @@ class RemoteDestination(Destination):
         finally:
             with suppress(SourceChanged):  # another process has discarded it
                 if stamp is not None:
-                    self._store.replace(JOURNAL_NAME, _renewed(mine), stamp)
+                    self._store.replace(JOURNAL_NAME, renewed(mine), stamp)
                 self._store.delete(JOURNAL_NAME)
 
-    def _remove_journal_if(self, is_unneeded: Callable[[bytes], bool]) -> bool:
+    def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
         """See `Destination`. An append that runs is noticed only if it writes its journal now."""
         try:
             stamp = self._store.stat(JOURNAL_NAME)
             if not stamp.size:  # has no meaning
                 return False
-            journal = bytes(self._store.read(JOURNAL_NAME, expect=stamp))
-            if not is_unneeded(journal):
+            head = bytes(self._store.read(JOURNAL_NAME, expect=stamp))
+            if not is_unneeded(stored_lines(self._store, head)):
                 return False
-            if APPEND_TO in contents_of(journal)[0]:
+            if APPEND_TO in contents_of(head.splitlines(keepends=True)[:1])[0]:
                 with suppress(NoConditionalWrites):  # as in `exclusive_access`
-                    self._store.replace(JOURNAL_NAME, _renewed(journal), stamp)
+                    self._store.replace(JOURNAL_NAME, renewed(head), stamp)
         except SourceNotFound:
             return False
         except SourceChanged as error:
             raise in_use(self.name) from error
         self._store.delete(JOURNAL_NAME)
+        delete_parts(self._store, parts_of(head))
         return True
 
     def _check_newest(self, base: Manifest) -> None:
@@ -216,7 +222,7 @@ class RemoteDestination(Destination):
     def task_output(self) -> TaskOutput:
         """See `Destination`. Sends the journal, without which shards cannot be resumed."""
         with self._advice():
-            self._put_journal()
+            self._stored.send(self._journal.path)
             super().task_output()
         self._pool.resize(_COPIES)
         return StoreOutput(self._store, self._staging)
@@ -231,23 +237,25 @@ class RemoteDestination(Destination):
             self._wait_for(self._copy_slots)
             self._uploads.append(self._pool.submit(self._accept, entry, written.ending))
         now = time.monotonic()
-        if now - self._journal_sent_s > _JOURNAL_EVERY_S and not self._journal_lock.locked():
+        if now - self._journal_sent_s > _JOURNAL_EVERY_S and not self._stored.is_sending():
             self._journal_sent_s = now
             length = self._journal.path.stat().st_size
-            self._uploads.append(self._pool.submit(self._send_journal, length))
+            self._uploads.append(self._pool.submit(self._stored.send, self._journal.path, length))
         with self._advice():
             self._collect()
 
-    def prepare(self, names: set[str], base: Manifest | None) -> None:
+    def prepare(self, names: Names, base: Manifest | None) -> None:
         """See `Destination`; waits until all shards are uploaded."""
         with self._advice():
             for future in self._uploads:
                 wait_for(future)
-            there = set(self.files())
             if base is None:
-                self._check_there(names, there)
-                self.delete(there - names - {JOURNAL_NAME, MANIFEST_NAME})
-            elif not there.issuperset({*names, JOURNAL_NAME}):
+                strays = self._strays(names, self.files())
+                kept = {JOURNAL_NAME, MANIFEST_NAME, *self._stored.parts}
+                self.delete(name for name in strays if name not in kept)
+                return
+            missing, others = names.compared(self.files())
+            if missing is not None or others.find(JOURNAL_NAME) is None:
                 raise PackConflict(
                     "another process has deleted shards or the journal of this append to "
                     f"{self.name}, perhaps with `fastio gc --unfinished`: append again"
@@ -262,7 +270,7 @@ class RemoteDestination(Destination):
             else:
                 self._commit(self._base, path)
             try:
-                self._delete_own_journal()
+                self._stored.delete()
             except StoreError as error:
                 if self._base is None:
                     raise
@@ -275,19 +283,20 @@ class RemoteDestination(Destination):
 
     def _commit(self, base: Manifest, path: Path) -> None:
         """Replaces the manifest of `base`; SourceChanged if another process has done so."""
-        self._put_journal()  # fails if gc has deleted it, or another process has replaced it
+        # Fails if gc has deleted the journal, or another process has replaced it.
+        self._stored.send(self._journal.path)
         older = version_name(base.version)
         upload(self._store, self.folder / older)
         self._store.replace(MANIFEST_NAME, path.read_bytes(), self._manifest_stamp)
 
-    def discard(self, names: set[str], base: Manifest | None) -> None:
+    def discard(self, names: Names, base: Manifest | None) -> None:
         """See `Destination`. Deletes nothing if the journal is another process's by now.
 
         Without its journal, no process can commit shards that another one has uploaded as well.
         """
         self._end_uploads()
-        if self._journaled and self._delete_own_journal() and not self._is_committed(names):
-            self.delete(names & self.files().keys())
+        if self._stored.is_there and self._stored.delete() and not self._is_committed(names):
+            self.delete(name for name in self.files() if names.find(name) is not None)
         self._journal.remove()
         self._leave_folder()
 
@@ -298,7 +307,7 @@ class RemoteDestination(Destination):
             self._journal_sent_s > 0 and self._journal.path.exists()
         ):  # of shards that others have written
             with suppress(StoreError, SourceNotFound, SourceChanged):
-                self._send_journal(self._journal.path.stat().st_size)
+                self._stored.send(self._journal.path, self._journal.path.stat().st_size)
         super().close(keep=True)
         self._leave_folder()
         self._store.close()
@@ -308,19 +317,6 @@ class RemoteDestination(Destination):
         path.write_bytes(self._store.read(MANIFEST_NAME))
         return Manifest(self.name, str(path))
 
-    def _delete_own_journal(self) -> bool:
-        """Deletes the store's journal if it is this process's; returns whether it was."""
-        try:
-            if self._base is not None:
-                taken = _renewed(self._journaled)
-                self._journal_stamp = self._store.replace(JOURNAL_NAME, taken, self._journal_stamp)
-            elif self._journaled and self._store.read(JOURNAL_NAME) != self._journaled:
-                return False
-        except (SourceChanged, SourceNotFound):
-            return False
-        self._store.delete(JOURNAL_NAME)
-        return True
-
     # --- Uploads ----------------------------------------------------------------------------------
 
     def _upload(self, entry: ShardEntry, journal_length: int) -> None:
@@ -328,7 +324,7 @@ class RemoteDestination(Destination):
         try:
             if self._stopped.is_set():
                 return
-            self._send_journal(journal_length)
+            self._stored.send(self._journal.path, journal_length)
             upload(self._store, self.folder / entry.name)
             (self.folder / entry.name).unlink()
         except BaseException:
@@ -362,23 +358,6 @@ class RemoteDestination(Destination):
             slots.release()
             raise
 
-    def _send_journal(self, length: int) -> None:
-        with self._journal_lock:
-            if len(self._journaled) < length:
-                self._put_journal()
-
-    def _put_journal(self) -> None:
-        lines = self._journal.path.read_bytes()
-        lines = lines[: lines.rfind(b"\n") + 1]
-        if self._base is None:
-            self._store.write(JOURNAL_NAME, lines)
-        else:
-            try:
-                self._journal_stamp = self._store.replace(JOURNAL_NAME, lines, self._journal_stamp)
-            except NoConditionalWrites as error:
-                raise self._cannot_append(str(error)) from error
-        self._journaled = lines
-
     def _cannot_append(self, why: str) -> PackError:
         """Returns the error of an append to a store without conditional writes."""
         return PackError(
@@ -402,9 +381,13 @@ class RemoteDestination(Destination):
         """Raises errors of the store as PackError, with advice on the uploaded files."""
         try:
             yield
+        except NoConditionalWrites as error:
+            raise self._cannot_append(str(error)) from error
         except SourceChanged as error:
             raise changed_meanwhile(self.name) from error
         except (StoreError, SourceNotFound) as error:
+            if self._stored.is_new:
+                raise PackError(f"{error}; nothing was uploaded") from error
             how = "resume (--resume)"
             if self._base is not None:
                 how = "append and resume (--append --resume)"
@@ -437,30 +420,3 @@ class RemoteDestination(Destination):
             with suppress(OSError):
                 remove_strays(self.folder, set())
                 self.folder.rmdir()
-
-
-def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
-    """Returns the lines of a journal up to the first unit whose shards are not all in the store.
-
-    The journal gets the id of this process: another one that still writes it is noticed.
-    """
-    kept: list[bytes] = []
-    for line in journal.splitlines(keepends=True):
-        try:
-            entries = json.loads(line).get("entries", ())
-            if any(sizes.get(entry["name"]) != entry["bytes"] for entry in entries):
-                break
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return journal  # reading it raises an error that says what is damaged
-        kept.append(line)
-    return _renewed(b"".join(kept)) if kept else b""
-
-
-def _renewed(journal: bytes) -> bytes:
-    """Returns a journal with a new id.
-
-    A process that replaces its journal, or another's, with this can delete it: no other process
-    that has read or written the journal before can replace it any more.
-    """
-    first, _, rest = journal.partition(b"\n")
-    return json.dumps({**json.loads(first), "id": new_id()}).encode() + b"\n" + rest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,8 +17,8 @@ from fastio.pack.cells import codec_counts, columns, encode_row, indexed_fields,
 from fastio.pack.encoder import About, Filled
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source
-from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
-from fastio.packed import FORMAT_VERSION, ShardEntry
+from fastio.pack.journal import Plan, UnitEnd
+from fastio.packed import FORMAT_VERSION, ShardTable
 from fastio.runtime.ahead import in_order
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, Schema, is_fixed_width, row_bytes
 
@@ -164,17 +164,14 @@ class SampleEncoder:
             row_bytes = sum(sizes) / max(len(sizes), 1)
         return Plan(codebook, max(1, math.ceil(options.shard_bytes / max(row_bytes, 1))))
 
-    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Item | Row]:
+    def begin(self, plan: Plan, finished: Iterable[UnitEnd]) -> Iterator[Item | Row]:
         """See `encoder.Encoder`."""
         self._use(plan)
-        source, begun = self._source, 0
-        if not finished:
-            return self._parts(0)
-        last = finished[-1].end
-        items = self._parts(0 if source.has_keys else last.position)
-        for end in (unit.end for unit in finished):
+        source, last = self._source, None
+        items = self._parts(0) if source.has_keys else iter(())
+        for end in finished:
             stamps = xxhash.xxh3_64()
-            for part in islice(items, (end.position - begun) * source.has_keys):
+            for part in islice(items, (end.position - self.position) * source.has_keys):
                 stamps.update(part.stamp if isinstance(part, Row) else _stamp(part))
             if stamps.hexdigest() != end.source:
                 raise PackError(
@@ -182,9 +179,11 @@ class SampleEncoder:
                     "samples were packed (files added, removed, renamed or modified); "
                     f"{AGAIN}"
                 )
-            begun = end.position
             self.count(end)
-        if last.last and next(items, None) is not None:
+            last = end
+        if not source.has_keys:
+            items = self._parts(self.position)
+        if last is not None and last.last and next(items, None) is not None:
             raise PackError(
                 f"cannot resume: {source.name} had {last.position} samples when it was packed to "
                 f"its end, and has more now; {AGAIN}"
@@ -244,12 +243,12 @@ class SampleEncoder:
         unfinished = self._rows or self._cut or len(self.skipped) > self._skipped_before
         return self._filled(ends=True, last=True) if unfinished else None
 
-    def about(self, entries: Sequence[ShardEntry]) -> About:
+    def about(self, shards: ShardTable) -> About:
         """See `encoder.Encoder`."""
-        if not entries:
+        if not shards:
             raise self._nothing_packed()
         counts = [f"{name}.{CODEC_NAMES[CODEC_BLOCKS]}" for name in self.schema.image_fields]
-        has_blocks = any(entry.of_fields[name] for entry in entries for name in counts)
+        has_blocks = any(map(shards.total, counts))
         choice = self._options.codebook
         packing = {
             **self._options.to_json(),

@@ -10,7 +10,7 @@ shard is a unit. If all fields have fixed widths, the number of its rows is know
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,10 @@ from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import record_array, variable_array
 from fastio.pack.encoder import About, Filled
 from fastio.pack.items import AGAIN
-from fastio.pack.journal import FinishedUnit, Plan, UnitEnd
+from fastio.pack.journal import Plan, UnitEnd
 from fastio.pack.ray_data import RayTable, is_ray_dataset
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
-from fastio.packed import FORMAT_VERSION, ShardEntry
+from fastio.packed import FORMAT_VERSION, ShardTable
 from fastio.schema import Array, Schema, field_columns, is_fixed_width, row_bytes
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.columns import Column, Converted
@@ -221,9 +221,9 @@ class TableEncoder:
             return Plan()
         return Plan(unit_rows=math.ceil(self._shard_bytes / layout.dtype.itemsize))
 
-    def begin(self, plan: Plan, finished: Sequence[FinishedUnit]) -> Iterator[Piece]:
+    def begin(self, plan: Plan, finished: Iterable[UnitEnd]) -> Iterator[Piece]:
         """See `encoder.Encoder`."""
-        for done in (unit.end for unit in finished):
+        for done in finished:
             if done.source != self._stamp:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
@@ -302,10 +302,10 @@ class TableEncoder:
         """See `encoder.Encoder`."""
         return self._filled(last=True) if self._held else None
 
-    def about(self, entries: Sequence[ShardEntry]) -> About:
+    def about(self, shards: ShardTable) -> About:
         """See `encoder.Encoder`."""
         source = self._source
-        if not entries:
+        if not shards:
             raise PackError(f"there is nothing to pack: {source.name} has no rows")
         texts = frozenset(
             name for name, kind in self.schema.fields.items() if not hasattr(kind, "dtype")

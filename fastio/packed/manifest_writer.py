@@ -25,7 +25,7 @@ from fastio.packed.manifest import (
     arrow_schema,
     hash_columns,
 )
-from fastio.packed.shard_table import ShardTable
+from fastio.packed.shard_table import ShardTable, integers
 from fastio.packed.shard_writer import write_sealed
 from fastio.schema import Schema
 
@@ -76,7 +76,7 @@ def manifest_batch(
     np.cumsum(rows[:-1], out=first_row[1:])
     described = arrow_schema(schema)
     arrays = [
-        pa.array(first_row) if name == FIRST_ROW else columns[name] for name in described.names
+        integers(first_row) if name == FIRST_ROW else columns[name] for name in described.names
     ]
     description = {
         "format_version": FORMAT_VERSION,

@@ -1,0 +1,166 @@
+"""The journal of a pack in a store, whose whole parts are objects of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import fastio
+from fastio import PackError, SampleError
+from fastio.pack import stored_journal
+from fastio.pack.journal import Journal
+from fastio.pack.stored_journal import StoredJournal, parts_of, stored_lines
+from fastio.packed import JOURNAL_NAME
+from fastio.store import Store, open_store
+from tests.support import contents
+
+URL = "memory://parts/dataset"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with open_store(URL, None) as store:
+        yield store
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/parts"):
+        memory.rm("/parts", recursive=True)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_journal, "PART_BYTES", 1000)
+
+
+def numbers(stop: int, total: int) -> Iterator[int]:
+    yield from range(stop)
+    if stop < total:
+        raise RuntimeError("interrupted")
+
+
+def pack(stop: int, dst: Any = URL, **options: Any) -> fastio.PackReport:
+    return fastio.pack(numbers(stop, 100), dst, shard_size=80, **options)
+
+
+def interrupted(stop: int, **options: Any) -> None:
+    with pytest.raises(SampleError, match="interrupted"):
+        pack(stop, **options)
+
+
+def head_of(store: Store) -> bytes:
+    return bytes(store.read(JOURNAL_NAME))
+
+
+def names(store: Store) -> set[str]:
+    return {name for name, _ in store.list()}
+
+
+def test_each_line_is_sent_once_when_its_part_is_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: dict[str, list[bytes]] = {}
+    write = Store.write
+
+    def noted(self: Store, name: str, data: Any) -> None:
+        write(self, name, data)
+        sent.setdefault(name, []).append(bytes(data) if isinstance(data, bytes) else b"")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", noted)
+        interrupted(95)
+    parts = parts_of(head_of(store))
+    assert len(parts) >= 2
+    assert all(len(sent[name]) == 1 for name in parts)
+    first_line = len(head_of(store).splitlines()[0])
+    assert max(map(len, sent[JOURNAL_NAME])) < first_line + 2 * 1000
+    lines = [json.loads(line) for line in stored_lines(store, head_of(store))]
+    positions = [line["end"]["position"] for line in lines[2:]]
+    assert positions == list(range(10, 10 * len(positions) + 1, 10))
+
+
+def test_resuming_keeps_whole_parts_and_gives_the_same_dataset(
+    store: Store, tmp_path: Path
+) -> None:
+    pack(100, tmp_path / "expected")
+    interrupted(65)
+    kept = parts_of(head_of(store))
+    interrupted(85, resume=True)
+    assert parts_of(head_of(store))[: len(kept)] == kept
+    pack(100, resume=True)
+    assert {name: bytes(store.read(name)) for name in names(store)} == contents(
+        tmp_path / "expected"
+    )
+
+
+def test_a_lost_shard_of_an_early_part_ends_what_is_kept(store: Store, tmp_path: Path) -> None:
+    pack(100, tmp_path / "expected")
+    interrupted(85)
+    store.delete("shard-000001.arrow")
+    assert pack(100, resume=True).rows == 100
+    assert names(store) == set(contents(tmp_path / "expected"))
+
+
+def test_a_journal_that_lacks_a_part_is_damaged(store: Store) -> None:
+    interrupted(85)
+    store.delete(parts_of(head_of(store))[0])
+    with pytest.raises(PackError, match=r"pack\.journal is damaged .*start again with overwrite"):
+        pack(100, resume=True)
+    pack(100, overwrite=True)
+    assert not any(name.startswith(JOURNAL_NAME) for name in names(store))
+
+
+@pytest.mark.parametrize("name", ["shard-000000.arrow", "../x", 1])
+def test_a_journal_names_only_parts(store: Store, name: Any) -> None:
+    interrupted(85)
+    first, _, rest = head_of(store).partition(b"\n")
+    store.write(
+        JOURNAL_NAME, json.dumps({**json.loads(first), "parts": [name]}).encode() + b"\n" + rest
+    )
+    with pytest.raises(PackError, match=r"pack\.journal is damaged .*not names of parts"):
+        pack(100, resume=True)
+
+
+def test_a_discarded_pack_leaves_no_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = Store.write
+
+    def noted(self: Store, name: str, data: Any) -> None:
+        write(self, name, data)
+        written.append(name)
+
+    monkeypatch.setattr(Store, "write", noted)
+    schema = fastio.Schema({"number": fastio.Scalar("int64")})
+    writer = fastio.Writer(URL, schema, shard_size=80)
+    for number in range(95):
+        writer.write({"number": number})
+    writer.discard()
+    assert any(name.startswith(f"{JOURNAL_NAME}-") for name in written)
+    assert names(store) == set()
+
+
+def test_of_two_drivers_one_deletes_neither_journal_nor_parts_of_the_other(
+    store: Store, tmp_path: Path
+) -> None:
+    drivers = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        local = Journal(folder, {"source": "list"}, resume=False)
+        drivers.append((StoredJournal(store), local))
+    (first, one), (second, other) = drivers
+    for stored, local in drivers:
+        with open(local.path, "ab") as file:
+            file.writelines(b'{"end": %d}\n' % n for n in range(200))
+        stored.send(local.path)
+    assert first.parts
+    assert not set(first.parts) & set(second.parts)
+    assert not first.delete()
+    assert names(store) == {JOURNAL_NAME, *first.parts, *second.parts}
+    assert second.delete()
+    assert names(store) == set(first.parts)
+    one.close()
+    other.close()

@@ -9,7 +9,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- StoreError (OSError)                  an object of a URL cannot be read, written or listed
     |-- SourceChanged (ValueError)            data was replaced after it was opened
     |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or not fastio's
-    |-- FormatUnsupported (ValueError)        a format, or its version, is not one that fastio reads
+    |-- FormatUnsupported (ValueError)        fastio does not read this format, or its version
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or of another dataset
     |-- SchemaError (ValueError)              a value does not fit its field, or a bad schema
     |-- OptionError (ValueError)              an option does not fit the kind of data
@@ -81,7 +81,7 @@ class ManifestInvalid(FastioError, ValueError):
 
 
 class FormatUnsupported(FastioError, ValueError):
-    """Data has a format, or a version of one, that fastio does not read; it need not be damaged."""
+    """The format of the data, or its version, is not one that fastio reads."""
 
 
 class ShardCorrupt(FastioError, ValueError):
@@ -192,7 +192,7 @@ class PackageMissing(FastioError, ImportError):
 
     Attributes:
         package: name of the package.
-        purpose: what it is needed for, as a verb with its object.
+        purpose: what it is needed for, such as "decode sound".
         requirement: what to install, such as "fastio[audio]".
         cause: the underlying error.
     """

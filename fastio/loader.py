@@ -139,8 +139,8 @@ class Loader(LikeDataLoader[_Batch]):
             are several processes. It has no effect with a sampler or on iterable datasets. Without
             `seed`, all processes must make such loaders in the same order, and in the first epoch
             they wait until rank 0 has started it. A `DeviceMesh` of torch divides the batch along
-            its dimensions, and needs `seed`: mesh["dp", "fsdp"] gives the same batches to ranks
-            that differ in other dimensions only.
+            all of its dimensions, and needs `seed`. A part of a mesh, such as mesh["dp", "fsdp"],
+            gives the same batches to ranks that differ only in other dimensions.
         rank, world_size: the part of each global batch to deliver, instead of `distributed`.
         fields: names of the fields to deliver, in this order; None delivers all. Native path only.
         channels_last: deliver image batches (N, C, H, W) in torch.channels_last memory format,

@@ -936,7 +936,7 @@ def test_stores_without_conditions_are_refused() -> None:
             asked.append(number)
             yield number
 
-    with pytest.raises(PackError, match=r"conditional writes.*use s3, gs or az with obstore"):
+    with pytest.raises(PackError, match=r"conditional writes.*Use s3, gs or az with obstore"):
         pack(source(), url, append=True)
     assert len(asked) <= 1  # the first sample tells the schema
     with fastio.open(url) as dataset:

@@ -114,7 +114,7 @@ class Evictor:
             numbers = np.array([row[0] for row in rows], np.int64)
             used = np.array([row[1] for row in rows], np.float64)
             until = self._until(db, source, blocks_of(numbers))
-            # Of a block's editions, the runs need the one that was used last.
+            # Of the editions of a block, only the one that was used last will be needed again.
             until = np.where(latest(numbers, used) | (until < 0), until, np.inf)
             known = np.isfinite(until)
             # Pieces without a known next use are evicted first, the least recently used first.

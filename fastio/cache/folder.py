@@ -129,9 +129,10 @@ class CacheFolder:
         """Registers a dataset that is cut in blocks of `block_rows` rows.
 
         The fingerprint is that of the dataset's first version, so copies at other URLs and later
-        versions are the same source. The contents of a block may differ between versions: then
-        the numbers of its pieces do, see `edition`. `recoded` says whether the pieces contain
-        recoded images. Rows and size are those of the version that was registered last.
+        versions are the same source. If the contents of a block differ between versions, it has
+        a piece with another number for each, see `edition`. `recoded` says whether the pieces
+        contain recoded images. `rows` and `size` are stored for the version that was registered
+        last.
         """
         key = f"{fingerprint}-{block_rows}"
         self.files.piece(key, 0)  # raises if the key is not valid as a folder's name

@@ -84,8 +84,8 @@ class Member:
     def _taken(self) -> int:
         """Returns the descriptor for the caller to close; -1 if it was taken before.
 
-        The object does not know the number any more when it is closed. Otherwise, a fork or Ctrl-C
-        between the two would have it closed again, when it may be another file's.
+        The object forgets the number before the descriptor is closed. Otherwise, after a fork or
+        Ctrl-C between the two, it would be closed again, when another file may have the number.
         """
         descriptor, self._descriptor = self._descriptor, -1
         return descriptor

@@ -111,7 +111,7 @@ def parse_calls(given: Sequence[str], make: Make) -> list[Any]:
 
     Args:
         given: The texts.
-        make: Makes the result of a call of its name, its arguments and its named arguments.
+        make: Returns the value of a call, given its name, arguments and named arguments.
 
     Raises:
         BadParameter: A text is not such a call.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _transform(name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Returns the transform of a name with its arguments."""
+    """Returns a transform, given its name and arguments."""
     from fastio import transforms
 
     known = {

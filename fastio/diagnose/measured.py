@@ -83,9 +83,10 @@ class Phase:
             network, those that were fetched.
         seconds: duration from the request of the first batch to the end of the last step, without
             the start of threads and worker processes.
-        stats: what the loader counted. `copy_s` has all copies to the device, `transform_s` is of
-            Python transforms that run between two batches, and `wait_s` has none of them.
-        compute_s: seconds that the model (or emulated accelerator) computed.
+        stats: what the loader counted. Here `copy_s` includes all copies to the device,
+            `transform_s` is the time of Python transforms that run between two batches, and
+            `wait_s` does not include that time.
+        compute_s: seconds in which the model (or emulated accelerator) computed.
         steps: number of batches.
         cpu_s: processor seconds of this process and its workers.
         au: accelerator utilisation as MLPerf Storage defines it, compute time / run time, 0.0

@@ -23,7 +23,7 @@ try:
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device
 except ImportError as error:
-    raise PackageMissing("accelerate", "import this module", "fastio[accelerate]", error) from error
+    raise PackageMissing("accelerate", f"import {__name__}", "fastio[accelerate]", error) from error
 
 __all__ = ["PreparedLoader", "TrainerLoaders", "prepare"]
 

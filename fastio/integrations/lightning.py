@@ -10,7 +10,7 @@ from fastio import PackageMissing
 try:
     from lightning.pytorch import Callback, LightningDataModule
 except ImportError as error:
-    raise PackageMissing("lightning", "import this module", "fastio[lightning]", error) from error
+    raise PackageMissing("lightning", f"import {__name__}", "fastio[lightning]", error) from error
 
 from fastio.integrations.lightning_hooks import DataModuleHooks, StatsMonitorHooks
 

@@ -8,7 +8,7 @@ try:
     from pytorch_lightning import Callback, LightningDataModule
 except ImportError as error:
     raise PackageMissing(
-        "pytorch-lightning", "import this module", "pytorch-lightning", error
+        "pytorch-lightning", f"import {__name__}", "pytorch-lightning", error
     ) from error
 
 from fastio.integrations.lightning_hooks import DataModuleHooks, StatsMonitorHooks

@@ -474,6 +474,6 @@ def own_files(folder: Path) -> Iterator[str]:
 
 def remove_strays(folder: Path, kept: set[str]) -> None:
     """Deletes the files that a killed pack has left in a folder: all of a pack except `kept`."""
-    for name in Names(own_files(folder)):  # which nothing is deleted from before it was listed
+    for name in Names(own_files(folder)):  # lists the whole folder before a file is deleted
         if name not in kept:
             (folder / name).unlink()

@@ -112,7 +112,7 @@ class FinishedUnits(Sized):
         """Adds the unit of a line; KeyError, TypeError or ValueError if it is damaged."""
         end = _parse_end(line["end"])
         if any(end.position <= before.position for before in self.last):
-            raise ValueError(f"a unit that ends at sample {end.position} comes after its next one")
+            raise ValueError(f"the unit that ends at sample {end.position} is after a later one")
         self.shards.extend(map(_parse_entry, line["entries"]))
         self.last = (end,)
         self._count += 1
@@ -199,7 +199,7 @@ class Journal:
 
     def _read(self, options: Mapping[str, Any]) -> int:
         """Reads the journal, and returns the number of bytes of its complete lines."""
-        good_bytes = 0  # also if it was killed before the first line was whole
+        good_bytes = 0  # stays 0 if the pack was killed before the first line was complete
         try:
             for line in self._lines():
                 value = json.loads(line)
@@ -216,7 +216,7 @@ class Journal:
         return good_bytes
 
     def _lines(self, start: int = 0) -> Iterator[bytes]:
-        """Yields the complete lines from a number on, which must not be added to meanwhile."""
+        """Yields the complete lines from a number on. Meanwhile, no lines may be added."""
         with open(os.dup(self._file.fileno()), "rb") as file:
             file.seek(0)
             yield from islice(complete_lines(file), start, None)
@@ -312,7 +312,7 @@ def exclusive_access(folder: Path, discard: bool) -> Iterator[bool]:
 
 
 def complete_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a journal except the last one if a kill has cut it off."""
+    """Yields the lines of a journal, without an incomplete last line, as a kill may leave it."""
     return (line for line in lines if line.endswith(b"\n"))
 
 

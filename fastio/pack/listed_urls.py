@@ -1,4 +1,4 @@
-"""Images that a list names by URLs: which they are, their versions, and reading them ahead."""
+"""Images that a list names by URLs: finding their URLs and versions, and reading them ahead."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class UrlColumn:
         elif remote != bool(self.urls):
             kinds = ("a URL", "a path") if remote else ("a path", "a URL")
             raise SchemaError(
-                f"{where}: {_shown(value)} is {kinds[0]}, but {self.where} has {kinds[1]}: make "
-                "one list of the URLs and one of the files"
+                f"{where}: {_shown(value)} is {kinds[0]}, but {self.where} has {kinds[1]}. Make "
+                "one list of the URLs and one of the paths"
             )
         if not remote:
             return
@@ -54,7 +54,7 @@ class UrlColumn:
             raise SchemaError(
                 f"{where}: {_shown(value)} is in {without_secrets(root)}, but {self.where} is in "
                 f"{without_secrets(self.root)}: all URLs of a list must be in one bucket or on one "
-                "host. Make a list for each, and append the others to the first"
+                "host. Make a list for each, pack the first, and append the others (--append)"
             )
         self.urls.append(value)
 

@@ -166,7 +166,7 @@ class RemoteDestination(Destination):
         )
         try:
             stamp = self._store.replace(JOURNAL_NAME, mine, stamp)
-        except NoConditionalWrites:  # so nothing can be appended, and there is nothing to exclude
+        except NoConditionalWrites:  # then no append can run, and none has to be excluded
             self._store.write(JOURNAL_NAME, mine)
             stamp = None
         except SourceChanged as error:
@@ -202,7 +202,7 @@ class RemoteDestination(Destination):
     def _check_newest(self, base: Manifest) -> None:
         """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""
         if self._store.backend != "obstore":
-            raise self._cannot_append("file systems of fsspec have none")
+            raise self._cannot_append("file systems of fsspec have no conditional writes")
         self._base = base
         self._manifest_stamp = found = self._store.stat(MANIFEST_NAME)
         older = self.folder / version_name(base.version)
@@ -303,9 +303,8 @@ class RemoteDestination(Destination):
     def close(self, keep: bool) -> None:
         """See `Destination`. The journal in the store stays in any case."""
         self._end_uploads()
-        if (
-            self._journal_sent_s > 0 and self._journal.path.exists()
-        ):  # of shards that others have written
+        # Shards that other processes have written may have been recorded since it was last sent.
+        if self._journal_sent_s > 0 and self._journal.path.exists():
             with suppress(StoreError, SourceNotFound, SourceChanged):
                 self._stored.send(self._journal.path, self._journal.path.stat().st_size)
         super().close(keep=True)
@@ -362,7 +361,7 @@ class RemoteDestination(Destination):
         """Returns the error of an append to a store without conditional writes."""
         return PackError(
             f"cannot append to {self.name}: its store does not support conditional writes, which "
-            f"an append needs: use s3, gs or az with obstore, or a newer server ({why})"
+            f"an append needs ({why}). Use s3, gs or az with obstore, or a newer server"
         )
 
     def _collect(self) -> None:

@@ -1,10 +1,10 @@
 """The journal of a pack in an object store, where nothing can be added to an object.
 
-The driver writes its journal to a local file (`journal`), and sends what was added to it. Parts of
-`PART_BYTES` become objects that do not change any more, pack.journal-ID-000000 and so on. The
-object `pack.journal` has the first line of the journal, which names these parts, and the lines
-after them; it alone is replaced. ID is that of the driver whose journal it is, so that two
-drivers do not write the same parts.
+The process that packs writes its journal to a local file (`journal`), and sends what was added to
+it. Parts of up to `PART_BYTES`, or of one longer line, become objects that are written once:
+pack.journal-ID-000000 and so on. The object `pack.journal` has the first line of the journal, which
+names these parts, and the lines that are in no part yet; only this object is replaced. ID is the id
+of the journal, so that two processes do not write the same parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART = re.compile(re.escape(JOURNAL_NAME) + PART_ENDING)
 
 
 class StoredJournal:
-    """The journal of one driver. `send` is called by several threads, the rest by one.
+    """The journal of one process. Several threads may call `send`, only one the other methods.
 
     Args:
         store: The store.
@@ -51,10 +51,10 @@ class StoredJournal:
         self._sent = 0  # how many bytes of the local file are in the store
 
     def fetch(self, file: IO[bytes], sizes: Mapping[str, int] | None) -> None:
-        """Takes the place of the journal in the store, whose driver has ended.
+        """Takes over the journal in the store, whose process has ended.
 
-        The file gets its lines up to the first unit whose shards are not all in the store. It gets
-        a new id: another driver that still writes the journal is noticed.
+        The file gets the lines of the journal up to the first unit whose shards are not all in the
+        store. The id is new, so that a process that still writes the old journal is noticed.
 
         Args:
             file: A new local file.
@@ -101,8 +101,9 @@ class StoredJournal:
 
         Args:
             path: The local file.
-            length: Does nothing if so many bytes have been sent. None to replace the object always,
-                which fails if another process has replaced or deleted it.
+            length: Nothing is sent if this many bytes of the file have been sent already. None:
+                always replaces the object, which fails if another process has replaced or deleted
+                it.
         """
         with self._lock:
             if length is not None and self._sent >= length:
@@ -137,7 +138,7 @@ class StoredJournal:
             self._begin += len(lines)
 
     def delete(self) -> bool:
-        """Deletes the journal if it is this process's; returns whether it was."""
+        """Deletes the journal if it is still that of this process; returns whether it was."""
         try:
             if self._conditional:
                 self._stamp = self._store.replace(JOURNAL_NAME, renewed(self._head), self._stamp)

@@ -429,7 +429,7 @@ class Range(NamedTuple):
 
 
 def told_apart(ranges: Iterable[Range]) -> bytes:
-    """Returns bytes that differ if objects, their versions or the places in them do."""
+    """Returns bytes that differ if the objects, their versions or the offsets in them differ."""
     parts = [(r.name, r.offset, r.length, r.field, r.expect and r.expect.key) for r in ranges]
     return repr(parts).encode("utf-8", "surrogateescape")
 

@@ -245,7 +245,7 @@ class Manifest:
 
     @property
     def lineage(self) -> str:
-        """The fingerprint of the first version, by which caches know all versions."""
+        """The fingerprint of the first version, under which caches store all versions."""
         return self.history[0].fingerprint if self.history else self.fingerprint
 
     def piece(self, shard: int) -> int:

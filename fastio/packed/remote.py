@@ -63,7 +63,7 @@ class Remote(Protocol):
         """Returns 16 hexadecimal digits that are the same for all versions of the dataset."""
 
     def contents(self, first: int, last: int) -> bytes:
-        """Returns bytes that differ if what `ranges(first, last)` has does, in any version."""
+        """Returns bytes that differ between versions if the contents of these rows differ."""
 
     def version(self, file: int) -> str:
         """Returns the version of an object, by its number in `Range.file`, as a text.

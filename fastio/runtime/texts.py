@@ -75,7 +75,7 @@ class Texts(Sequence[str]):
 
 
 class Names(Sequence[str]):
-    """A list of names of files, to which names can be added, in about 25 bytes each.
+    """A list of names of files that takes about 25 bytes for each. Names can be added.
 
     Args:
         names: The first names.
@@ -108,7 +108,7 @@ class Names(Sequence[str]):
     def find(self, name: str) -> int | None:
         """Returns the number of a name in the list, or None.
 
-        After names were added, the next call sorts the hashes of all, which takes 16 bytes each.
+        The first call after names were added sorts the hashes of all names, 16 bytes for each.
         """
         if self._sorted is None:
             hashes = map(xxhash.xxh3_64_intdigest, map(self._encoded, range(len(self))))

@@ -23,8 +23,8 @@ from fastio.store import is_remote
 if TYPE_CHECKING:
     from fastio.sources.table.opening import Opened
 
-# Progress(title, counted, total) is entered while something is counted, and gives what is called
-# with how much more is done.
+# Progress(title, counted, total) is a context manager that returns a function. The function is
+# called with the number that was done since its last call.
 Progress = Callable[[str, str, int], AbstractContextManager[Callable[[int], object]]]
 
 

@@ -241,7 +241,7 @@ def of_urls(
     Args:
         urls: The URLs.
         storage_options: Options of their file system.
-        may_lack: Whether an object that does not exist gets the size -1, and is no error.
+        may_lack: Whether objects that do not exist get the size -1 and are not an error.
 
     Raises:
         SchemaError: They are in several buckets or on several hosts.
@@ -254,7 +254,7 @@ def of_urls(
     missing = next((n for n, stamp in zip(names, stamps, strict=True) if stamp is None), None)
     if missing is not None and not may_lack:
         url = without_secrets(join(store.url, missing))
-        raise SourceNotFound(f"{url}: there is no such object, and it is in the list of URLs")
+        raise SourceNotFound(f"{url}: there is no such object; remove it from the list of URLs")
     found = [(n, stamp or Stamp(-1, "")) for n, stamp in zip(names, stamps, strict=True)]
     return StoredFiles(store, Objects.of(found), join(store.url, names[0]))
 

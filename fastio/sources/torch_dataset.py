@@ -345,13 +345,13 @@ class TorchReader:
 
         The reader cannot be used afterwards.
         """
-        batches = self._latest()  # first: without its loader it may be gone
+        batches = self._latest()  # a weak reference: the loader keeps the object
         del self._loader
         if getattr(batches, "_workers", None):
             workers = list(batches._workers)
             batches._shutdown_workers()
             batches._worker_result_queue.close()  # of which the other thread is told
-            for worker in workers:  # those that DataLoader has terminated are not gone at once
+            for worker in workers:  # DataLoader does not wait for workers that it has terminated
                 worker.join(_WORKERS_S)
             # A thread closes the pipes of each queue. A process that is forked before it is done
             # may inherit a number that is closed already, and close another file by it.

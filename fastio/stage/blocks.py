@@ -26,7 +26,7 @@ from fastio.stage.directory import directory, directory_bytes
 from fastio.store import Transfers
 
 Numbers = npt.NDArray[np.int64]
-# The bytes of some of the ranges of a block, by their places in `Blocks.ranges`.
+# The bytes of some of the ranges of a block, by their indexes in `Blocks.ranges`.
 Known = Mapping[int, bytes]
 _KEPT_STARTS = 65536
 _HEADS_AHEAD = 16  # shards

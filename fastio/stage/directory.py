@@ -1,6 +1,6 @@
-"""The directory of the objects of a block whose rows are objects, with which its piece ends.
+"""The directory at the end of a piece whose rows are objects.
 
-By it, objects are found in a piece that an earlier version of the dataset has left in a cache:
+It serves to find objects in a piece that an earlier version of the dataset has left in a cache:
 
     rows x 16   for each object the XXH3-64 of its name and version, uint64, and its size, int64
     8 bytes     the number of objects, int64
@@ -30,7 +30,7 @@ def directory(ranges: Sequence[Range]) -> bytes:
 
 
 def directory_bytes(objects: int) -> int:
-    """Returns the size in bytes of the directory of so many objects."""
+    """Returns the size in bytes of a directory with this number of objects."""
     return objects * _OBJECT.itemsize + _COUNT.size
 
 

@@ -1,6 +1,6 @@
 """Finds parts of a block in what a cache has of earlier versions of the dataset.
 
-A block of which only a part has changed, or to which rows were added, is another piece than before.
+If a part of a block has changed, or rows were added to it, the block has another piece than before.
 The parts that did not change are copied from the earlier piece, and only the others are fetched:
 
 - The last block of a packed dataset ends with rows of a later version once the dataset has grown.

@@ -231,7 +231,7 @@ def _partitions(parts: Sequence[Sampling]) -> int | None:
     if len(given) > 1:
         raise ValueError(
             f"the datasets were opened with different numbers of partitions, {given[0]} and "
-            f"{given[1]}: open them with the same partitions="
+            f"{given[1]}: pass the same partitions= to fastio.open for each of them"
         )
     return given[0] if given else None
 

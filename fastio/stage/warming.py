@@ -209,9 +209,8 @@ class _Warming:
         self._blocks = blocks_of(dataset, block_rows)
         self._source = source_of(folder, self._blocks)
         self._earlier = Earlier(folder, self._source, self._blocks)
-        self._reused: dict[
-            int, int
-        ] = {}  # bytes that were copied, of blocks that are not noted yet
+        # The bytes that were copied from earlier pieces, by block, until the block is noted.
+        self._reused: dict[int, int] = {}
         self._buffers = Buffers()
         self._pace = Pace(parallel)
         self._lock = threading.Lock()

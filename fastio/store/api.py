@@ -38,7 +38,7 @@ T = TypeVar("T")
 _WRITTEN_BYTES_PER_S = 1 << 20
 # After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
-# That a server that has never answered may refuse connections: it may be starting, too.
+# For how long a server that has never answered may refuse connections, as while it starts.
 _REFUSED_S = 10.0
 # With 30 ms a request, 64 requests at a time would be 2,000 objects a second.
 OBJECTS_AT_ONCE = 128

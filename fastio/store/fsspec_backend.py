@@ -121,7 +121,7 @@ class FsspecBackend:
 
     def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
         """Raises Unconditional: file systems of fsspec have no conditional writes."""
-        raise Unconditional("file systems of fsspec have none")
+        raise Unconditional("file systems of fsspec have no conditional writes")
 
     def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
         """Yields all objects below a folder, with sizes and versions as far as the store tells."""
@@ -144,7 +144,7 @@ class FsspecBackend:
     ) -> tuple[list[str], list[tuple[str, Marks]]] | None:
         """Returns the folders and objects directly in a folder of a web server.
 
-        Returns None for others, of which `pages` sends what requests there are.
+        Returns None for other stores, whose folders only `pages` lists.
         """
         if self._web is None:
             return None

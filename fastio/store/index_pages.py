@@ -1,8 +1,8 @@
 """Folders that a web server lists as HTML pages of links, as nginx, Apache and Python's server do.
 
-Only pages whose title says that they list a folder count, so that no website is searched. Of their
-links, only those to files and folders directly in the folder are followed: none to the folder
-above, to other hosts, or with a query (by which pages are sorted).
+Only pages whose title says that they list a folder are read, so that no website is crawled. Of
+their links, only those to files and folders directly in the folder are followed: none to the folder
+above, to other hosts, or with a query (which such servers use to sort a page).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from fastio.store.retry import Permanent
 
 _TITLE = re.compile(r"\s*(index of|directory listing)\b", re.IGNORECASE)
-_DEEPEST = 32  # folders in one another; symbolic links may form a cycle
+_DEEPEST = 32  # levels of folders; symbolic links may form a cycle
 _MOST_BYTES = 256 << 20  # of a page
 
 # Returns the bytes of the page of a folder, "" or one that ends with "/".
@@ -30,10 +30,10 @@ def level(read: Read, folder: str) -> tuple[list[str], list[str]]:
         folder: The name of the folder, without a "/" at its end; "" for the root.
 
     Raises:
-        Permanent: The page lists no folder, or folders are too deep in one another.
+        Permanent: The page lists no folder, or the folder is nested too deeply.
     """
     if folder.count("/") >= _DEEPEST:
-        raise Permanent(f"{_DEEPEST} folders are in one another: links may form a cycle")
+        raise Permanent(f"folders are nested {_DEEPEST} levels deep: links may form a cycle")
     begin = f"{folder}/" if folder else ""
     data = read(begin)
     page = _Page()

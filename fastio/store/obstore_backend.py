@@ -214,7 +214,7 @@ class ObstoreBackend:
             obstore.delete(self._client(limit_s), name)
 
     def _index_pages(self) -> FsspecBackend:
-        """Returns what lists a web server by its pages, which WebDAV requests do not."""
+        """Returns the backend that lists a web server without WebDAV by its pages of links."""
         if self._pages is None:
             from fastio.store.fsspec_backend import FsspecBackend  # which few programs need
 
@@ -290,7 +290,7 @@ def _complain(offset: int, expected: int, start: int, end: int, size: int) -> No
 
 
 def _put_if(client: Any, name: str, data: memoryview, mode: Any) -> Any:
-    """Writes an object under a condition. Raises Unconditional if the store does not have them."""
+    """Writes an object under a condition; raises Unconditional if the store supports none."""
     try:
         return obstore.put(client, name, data, mode=mode, use_multipart=False)
     except (NotImplementedError, errors.BaseError) as error:

@@ -140,7 +140,9 @@ def described(problem: Permanent | Failed, secrets: tuple[str, ...]) -> str:
         tries = "1 attempt" if problem.attempts == 1 else f"{problem.attempts} attempts"
         tries += f" in {problem.seconds:.1f} s, the last one: "
         if is_refused(cause):
-            advice = ". No program listens there: check the URL or endpoint, and that it runs"
+            advice = (
+                ". No program listens there: check the URL or endpoint, and whether the server runs"
+            )
     text = " ".join(redact(str(cause) or type(cause).__name__, secrets).split())
     if len(text) > _LONGEST_CAUSE:
         text = text[:_LONGEST_CAUSE] + " ..."

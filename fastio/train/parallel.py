@@ -214,7 +214,7 @@ def wrap(model: nn.Module, process: Process, options: Options) -> nn.Module:
 
 
 def _gpus(device: torch.device) -> list[int]:
-    """Returns all GPUs, that of the weights first, for DataParallel."""
+    """Returns the numbers of all GPUs, the one with the weights first, for DataParallel."""
     return sorted(range(torch.cuda.device_count()), key=lambda number: number != device.index)
 
 

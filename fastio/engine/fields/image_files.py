@@ -38,8 +38,8 @@ class FoundImages(NamedTuple):
         reads: the reads, for the native threads.
         foreign: the numbers in `reads` of the images that Pillow decodes: int64, ascending.
         codebook, pieces: as in `ImageReads`.
-        size: the (height, width) of all images, turned upright; None if they differ, if a file has
-            to be opened to know, or if nobody asked.
+        size: the (height, width) of all images, turned upright. None if the images differ in size,
+            if a size is not known without opening a file, or if `ImageSource` has `sizes` False.
     """
 
     files: ImageFiles
@@ -85,7 +85,7 @@ def _found(files: ImageFiles, file: Int32s, reads: ImageReads, sizes: bool = Fal
 
 
 def _common_size(reads: ImageReads) -> tuple[int, int] | None:
-    """Returns the (height, width) of all images, turned upright; None if it is not one."""
+    """Returns the common (height, width) of all images, turned upright; None if there is none."""
     if not len(reads.height):
         return None
     height, width = int(reads.height[0]), int(reads.width[0])
@@ -112,7 +112,7 @@ class ImageSource:
         recoded: the recoded images of the field; None if there is no cache.
         direct: whether files that stay open are read past the page cache (O_DIRECT), if the system
             supports it.
-        sizes: whether `FoundImages.size` is needed.
+        sizes: whether to determine `FoundImages.size`.
 
     Raises:
         ValueError: the dataset is remote, and there is no stager.

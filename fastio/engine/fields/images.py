@@ -73,11 +73,11 @@ class ImagePart:
         return (*size, self._channels) if self.channels_last else (self._channels, *size)
 
     def pool_of(self, size: tuple[int, int] | None) -> SlotPool | None:
-        """Returns the slots for a batch, or None if its images need memory of their own each.
+        """Returns the slots for a batch, or None if each of its images needs its own memory.
 
-        Where the transforms keep the size of an image, a batch whose images have one size is
-        written to a slot too. There are slots for the size of the first such batch only, so that a
-        dataset of many sizes does not keep slots for each.
+        If the transforms keep the size of an image, a batch whose images have one size is also
+        written to a slot. Only the size of the first such batch has slots, so that a dataset of
+        many sizes does not keep slots for each of them.
 
         Args:
             size: (height, width) of all images of the batch; None if they differ.

@@ -183,11 +183,11 @@ class MediaTable(TableSamples):
         return self.fingerprint
 
     def contents(self, first: int, last: int) -> bytes:
-        """Returns nothing; see `lineage`."""
+        """Returns no bytes; see `lineage`."""
         return b""
 
     def version(self, file: int) -> str:
-        """Returns nothing; see `lineage`."""
+        """Returns an empty text; see `lineage`."""
         return ""
 
     def ranges(self, first: int, last: int) -> list[Range]:

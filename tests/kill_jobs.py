@@ -34,6 +34,7 @@ import xxhash
 
 import fastio
 from fastio import Cache, Loader, warm
+from fastio.cache.editions import block_of
 from fastio.train import Options, fit
 from fastio.train.checkpoint import load
 from tests.pictures import jpeg
@@ -260,7 +261,7 @@ def index_faults(cache: Path, foreign: tuple[str, ...] = ()) -> list[str]:
         wrong.append(f"{runs} runs of nobody are left in the index")
     expected = set()
     for key, number, nbytes, size, xxh3, state in pieces:
-        path = cache / "data" / key / str(number // 1000) / str(number)
+        path = cache / "data" / key / str(block_of(number) // 1000) / str(number)
         expected.add(path)
         if state != 1:
             wrong.append(f"a claim is left: {key} {number}")

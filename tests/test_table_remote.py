@@ -366,11 +366,14 @@ def test_files_here_and_there_in_one_list(folder: Path, server: str) -> None:
     assert [row["number"] for row in rows_of(here)] == list(range(600))
 
 
-def test_a_folder_that_cannot_be_listed(server: str) -> None:
-    with pytest.raises((DatasetNotFound, StoreError), match=server):
-        Loader(f"{server}/parquet")
-    with pytest.raises(StoreError, match=server):
-        Loader(f"{server}/parquet/*.parquet")
+def test_a_folder_that_cannot_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "parquet").mkdir()
+    (tmp_path / "parquet" / "index.html").write_text("<html><title>Welcome</title></html>")
+    with http_folder(tmp_path, python=True) as server:
+        with pytest.raises((DatasetNotFound, StoreError), match=server):
+            Loader(f"{server}/parquet")
+        with pytest.raises(StoreError, match=server):
+            Loader(f"{server}/parquet/*.parquet")
 
 
 def test_a_half_written_dataset_is_no_folder_of_tables(folder: Path) -> None:

@@ -100,12 +100,21 @@ class Blocks:
         """
         piece = self._pieces.get(block)
         if piece is None:
-            piece = edition(block, self.dataset.contents(*self.rows(block)))
+            piece = edition(block, self._contents(block))
             with self._lock:
                 if len(self._pieces) >= _KEPT_STARTS:
                     self._pieces.clear()
                 self._pieces[block] = piece
         return piece
+
+    def _contents(self, block: int) -> bytes:
+        """Returns bytes that differ if the contents of the block do; see `Remote.contents`."""
+        packed = self.dataset.packed
+        if self._bounds is None or packed is None:
+            return self.dataset.contents(*self.rows(block))
+        # The block is a shard, whose rows may be documents while those of the block are windows.
+        first = int(packed.manifest.first_row[block])
+        return packed.contents(first, first + int(packed.manifest.shard_rows[block]))
 
     def size(self, block: int) -> int:
         """Returns the size of a block in bytes. Fetches heads.

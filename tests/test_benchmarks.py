@@ -27,6 +27,7 @@ SMALL: dict[str, list[str]] = {
         *("--recipes", "all", "--count", "64", "--epochs", "1", "--seeds", "2", "--size", "32"),
     ],
     "codec": [PHOTOS, "--rounds", "1", "--crops", "1"],
+    "elsewhere": [PHOTOS, "--count", "40", "--rounds", "1", "--units", "8"],
     "images": [PHOTOS, "--count", "24", "--rounds", "1", "--pack-rounds", "1"],
     "in_memory": ["--rows", "600", "--table-rows", "5000", "--rounds", "1", "--most-s", "0.1"],
     "large": [PHOTOS, "--megapixels", "0.5", "--photos", "1", "--rows", "4", "--passes", "1"],

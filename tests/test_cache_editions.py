@@ -14,7 +14,10 @@ import fastio
 from fastio import Cache, Loader
 from fastio.cache import block_of, edition
 from fastio.cache.editions import blocks_of, latest
+from fastio.errors import CacheError
 from fastio.stage import warm
+from fastio.stage.earlier import Earlier
+from fastio.store import Stamp
 from tests.object_server import ObjectServer, object_server
 from tests.recoding import pieces, recode_all
 from tests.staging_support import CROPS, noise, pack_noise
@@ -291,30 +294,61 @@ def test_a_damaged_piece_of_an_earlier_version_is_not_copied_from(
     assert [name for name in after if (before[name] != after[name]).any()] == ["dog/1.jpg"]
 
 
+def recoded(server: ObjectServer, cache: Path, rows: int) -> dict[str, Any]:
+    """Runs epochs until so many photos are recoded; returns the pixels of all by name."""
+    found = {}
+    with (
+        opened(server, cache=cache) as dataset,
+        Loader(dataset, 8, transforms=RESIZE, cache=dataset.cache) as loader,
+    ):
+        recode_all(loader, rows)
+        for batch in loader:
+            for row, image in zip(loader.batch.rows, batch[0], strict=True):
+                found[dataset.paths.relative(int(row))] = image.numpy().copy()
+    return found
+
+
 def test_of_a_folder_with_a_changed_photo_no_old_record_is_read(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     serve_photos(server)
-    cache = tmp_path / "cache"
-
-    def recoded(rows: int) -> dict[str, Any]:
-        found = {}
-        with (
-            opened(server, cache=cache) as dataset,
-            Loader(dataset, 8, transforms=RESIZE, cache=dataset.cache) as loader,
-        ):
-            recode_all(loader, rows)
-            for batch in loader:
-                for row, image in zip(loader.batch.rows, batch[0], strict=True):
-                    found[dataset.paths.relative(int(row))] = image.numpy().copy()
-        return found
-
     jpegs = sum(name.endswith(".jpg") for name in images())
-    before = recoded(jpegs)
+    before = recoded(server, tmp_path / "cache", jpegs)
     server.put("photos/dog/1.jpg", photo(999))
-    after = recoded(jpegs)
+    after = recoded(server, tmp_path / "cache", jpegs)
     difference = {name: np.abs(before[name].astype(int) - after[name]).mean() for name in after}
     assert [name for name, each in difference.items() if each > 4] == ["dog/1.jpg"]
+
+
+def test_records_are_not_those_of_another_photo_of_the_same_size_and_time(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the ETags of nginx and Apache, which have the time in seconds and the size.
+    monkeypatch.setattr(Stamp, "key", property(lambda self: f'{self.size} "66f2c0a1-{self.size}"'))
+
+    def put(number: int) -> None:
+        server.put(f"photos/cat/{number:02}.jpg", photo(number).ljust(20_000, b"\0"))
+
+    for number in range(12):
+        put(number)
+    before = recoded(server, tmp_path / "cache", 12)
+    server.delete("photos/cat/00.jpg")  # the other photos move by a row
+    put(12)
+    after = recoded(server, tmp_path / "cache", 12)
+    both = before.keys() & after.keys()
+    assert len(both) == 11
+    assert max(np.abs(before[name].astype(int) - after[name]).mean() for name in both) < 4
+
+
+def test_a_cache_that_fails_while_earlier_pieces_are_looked_for_is_not_used(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parts(earlier: Earlier, block: int) -> Any:
+        raise CacheError("the index is gone")
+
+    serve_photos(server)
+    monkeypatch.setattr(Earlier, "parts", parts)
+    assert len(pixels(server, tmp_path / "cache")) == len(images())
 
 
 # --- Numbers --------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio import DatasetNotFound
+from fastio import DatasetNotFound, SourceNotFound
+from fastio.sources.stored_files import of_urls
 from fastio.store import index_pages, list_objects, open_store
 from fastio.store.retry import Permanent
 from tests.servers import http_folder
@@ -124,3 +125,28 @@ def test_a_folder_of_tars_is_found_by_its_page(tmp_path: Path) -> None:
     # Tars are read by ranges, which Python's own server does not have.
     with http_folder(tmp_path, python=True) as url, fastio.open(f"{url}/tars") as dataset:
         assert len(dataset) == len(names)
+
+
+@pytest.mark.parametrize("page", ["<title>My photos</title>", None])
+def test_urls_of_a_server_that_lists_nothing_are_asked_for_one_by_one(
+    page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.sources.stored_files._MOST_ASKED", 2)
+    sizes = {f"photos/{number}.jpg": 10 + number for number in range(4)}
+    (tmp_path / "photos").mkdir()
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(bytes(size))
+    if page is None:
+        monkeypatch.setattr(SimpleHTTPRequestHandler, "list_directory", _not_found)
+    else:
+        (tmp_path / "photos" / "index.html").write_text(page)
+    with python_server(tmp_path) as (url, _):
+        urls = [f"{url}/{name}" for name in (*sizes, "photos/none.jpg")]
+        found = of_urls(urls, may_lack=True)
+        with pytest.raises(SourceNotFound, match=r"photos/none\.jpg: there is no such object"):
+            of_urls(urls)
+    assert found.objects.sizes.tolist() == [*sizes.values(), -1]
+
+
+def _not_found(handler: SimpleHTTPRequestHandler, path: Any) -> None:
+    handler.send_error(404)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ from PIL import Image as PillowImage
 
 import fastio
 from fastio import Loader
+from fastio.engine.fields.images import ImagePart
+from fastio.engine.settings import EngineSettings
+from fastio.transforms import augmentation
 
 SIZES = {"one": [(6, 9)], "two": [(6, 9), (9, 6)], "square": [(8, 8)]}
 ROWS = 24
@@ -106,3 +112,39 @@ def test_a_damaged_image_in_a_slot(tmp_path: Path, on_error: Any) -> None:
     assert rows == (others if on_error == "skip" else [*range(5), 6, *range(6, ROWS)])
     for image, row in zip(torch.cat([images for images, _ in found]), rows, strict=True):
         assert torch.equal(image.permute(1, 2, 0), torch.from_numpy(given[row]))
+
+
+def test_there_is_no_slot_for_images_of_too_many_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fastio.pack([(image, 0) for image in pictures(SIZES["one"])], tmp_path / "ds", codec="raw")
+    shapes, pool = [], EngineSettings.pool
+
+    def noted(settings: EngineSettings, shape: tuple[int, ...], *args: Any, **how: Any) -> Any:
+        shapes.append(shape)
+        return pool(settings, shape, *args, **how)
+
+    monkeypatch.setattr(EngineSettings, "pool", noted)
+    with (
+        Loader(fastio.open(tmp_path / "ds", max_pixels=50), 4) as loader,
+        pytest.raises(fastio.ImageError, match="pixels"),
+    ):
+        next(iter(loader))
+    assert (3, 6, 9) not in shapes
+    assert len(batches(tmp_path / "ds")) == ROWS // 4
+    assert (3, 6, 9) in shapes
+
+
+def test_streams_that_begin_together_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def slow(*args: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # the other thread, unless it waits for this one
+        return augmentation(*args)
+
+    monkeypatch.setattr("fastio.engine.fields.images.augmentation", slow)
+    part = ImagePart("image", fastio.schema.Image(), EngineSettings())
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(part.pool_of, [(6, 9), (9, 6)]))
+    assert sum(each is not None for each in found) == 1

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from fastio import StoreError
+from fastio.errors import SourceChanged
 from fastio.store import Store, open_store, retry
 from tests.servers import S3, FaultProxy, http_folder
 
@@ -359,6 +360,21 @@ def test_a_server_that_has_answered_may_restart(tmp_path: Path, closed: int) -> 
         with served(tmp_path, closed):
             assert [read.result() for read in reads] == [DATA, DATA]
     assert store.transfers.retries > 0
+
+
+@pytest.mark.parametrize("nbytes", [len(DATA) // 2, 2 * len(DATA)])
+def test_a_replaced_file_of_a_server_without_etags_and_ranges(tmp_path: Path, nbytes: int) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with served(tmp_path, port):
+        store = open_store(f"http://127.0.0.1:{port}")
+        stamp = store.stat("data")
+        assert store.read("data", 0, len(DATA), expect=stamp) == DATA
+        (tmp_path / "data").write_bytes(bytes(nbytes))
+        with pytest.raises(SourceChanged, match="was replaced"):
+            store.read("data", 0, len(DATA), expect=stamp)
 
 
 def test_a_stopped_call_makes_no_further_attempt() -> None:

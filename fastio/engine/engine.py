@@ -170,7 +170,7 @@ class Engine:
         if self.stage is not None:
             self.stage.close()
         for reader in self._readers:
-            for pool in reader.pools.values():
+            for pool in list(reader.pools.values()):
                 pool.clear()
         if self._owner.is_here:
             self._indexes.close()

@@ -66,9 +66,10 @@ class Remote(Protocol):
         """Returns bytes that differ between versions if the contents of these rows differ."""
 
     def version(self, file: int) -> str:
-        """Returns the version of an object, by its number in `Range.file`, as a text.
+        """Returns the name and version of an object, by its number in `Range.file`, as a text.
 
-        Packed datasets return "", because the contents of an object never change.
+        It differs from that of any other object of the dataset's versions: many servers give all
+        objects of one size and time the same version.
         """
 
     @property

@@ -73,7 +73,8 @@ class LocalFiles:
 class StagedObjects:
     """Images in a store, read from the blocks that were fetched into a cache.
 
-    A stamp has a hash of the object's version in place of the time of modification, and zeros.
+    A stamp has a hash of the object's name and version in place of the time of modification, and
+    zeros. Rows of a later version of the dataset may be other objects.
     """
 
     def __init__(self, dataset: Rows, field: str, cache: Cache, blocks: Blocks) -> None:
@@ -81,7 +82,7 @@ class StagedObjects:
         self._field = field
         self._cache = cache
         self._blocks = blocks
-        self._hashes = np.zeros(0, np.int64)  # of the versions of objects; 0 until asked for
+        self._hashes = np.zeros(0, np.int64)  # of names and versions of objects; 0 until asked for
         self._lock = threading.Lock()
 
     def local(self, rows: Numbers, where: ImageReads) -> ImageReads | None:

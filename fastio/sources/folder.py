@@ -304,7 +304,8 @@ class FolderDataset(Rows):
     def version(self, file: int) -> str:
         """See `Remote`."""
         assert self.stored is not None
-        return self.stored.objects.stamp(file).key
+        objects = self.stored.objects
+        return f"{objects.names[file]}\0{objects.stamp(file).key}"
 
     def ranges(self, first: int, last: int) -> list[Range]:
         """Returns the objects of rows [first, last)."""

@@ -271,8 +271,14 @@ def _asked_for(store: Store, names: Sequence[str]) -> list[Stamp | None]:
 
 
 def _looked_up(store: Store, names: Sequence[str]) -> list[Stamp | None]:
-    """Returns the stamps of objects from a listing; None for those that do not exist."""
+    """Returns the stamps of objects from a listing; None for those that do not exist.
+
+    Objects of a store that does not list their folder are requested.
+    """
     folder = posixpath.commonpath([posixpath.dirname(name) for name in names])
-    objects = list_objects(store, set(names).__contains__, folder)
+    try:
+        objects = list_objects(store, set(names).__contains__, folder)
+    except (SourceNotFound, StoreError):  # web servers that list nothing, buckets that may not be
+        return _asked_for(store, names)
     stamps = {name: objects.stamp(place) for place, name in enumerate(objects.names)}
     return [stamps.get(name) for name in names]

@@ -216,7 +216,7 @@ class CachedBlocks:
     ) -> str | MemoryFile:
         parts, piece = list[Any](), self._blocks.piece(number)
         try:
-            parts, damaged = fetch(self._earlier.parts(number) if self._earlier else {})
+            parts, damaged = fetch(self._known(number))
             if damaged is None and folder.store(source, piece, parts):
                 path = folder.path_of(source, piece)
                 with self._lock:
@@ -234,6 +234,13 @@ class CachedBlocks:
                 folder.abandon(source, [piece])
             raise
         return memory_file(parts)
+
+    def _known(self, number: int) -> Known:
+        """Returns the parts of a block that the cache has of earlier versions; none if it fails."""
+        if self._earlier is not None:
+            with suppress(CacheError):
+                return self._earlier.parts(number)
+        return {}
 
     def _found(self, path: str, piece: int) -> str:
         with self._lock:

@@ -112,7 +112,7 @@ class ObstoreBackend:
         whole = (
             self._family == "http" and expect is not None and (offset, length) == (0, expect.size)
         )
-        if length is not None and not (whole and self._family == "http"):
+        if length is not None and not whole:
             wanted["range"] = (offset, offset + length)
         elif offset:
             wanted["range"] = {"offset": offset}
@@ -126,6 +126,8 @@ class ObstoreBackend:
             except errors.PreconditionError as error:
                 raise OtherVersion(_summary(error)) from None
             size = int(answer.meta["size"])
+            if whole and size != length:
+                raise OtherVersion(f"the object has {size} bytes")
             start, end = answer.range
             expected = size - offset if length is None else length
             if start != offset or end - start != expected:

@@ -66,8 +66,11 @@ class FoundImages(NamedTuple):
         return list((self.foreign[begin:end] - first).tolist())
 
 
-def _found(files: ImageFiles, file: Int32s, reads: ImageReads, sizes: bool = False) -> FoundImages:
-    """Returns reads whose files have the numbers `file`, int32 (n,), for the native threads."""
+def _found(files: ImageFiles, file: Int32s, reads: ImageReads, most_pixels: int = 0) -> FoundImages:
+    """Returns reads whose files have the numbers `file`, int32 (n,), for the native threads.
+
+    `most_pixels` is that of `_common_size`; with 0, nobody asks for the size.
+    """
     native = _native.ImageReads(
         file,
         reads.offset,
@@ -80,16 +83,20 @@ def _found(files: ImageFiles, file: Int32s, reads: ImageReads, sizes: bool = Fal
         reads.index,
     )
     foreign = np.flatnonzero(reads.codec == CODEC_ENCODED)
-    size = _common_size(reads) if sizes else None
+    size = _common_size(reads, most_pixels) if most_pixels else None
     return FoundImages(files, native, foreign, reads.codebook, reads.pieces, size)
 
 
-def _common_size(reads: ImageReads) -> tuple[int, int] | None:
-    """Returns the common (height, width) of all images, turned upright; None if there is none."""
+def _common_size(reads: ImageReads, most_pixels: int) -> tuple[int, int] | None:
+    """Returns the common (height, width) of all images, turned upright; None if there is none.
+
+    Also None for images of more than `most_pixels`, each of which is an error: no memory is
+    allocated for them.
+    """
     if not len(reads.height):
         return None
     height, width = int(reads.height[0]), int(reads.width[0])
-    if LOOK_INTO_FILE in (height, width):
+    if LOOK_INTO_FILE in (height, width) or height * width > most_pixels:
         return None
     if (reads.height != height).any() or (reads.width != width).any():
         return None
@@ -143,14 +150,15 @@ class ImageSource:
         Args:
             original: Whether all images are read from their originals.
         """
+        most = self._dataset.max_pixels if self._sizes else 0
         where = reads = self._dataset.image_reads(self._field, rows)
         if reads.memory is not None:
-            return _found((reads.memory, reads.planar), reads.file, reads, self._sizes)
+            return _found((reads.memory, reads.planar), reads.file, reads, most)
         if self._stager is not None:
             reads = _staged(reads, self._stager, self._field, rows)
         if self.recoded is not None and not original:
             reads = self.recoded.reads(rows, where, reads)
-        return _found(*self._files.of(reads), reads, self._sizes)
+        return _found(*self._files.of(reads), reads, most)
 
     def reads_of(self, batch: PlannedBatch, rows: Int64s) -> tuple[FoundImages, int]:
         """Returns where the images of a batch lie, whose rows are `rows`.

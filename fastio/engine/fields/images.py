@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class ImagePart:
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self.affine is None else ()
         self._settings = settings
         self._own_pool: tuple[tuple[int, int], SlotPool] | None = None
+        self._lock = threading.Lock()
         self.pool: SlotPool | None = None
         if size is not None:
             dtype = "uint8" if self.affine is None else "float32"
@@ -84,11 +86,12 @@ class ImagePart:
         """
         if self.pool is not None or size is None or self.name in self._settings.handed:
             return self.pool
-        if self._own_pool is None:
-            (plan,) = augmentation(self.compiled, 0, 0, [0], [size[0]], [size[1]])
-            pool = self._settings.pool(self.shape(plan.size), "uint8", reuse_small=True)
-            self._own_pool = size, pool
-        own, pool = self._own_pool
+        with self._lock:  # of several streams, the first has to make it for all
+            if self._own_pool is None:
+                (plan,) = augmentation(self.compiled, 0, 0, [0], [size[0]], [size[1]])
+                pool = self._settings.pool(self.shape(plan.size), "uint8", reuse_small=True)
+                self._own_pool = size, pool
+            own, pool = self._own_pool
         return pool if own == size else None
 
     def transform(

@@ -256,7 +256,8 @@ class TarDataset(Rows):
 
     def version(self, file: int) -> str:
         """See `Remote`."""
-        return self.stamps[self.tars[file]].key
+        name = self.tars[file]
+        return f"{name}\0{self.stamps[name].key}"
 
     def ranges(self, first: int, last: int) -> list[Range]:
         """Returns the parts of tars that hold the files of rows [first, last)."""

@@ -30,6 +30,7 @@ def ray_settings() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", "/tmp")  # paths of its sockets may have 107 bytes at most
         patch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it
         # Other work on the machine may delay Ray's processes for much longer than its defaults.

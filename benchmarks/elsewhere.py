@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,7 @@ def ray_part(arguments: argparse.Namespace, files: list[Path], work: Path) -> di
     with cluster_of(2) as cluster:
         import ray
 
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="warning")
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.WARNING)
 
         def pack(source: Any, kind: str, **options: Any) -> None:
             how: dict[str, Any] = {"engine": "ray"} if kind == "ray" else {"workers": 2}
@@ -81,8 +83,8 @@ def ray_part(arguments: argparse.Namespace, files: list[Path], work: Path) -> di
 
         for turn in range(arguments.rounds + 1):  # the first starts processes and imports modules
             for kind in found:
-                seconds = timed(lambda kind=kind: pack(folder, kind, shard_size="8MiB"))
-                tiny_s = timed(lambda kind=kind: pack(tiny, kind, shard_size=8 * 8))
+                seconds = timed(partial(pack, folder, kind, shard_size="8MiB"))
+                tiny_s = timed(partial(pack, tiny, kind, shard_size=8 * 8))
                 if turn:
                     found[kind].append(arguments.count / seconds)
                     unit_s[kind].append(tiny_s / arguments.units)
@@ -137,8 +139,8 @@ def dataset_part(arguments: argparse.Namespace, files: list[Path], work: Path) -
 
         ways: dict[str, Callable[[], Any]] = {
             "DataLoader": read,
-            "two": lambda pack=pack: pack(2),
-            "one": lambda pack=pack: pack(1),
+            "two": partial(pack, 2),
+            "one": partial(pack, 1),
         }
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(arguments.rounds + 1):
@@ -165,13 +167,15 @@ def urls_part(arguments: argparse.Namespace, files: list[Path], work: Path) -> d
 
     def epoch(data: Any) -> float:
         with fastio.Loader(data, 64, shuffle=True, transforms=crops, num_workers=2) as loader:
-            return arguments.count / timed(lambda: sum(len(batch[1]) for batch in loader))
+            seconds = timed(lambda: sum(len(batch[1]) for batch in loader))
+        return int(arguments.count) / seconds
 
     rates: dict[str, list[float]] = {}
     with object_server() as server:
         server.add(folder, "photos/")
         server.set(latency_s=LATENCY_S, bandwidth=BANDWIDTH)
-        url, how = server.url + "/photos", {"storage_options": server.options}
+        url = server.url + "/photos"
+        how: dict[str, Any] = {"storage_options": server.options}
         for turn in range(arguments.rounds + 1):
             found = {"local folder, first epoch": epoch(fastio.open(folder))}
             with fastio.open(url, **how) as dataset:

@@ -19,6 +19,7 @@ from fastio import Loader
 from fastio.engine.fields.images import ImagePart
 from fastio.engine.settings import EngineSettings
 from fastio.transforms import augmentation
+from tests.pictures import save
 
 SIZES = {"one": [(6, 9)], "two": [(6, 9), (9, 6)], "square": [(8, 8)]}
 ROWS = 24
@@ -33,9 +34,7 @@ def pictures(sizes: list[tuple[int, int]], by: int = 1) -> list[np.ndarray[Any, 
 
 def png(pixels: np.ndarray[Any, Any]) -> PillowImage.Image:
     """An opened PNG file."""
-    file = io.BytesIO()
-    PillowImage.fromarray(pixels).save(file, "png")
-    return PillowImage.open(file)
+    return PillowImage.open(io.BytesIO(save(PillowImage.fromarray(pixels), "PNG")))
 
 
 def batches(path: Path, size: int = 4, **options: Any) -> list[Any]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.packed.shard_writer import ShardEntry
-from fastio.runtime.texts import Names
+from fastio.runtime.texts import Computed, Names
 
 _HASHES = ("xxh3", "head_xxh3", "columns_xxh3")
 _NUMBERS = ("rows", "bytes", "head_bytes", "foot_bytes")
 
 
-class ShardTable(Sequence[ShardEntry]):
+class ShardTable(Computed[ShardEntry]):
     """A list of shards, to which shards can be added, with a column for each of their values.
 
     A shard takes about 130 bytes, and as a `ShardEntry` more than ten times as much. All shards
@@ -41,14 +41,7 @@ class ShardTable(Sequence[ShardEntry]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, index: int) -> ShardEntry: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ShardEntry]: ...
-    def __getitem__(self, index: int | slice) -> ShardEntry | list[ShardEntry]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
+    def _at(self, number: int) -> ShardEntry:
         values: dict[str, Any] = {name: each[number] for name, each in self._numbers.items()}
         values |= {name: f"{each[number]:016x}" for name, each in self._hashes.items()}
         of_fields = {name: each[number] for name, each in (self._of_fields or {}).items()}

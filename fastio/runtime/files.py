@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import resource
 import secrets
 import stat
 from collections.abc import Iterator
@@ -252,6 +253,12 @@ def only_files(path: AnyPath, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def most_open(wanted: int) -> int:
+    """Returns how many files may stay open, up to `wanted`: a quarter of the process's limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if limit == resource.RLIM_INFINITY else min(limit // 4, wanted)
 
 
 def read_file(path: AnyPath) -> bytes:

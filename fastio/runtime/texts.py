@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 
-class Texts(Sequence[str]):
+
+class Computed(Sequence[T]):
+    """A sequence whose items are made when they are asked for, such as one for each file."""
+
+    @abstractmethod
+    def _at(self, number: int) -> T:
+        """Returns an item, whose number is in [0, len(self))."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._at(number) for number in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"row {index} is out of range: there are {len(self)} files")
+        return self._at(number)
+
+
+class Texts(Computed[str]):
     """Strings, such as names of files, encoded as the system encodes names.
 
     Attributes:
@@ -46,18 +69,9 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return len(self.ends)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} is out of range: there are {len(self)} files")
-        begin = int(self.ends[row - 1]) if row else 0
-        return os.fsdecode(self.data[begin : int(self.ends[row])])
+    def _at(self, number: int) -> str:
+        begin = int(self.ends[number - 1]) if number else 0
+        return os.fsdecode(self.data[begin : int(self.ends[number])])
 
     def encoded(self, rows: NDArray[np.int64]) -> list[bytes]:
         """Returns the bytes of strings, whose numbers int64 (n,) are in [0, len(self))."""
@@ -74,7 +88,7 @@ class Texts(Sequence[str]):
         return xxhash.xxh3_128(self.ends.tobytes() + self.data).digest()
 
 
-class Names(Sequence[str]):
+class Names(Computed[str]):
     """A list of names of files that takes about 25 bytes for each. Names can be added.
 
     Args:
@@ -90,14 +104,8 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        return os.fsdecode(self._encoded(range(len(self))[index]))
+    def _at(self, number: int) -> str:
+        return os.fsdecode(self._encoded(number))
 
     def append(self, name: str) -> None:
         """Adds a name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -27,7 +27,7 @@ from fastio.packed.layout import (
 from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, of_sample
 from fastio.runtime.files import check_file, read_file, walk
-from fastio.runtime.texts import Texts
+from fastio.runtime.texts import Computed, Texts
 from fastio.schema import Bytes, Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.stored_files import StoredFiles, of_urls
@@ -36,7 +36,7 @@ from fastio.store import Store, is_remote
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class PathTable(Sequence[str]):
+class PathTable(Computed[str]):
     """Paths below a folder `root`, or URLs below one; `names` has what comes after it."""
 
     def __init__(self, root: str, names: Iterable[str] | Texts) -> None:
@@ -46,14 +46,8 @@ class PathTable(Sequence[str]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        return os.path.join(self.root, self.names[index])
+    def _at(self, number: int) -> str:
+        return os.path.join(self.root, self.names[number])
 
     def of(self, rows: NDArray[np.int64]) -> list[str]:
         """Returns the paths of rows, int64 (n,), which are in [0, len(self)). Faster for many."""

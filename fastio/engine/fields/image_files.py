@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,9 +18,13 @@ from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
 from fastio.packed.remote import Remote
 from fastio.packed.rows import Rows
 from fastio.recoded import RecodedImages
+from fastio.runtime.files import most_open
 from fastio.schema import CODEC_ENCODED
 from fastio.stage import Stager
 
+# Most open files of a field. With more shards than that, a shuffled epoch opens and closes a shard
+# for each read, which costs a round trip on network file systems.
+_OPEN_FILES = 4096
 _OF_PIECES = 64  # most open files of a batch with recoded images, which may use one per row
 _TURNED = 5  # EXIF orientations from here on swap height and width
 Int32s = npt.NDArray[np.int32]
@@ -239,7 +242,7 @@ class OpenFiles:
     """
 
     def __init__(self, direct: bool = False) -> None:
-        self._kept = _native.FileSet(keep_open=True, max_open=most_open(), direct=direct)
+        self._kept = _native.FileSet(keep_open=True, max_open=most_open(_OPEN_FILES), direct=direct)
         self._numbers = np.empty(0, np.int32)  # of `_kept`, by the dataset's; -1: not added yet
         self._lock = threading.Lock()
 
@@ -249,7 +252,7 @@ class OpenFiles:
             numbers, file = np.unique(reads.file, return_inverse=True)
             # Whole files are read once: to keep them open would only take descriptors.
             several = reads.pieces is not None or not (reads.length == WHOLE_FILE).any()
-            most = most_open() if reads.pieces is None else min(most_open(), _OF_PIECES)
+            most = most_open(_OPEN_FILES if reads.pieces is None else _OF_PIECES)
             files = _native.FileSet(keep_open=several, max_open=most)
             files.add([reads.path(number) for number in numbers.tolist()])
             return files, file.astype(np.int32)
@@ -274,13 +277,3 @@ class OpenFiles:
         first = self._kept.add([reads.path(number) for number in new.tolist()])
         numbers[new] = np.arange(first, first + len(new))
         self._numbers = numbers  # replaced as a whole: other threads read it without the lock
-
-
-def most_open() -> int:
-    """Returns how many files a field keeps open: a quarter of the process's limit, up to 4096.
-
-    With more shards than that, a shuffled epoch opens and closes a shard for each read, which costs
-    a round trip on network file systems.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else min(soft // 4, 4096)

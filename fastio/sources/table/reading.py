@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from fastio import _native
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.runtime.ahead import Ahead
 from fastio.runtime.cores import machine_cores
+from fastio.runtime.files import most_open
 from fastio.sources.table.data import Data
 from fastio.sources.table.objects import TableFile
 
@@ -110,10 +110,8 @@ def _most_open() -> int:
     All threads together keep at most a quarter of the process's limit: with the usual limit of
     1,024 files, each of the 128 threads of a large machine keeps two.
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _OPEN_FILES
-    return max(1, min(_OPEN_FILES, limit // (4 * machine_cores())))
+    threads = machine_cores()
+    return max(1, most_open(_OPEN_FILES * threads) // threads)
 
 
 class OpenFiles(threading.local):

@@ -46,7 +46,7 @@ def make(folder: Path, megabytes: int) -> Path:
 def pss(name: str) -> int:
     """Returns this process's part of mapped memory whose name contains `name`, in bytes."""
     found, ours = 0, False
-    with open("/proc/self/smaps") as lines:
+    with open("/proc/self/smaps", errors="surrogateescape") as lines:
         for line in lines:
             first, value, *_ = line.split(maxsplit=5)
             if not first.endswith(":"):

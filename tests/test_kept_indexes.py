@@ -119,7 +119,7 @@ def test_a_new_loader_begins_with_what_is_kept(
 
 def mapped() -> set[str]:
     """The files that this process has mapped."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     return {line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) > 5}
 
 

@@ -426,7 +426,7 @@ dist.init_process_group("gloo")
 def mapped():
     kib = dict.fromkeys(("Rss", "Pss"), 0)
     ours = False
-    for line in open("/proc/self/smaps"):
+    for line in open("/proc/self/smaps", errors="surrogateescape"):
         name, value, *rest = line.split(maxsplit=5)
         if not name.endswith(":"):
             ours = "memfd:fastio-table" in line

@@ -115,6 +115,7 @@ class _State:
     """What the server has and does. A body is bytes, the path of a file, or a size in bytes."""
 
     bodies: dict[str, bytes | str | int] = field(default_factory=dict)
+    etags: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     failing: dict[str, list[int]] = field(default_factory=dict)
     latency_s: float = 0.0
@@ -130,9 +131,13 @@ class _State:
             found = self.bodies[key] = Path(found).read_bytes()
         return bytes(found) if isinstance(found, int) else found
 
-
-def _etag(body: bytes) -> str:
-    return f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+    def etag(self, key: str, body: bytes) -> str:
+        """The ETag of an object, which is hashed once: S3 does not hash what it sends either."""
+        found = self.etags.get(key)
+        if found is None or found[0] is not body:
+            digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
+            found = self.etags[key] = body, f'"{digest}"'
+        return found[1]
 
 
 class _Connection(asyncio.Protocol):
@@ -189,7 +194,7 @@ class _Connection(asyncio.Protocol):
         body = state.body(key)
         if body is None:
             return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
-        about = {"ETag": _etag(body), "Last-Modified": "Mon, 02 Nov 2026 10:00:00 GMT"}
+        about = {"ETag": state.etag(key, body), "Last-Modified": "Mon, 02 Nov 2026 10:00:00 GMT"}
         if headers.get("if-match", about["ETag"]) != about["ETag"]:
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
         wanted = headers.get("range", "")
@@ -221,7 +226,7 @@ class _Connection(asyncio.Protocol):
                 size, etag = (body, '"0"') if isinstance(body, int) else (0, "")
                 if not isinstance(body, int):
                     whole = state.body(key) or b""
-                    size, etag = len(whole), _etag(whole)
+                    size, etag = len(whole), state.etag(key, whole)
                 found.append(
                     f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>{etag}</ETag>"
                     "<LastModified>2026-11-02T10:00:00.000Z</LastModified></Contents>"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fastio.diagnose import Finding, Measured, diagnose, epoch_now
+from fastio import Stats
+from fastio.diagnose import Finding, Measured, diagnose, diagnose_stats, epoch_now
+from fastio.diagnose.costs import cold_epoch, costs, epoch_after
 from fastio.diagnose.findings import by_gain
 from fastio.diagnose.measured import Phase, PhaseName, ThreadRate
-from fastio.diagnose.rules.runs import changes, cold_epoch, epoch_after, predictions
+from fastio.diagnose.rules import predictions
 from tests.measurements import ROWS, measured, phase, split
 
 # Microseconds a sample of a machine where nothing is wrong: the model is the slowest by a little.
@@ -111,7 +114,7 @@ def test_slow_model() -> None:
     finding = first(found)
     assert finding.culprit == "compute"
     assert finding.gain is None  # that it could become ten times faster is not said
-    assert finding.evidence == ("the model takes 250 samples/s, the loader gives 2,500",)
+    assert finding.evidence == ("250 samples/s by the model, 2,500 by the loader",)
     assert predictions(found)[-1].epoch_s == pytest.approx(400e-6 * ROWS)
 
 
@@ -145,6 +148,56 @@ def test_several_are_sorted_by_gain() -> None:
     assert culprits == ["fetch", "threads"]
 
 
+@pytest.mark.parametrize(
+    ("culprit", "ran", "found"),
+    [
+        (
+            "network",
+            Stats(wait_s=15, between_s=5, fetch_s=15, threads=4, samples=ROWS),
+            bench({"loader_cold": 2000, "together_cold": 2000}, storage="network"),
+        ),
+        (
+            "transform",
+            Stats(wait_s=15, between_s=5, transform_s=15, threads=4, samples=ROWS),
+            bench(
+                {"loader_warm": 2100, "together_warm": 2000},
+                {"loader_warm": {"transform": 2000}, "together_warm": {"transform": 2000}},
+            ),
+        ),
+        (
+            "threads",
+            Stats(wait_s=5, between_s=5, decode_s=8, threads=2, samples=5000),
+            bench(
+                {"loader_warm": 800, "together_warm": 800},
+                threads=(ThreadRate(2, 1250), ThreadRate(4, 2500)),
+            ),
+        ),
+        (
+            "copy",
+            Stats(wait_s=0.1, between_s=9.9, threads=4, samples=5000),
+            bench(
+                {"together_warm": 1400},
+                {"together_warm": {"copy": 900}},
+                settings={"blocking_copies": True},
+            ),
+        ),
+        (
+            "compute",
+            Stats(wait_s=0.1, between_s=39.9, threads=4, samples=40_000),
+            bench({"compute": 4000, "together_warm": 4000, "together_cold": 4000}),
+        ),
+    ],
+)
+def test_a_bench_and_the_statistics_of_a_loader_say_the_same(
+    culprit: str, ran: Stats, found: Measured
+) -> None:
+    told = [diagnose_stats(ran, cores=4, model_rate=1000.0)[0], first(found)]
+    assert [one.culprit for one in told] == [culprit, culprit]
+    cause, other = (re.sub(r"^\d+% of an? (cold )?|an ", "", one.waits_for) for one in told)
+    assert cause.split(": the model")[0] == other.split(": the model")[0]
+    assert told[0].advice == told[1].advice or culprit == "compute"
+
+
 def test_the_share_of_the_epoch_is_told() -> None:
     found = bench(
         {"loader_cold": 2000, "together_cold": 2000},
@@ -171,10 +224,10 @@ def test_what_the_loader_needs_beyond_its_costs_it_will_need_again() -> None:
         "together_cold": 1760,
     }
     found = bench(slow, settings={"threads": 1}, threads=(ThreadRate(1, 625), ThreadRate(2, 1250)))
-    (change,) = (one for one in changes(found) if one.culprit == "threads")
-    assert epoch_after(found, change.after) == pytest.approx(1.1 * 800e-6 * ROWS)
+    threads = next(one for one in predictions(found) if one.name == "threads: 2")
+    assert threads.epoch_s == pytest.approx(1.1 * 800e-6 * ROWS)
     # The model does not: it takes 500 alone.
-    fast = replace(change.after, prep_s=100e-6)
+    fast = replace(costs(found), prep_s=100e-6)
     assert epoch_after(found, fast) == pytest.approx(500e-6 * ROWS)
 
 

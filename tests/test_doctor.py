@@ -45,7 +45,7 @@ def test_what_brings_most_comes_first_within_a_hundred_columns(doctor: Doctor) -
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 100
     first = next(number for number, line in enumerate(lines) if line.startswith("1."))
-    assert lines[first].startswith("1. You wait for threads that decode")
+    assert lines[first].startswith("1. An epoch waits for threads that decode")
     assert "4.0" in lines[first]
     assert "fastio pack photos/ PACKED" in lines[first + 1]
     assert any(line.startswith("you wait for  the loader's threads (2,000") for line in lines)

@@ -1,15 +1,17 @@
 """Diagnosis of training: what limits the throughput, what to change, and the expected gain.
 
-    probes, bench -> facts, measured -> costs -> rules -> findings -> report
+    probes, bench, statistics -> facts, measured, stats -> cases -> rules -> findings -> report
 
-- `facts`, `use`: what the probes find out; how the user loads and trains
-- `measured`, `values`: what the runs of a bench measure; JSON to values
+- `options`: the options of doctor and bench
+- `facts`, `measured`: what the probes find out; what the runs of a bench measure, also as JSON
 - `imagesteps`: the transforms of each image: the user's own, or a random crop and a flip
 - `loop`, `device`: the loop of all runs, and what takes its batches
 - `probes/`: quick measurements of machine, storage, store and data: `fastio doctor` asks them
 - `bench/`: runs of loader and model, alone and together: `fastio bench` asks them
 - `costs`: the cost model: what a sample costs in each stage, and what an epoch takes then
-- `rules/`: from facts or measurements to findings, the largest gain first
+- `cases`: what the rules ask of facts, of a bench, and of the statistics of a loader
+- `rules/`: one set of rules for all three, whose `findings` come with the largest gain first
+- `thresholds`: from which value on something is worth a finding
 - `report/`: findings and tables in the terminal and as a page
 
 Probes and runs measure; costs and rules are pure arithmetic on what was measured, without a clock
@@ -18,13 +20,13 @@ or a file.
 
 from __future__ import annotations
 
-from fastio.diagnose.costs import expected
+from fastio.diagnose.cases import expected
+from fastio.diagnose.costs import epoch_now
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding
 from fastio.diagnose.measured import Measured
 from fastio.diagnose.options import Use
 from fastio.diagnose.rules import diagnose, diagnose_stats
-from fastio.diagnose.rules.runs import epoch_now
 
 __all__ = [
     "Facts",

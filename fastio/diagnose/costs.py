@@ -6,25 +6,17 @@ each other take as long as the slowest of them. Two things are added to it. Stag
 on the loop's thread add up; and where loader and model compute on the same cores, nothing is faster
 than all processor time divided by the cores.
 
-`costs` derives them from the runs of a bench, `Case` from what the probes of a doctor found.
+`costs` derives them from the runs of a bench; `cases.py` does for the facts of the probes and the
+statistics of a loader.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
-import numpy as np
-
-from fastio.diagnose.facts import Facts, Trial
-from fastio.diagnose.findings import packing
-from fastio.diagnose.measured import Measured, PhaseName, Stage
-from fastio.diagnose.options import Use
-
-_HELD_BYTES = 64 << 20  # that a loader without a cache brings ahead, also for the next epoch
-_RESIDENT = 0.9  # of the available memory: a dataset that is smaller stays in the page cache
+from fastio.diagnose.measured import Epoch, Measured, PhaseName, Stage
+from fastio.diagnose.thresholds import COLD_IS_SLOWER, MOST_OVERHEAD
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class Costs:
     def waits_for(self, cold: bool = False) -> Stage:
         """Returns the stage that limits the rate; of stages that run in turn, the longest."""
         if self.supply_s(cold) >= self.loop_s:
-            if cold and self.fetch_s > _SLOWER * self.prep_s:
+            if cold and self.fetch_s > COLD_IS_SLOWER * self.prep_s:
                 return "fetch"
             return "augment" if self.augment_s > self.prep_s / 2 else "decode"
         stages: dict[Stage, float] = {
@@ -117,10 +109,6 @@ class Costs:
             "compute": self.compute_s,
         }
         return max(stages, key=lambda stage: stages[stage])
-
-
-# Cold runs that take less than this times the warm one wait for nothing but the threads.
-_SLOWER = 1.1
 
 
 def costs(measured: Measured) -> Costs:
@@ -146,7 +134,7 @@ def costs(measured: Measured) -> Costs:
     return Costs(
         prep_s=prep_s,
         augment_s=prep_s * warm.stats.augment_share if warm else 0.0,
-        fetch_s=fetch_s if fetch_s > _SLOWER * max(prep_s, transform_s) else 0.0,
+        fetch_s=fetch_s if fetch_s > COLD_IS_SLOWER * max(prep_s, transform_s) else 0.0,
         transform_s=transform_s,
         copy_s=each("together_warm", "stats.copy_s"),
         compute_s=each("compute", "seconds"),
@@ -158,212 +146,47 @@ def costs(measured: Measured) -> Costs:
     )
 
 
-# --- From the facts of the probes -----------------------------------------------------------------
+def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
+    """Returns the predicted seconds of an epoch.
 
-
-class Unknown(Exception):
-    """A fact that was asked for is not known."""
-
-
-class Known:
-    """An object whose attributes raise Unknown where they are None."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        value = known(getattr(self._inner, name))
-        return Known(value) if is_dataclass(value) else value
-
-
-def known(value: Any) -> Any:
-    """Returns a value that is not None, or raises Unknown."""
-    if value is None:
-        raise Unknown
-    return value
-
-
-def fastest(*rates: float | None) -> Any:
-    """Returns the highest rate that is known and above 0, or raises Unknown."""
-    return known(max((rate for rate in rates if rate), default=None))
-
-
-def expected(facts: Facts, use: Use) -> Costs | None:
-    """Returns the costs of a sample in later epochs; None if no rate is known."""
-    try:
-        return Case(facts, use).now
-    except Unknown:
-        return None
-
-
-class Case(Known):
-    """The facts that the probes found, and what follows from them for a way of using the data.
-
-    Whatever is not known raises Unknown: the parts of the facts, their values, and what follows.
-
-    Attributes:
-        facts, use: the facts with None for what is not known; how the data is loaded.
+    Args:
+        measured: the epoch as it is. What it took beyond the model of it, the side that it waited
+            for, loader or loop, is taken to need beyond its costs in the future, too.
+        after: what a sample would cost.
+        cold: of an epoch that reads from storage.
     """
+    now = costs(measured)
+    together = measured.phase("together_warm")
+    overhead = 1.0
+    if together is not None and together.samples and now.sample_s() > 0:
+        overhead = together.seconds / together.samples / now.sample_s()
+    overhead = min(max(overhead, 1.0), MOST_OVERHEAD)
+    loader = now.waits_for() in ("decode", "augment", "fetch")
+    supply_s = after.supply_s(cold) * (overhead if loader else 1.0)
+    loop_s = after.loop_s * (1.0 if loader else overhead)
+    return max(supply_s, loop_s, after.cpu_s) * measured.dataset.rows
 
-    def __init__(self, facts: Facts, use: Use) -> None:
-        super().__init__(facts)
-        self.facts, self.use = facts, use
 
-    def given(self, name: str, default: Any = None) -> Any:
-        """Returns what follows from the facts by its name; a default if it is not known."""
-        try:
-            return getattr(self, name)
-        except Unknown:
-            return default
+def epoch_now(measured: Measured, cold: bool = False) -> float:
+    """Returns the seconds of an epoch as it is: measured together, or computed from the phases."""
+    phase = measured.phase("together_cold" if cold else "together_warm")
+    if phase is not None and phase.samples:
+        return measured.epoch_s(phase)
+    return epoch_after(measured, costs(measured), cold)
 
-    @cached_property
-    def now(self) -> Costs:
-        """The costs of a sample in later epochs. What memory or a cache lacks is fetched again."""
-        network, disk = self.given("network_rate"), self.given("cold_rate")
-        fetch_s = (1.0 - self.cached_share) / network if network else 0.0
-        if disk and not self.in_memory:
-            fetch_s = 1 / disk
-        decode, copies = self.given("loader_rate"), self.given("copy_rate")
-        found = Costs(
-            prep_s=1 / decode if decode else 0.0,
-            augment_s=self.facts.images.augment_share / decode
-            if self.facts.images and decode
-            else 0.0,
-            fetch_s=fetch_s,
-            copy_s=1 / copies if copies else 0.0,
-        )
-        if not found.sample_s(cold=True):
-            raise Unknown
-        rate = self.use.model_rate
-        return replace(found, compute_s=1 / rate) if rate else found
 
-    @property
-    def limit(self) -> Stage:
-        """The stage that later epochs wait for."""
-        return self.now.waits_for(cold=True)
+def cold_epoch(warm: Epoch, epoch_s: float, wait_s: float) -> Epoch:
+    """Returns a cold epoch by stage; what it takes longer than the warm one is fetching.
 
-    @property
-    def rate(self) -> float:
-        """Samples per second of the stage that later epochs wait for."""
-        return self.now.samples_per_s(cold=True)
+    As far as it was waited for: where a busy machine makes the model slower in the cold epoch, that
+    is none of the disk's doing, and all of the warm epoch's parts take longer.
 
-    @property
-    def threads(self) -> int:
-        """The number of threads of the user's loader."""
-        return self.use.threads or (self.facts.machine.cores if self.facts.machine else 1)
-
-    @property
-    def ranks(self) -> int:
-        """The number of processes of the job on this machine."""
-        return self.settings.local_ranks  # type: ignore[no-any-return]
-
-    @property
-    def loader_rate(self) -> float:
-        """Samples per second that the user's loader decodes from memory."""
-        return self.decodes(self.threads)
-
-    def decodes(self, threads: int) -> float:
-        """Returns the samples per second that a loader with some threads decodes from memory.
-
-        Rates between measured numbers of threads are interpolated linearly, not extrapolated.
-        """
-        images = self.facts.images
-        if self.facts.tables is not None:
-            return fastest(self.facts.tables.rate)  # type: ignore[no-any-return]
-        if images is None:
-            return fastest(self.remote.decode_rate)  # type: ignore[no-any-return]
-        if not images.rate or not images.one_thread_rate:
-            return fastest(images.rate)  # type: ignore[no-any-return]
-        rates = dict([(1, images.one_thread_rate), *filter(None, [images.used])])
-        rates[images.threads] = images.rate
-        counts = sorted(rates)
-        return float(np.interp(threads, counts, [rates[count] for count in counts]))
-
-    @property
-    def cold_rate(self) -> float:
-        """Samples per second from disk, with nothing in the page cache."""
-        storage, data = known(self.facts.storage), self.data
-        if data.kind in ("tables", "tokens"):  # which are read in large pieces
-            return fastest(storage.sequential_bytes_s) / fastest(data.sample_bytes)  # type: ignore[no-any-return]
-        rates = storage.cold_reads_s, storage.cold_reads_parallel_s
-        return storage.cold_loader_s or fastest(*rates)  # type: ignore[no-any-return]
-
-    @property
-    def network_bytes_s(self) -> float:
-        """Bytes per second from the store: of a loader if measured, else of the best stream."""
-        remote = known(self.facts.remote)
-        return remote.loader_bytes_s or fastest(remote.stream_bytes_s, remote.parallel_bytes_s)  # type: ignore[no-any-return]
-
-    @property
-    def network_rate(self) -> float:
-        """Samples per second from the store."""
-        return self.network_bytes_s / fastest(self.data.sample_bytes)  # type: ignore[no-any-return]
-
-    @property
-    def copy_rate(self) -> float:
-        """Images per second that are copied to the GPU, as uint8 from pinned memory."""
-        pixels = self.use.crop**2 if self.images else 0
-        return self.gpu.pinned_bytes_s / (3 * pixels)  # type: ignore[no-any-return]
-
-    @property
-    def cached_share(self) -> float:
-        """The share of a remote dataset that the cache or the loader's memory holds."""
-        nbytes = self.facts.data.nbytes if self.facts.data else 0
-        if 0 < nbytes <= _HELD_BYTES:
-            return 1.0
-        if self.use.cache is None or not nbytes:
-            return 0.0 if self.use.cache is None else 1.0
-        room = self.facts.remote.cache_bytes if self.facts.remote else None
-        return 1.0 if room is None else min(1.0, room / nbytes)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether every epoch but the first reads from the page cache."""
-        data, machine = self.facts.data, self.facts.machine
-        if data is None or machine is None or data.remote or not data.complete:
-            return False
-        return data.nbytes < _RESIDENT * machine.available_bytes
-
-    # --- Packing ----------------------------------------------------------------------------------
-
-    @property
-    def trial(self) -> Trial:
-        """The trial pack of images as they are, or of rows."""
-        return self._trial(shrunk=False)
-
-    @property
-    def shrunk(self) -> Trial:
-        """The trial pack of smaller images."""
-        return self._trial(shrunk=True)
-
-    def _trial(self, shrunk: bool) -> Trial:
-        images, tables = self.facts.images, self.facts.tables
-        trials = images.trials if images else (tables.trial,) if tables else ()
-        found = (t for t in trials if t and t.rate and (t.max_side is not None) == shrunk)
-        trial: Trial = known(next(found, None))
-        before = trial.before_rate or (images.rate if images else 1 / self.now.prep_s)
-        return replace(trial, before_rate=fastest(before))
-
-    def packed(self, trial: Trial) -> Costs:
-        """Returns the costs of a sample of the packed data.
-
-        The trial used all threads and a part of the data: the rest is faster by the same factor.
-        """
-        assert trial.before_rate is not None
-        data = known(self.facts.data)
-        data = replace(data, nbytes=round(data.nbytes * trial.bytes_share))
-        stays = Case(self.facts.replaced(data=data), self.use).in_memory
-        prep_s = self.now.prep_s * trial.before_rate / trial.rate
-        return replace(
-            self.now,
-            prep_s=prep_s,
-            augment_s=min(self.now.augment_s, prep_s),
-            fetch_s=0.0 if stays else self.now.fetch_s * trial.bytes_share,
-        )
-
-    def how_to_pack(self, options: str = "") -> str:
-        """Returns the commands that pack the data, which is exported first if it is packed."""
-        data = known(self.facts.data)
-        if data.packed:
-            return f"`fastio export {data.path} FOLDER`; {packing('FOLDER', options)}"
-        return packing(data.path, options)
+    Args:
+        warm: the warm epoch.
+        epoch_s: seconds of the cold one.
+        wait_s: those of them in which the loop waited for a batch.
+    """
+    fetch_s = min(max(0.0, epoch_s - warm.epoch_s), wait_s)
+    rest = (epoch_s - fetch_s) / warm.epoch_s if warm.epoch_s else 0.0
+    stages = {stage: spent * rest for stage, spent in warm.stages.items()}
+    return Epoch("cold", epoch_s, stages | {"fetch": fetch_s})

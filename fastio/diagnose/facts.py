@@ -201,9 +201,9 @@ class Trial:
     Attributes:
         codec: "blocks" or "raw"; "" for tables.
         max_side: longer side that images were resized to; None if they were not.
-        samples: number of samples.
+        samples: number of samples; 0 if unknown.
         rate: samples per second of a loader with `threads`.
-        bytes_share: packed size relative to the original size.
+        bytes_share: packed size relative to the original size; None if unknown.
         before_rate: samples per second of the same samples unpacked, measured in turns with
             `rate`; None if not measured.
     """
@@ -212,7 +212,7 @@ class Trial:
     max_side: int | None
     samples: int
     rate: float
-    bytes_share: float
+    bytes_share: float | None
     before_rate: float | None = None
 
 

@@ -53,26 +53,10 @@ def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 # --- Remedies -------------------------------------------------------------------------------------
 
-THREADS = "Loader(num_workers=0) uses all cores"
-CACHE = (
-    "keep the data on this machine: Loader(cache=FOLDER) with a folder on a local disk; `fastio "
-    "cache warm` fetches all of it before the first epoch"
-)
-FASTER_DISK = "put the data on a faster disk, or have as much memory as data"
-TRANSFORMS = (
-    "replace it by one of fastio's transforms, run it on the device (Loader(device=)) or on whole "
-    "batches, or apply it once, before packing"
-)
-NATIVE_AUGMENTATION = (
-    "replace them by fastio's transforms, which have the names of torchvision's (ColorJitter, "
-    "RandAugment, ...) and run in native threads; loader.stats().transforms says what runs where"
-)
-FEWER_OPERATIONS = "more cores, or fewer and cheaper operations on pixels, or smaller crops"
 COPIES_AHEAD = (
     "Loader(device=...): batches are copied from pinned memory on a stream of their own, ahead of "
     "the step"
 )
-SMALLER_COPIES = "copy fewer bytes: smaller crops, or uint8 (Normalize runs on the device)"
 
 
 def packing(path: str | None, options: str = "") -> str:

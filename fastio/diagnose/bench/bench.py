@@ -11,7 +11,7 @@ from fastio.diagnose.bench.runs import Progress, Runs, packed_rate
 from fastio.diagnose.bench.subject import Subject, work_folder
 from fastio.diagnose.bench.synthetic import synthetic
 from fastio.diagnose.bench.training import accuracies, check_val
-from fastio.diagnose.costs import costs
+from fastio.diagnose.costs import cold_epoch, costs
 from fastio.diagnose.device import Device
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.loop import Run, phase_of, stage_seconds, timeline
@@ -29,7 +29,7 @@ from fastio.diagnose.measured import (
 from fastio.diagnose.options import Options
 from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, peak_memory
 from fastio.diagnose.probes.rates import room, temporary
-from fastio.diagnose.rules.runs import cold_epoch, predictions
+from fastio.diagnose.rules import predictions
 from fastio.runtime.memory import available_memory
 
 MADE = "made"  # as a baseline: the photos that were made for a preset

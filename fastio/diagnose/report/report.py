@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastio.diagnose import words
-from fastio.diagnose.costs import Case
+from fastio.diagnose.cases import Case
 from fastio.diagnose.facts import DataFacts, Facts, MachineFacts
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Epoch, Measured, PhaseName, Rung, Settings, Stage

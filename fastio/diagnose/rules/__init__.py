@@ -1,49 +1,79 @@
-"""Rules that turn facts into findings. A rule depends on nothing but the facts and the costs.
+"""Rules that turn measurements into findings. A rule depends on nothing but what it is asked about.
 
-- `rule`: what a rule is, and what it is asked about
-- `data`, `machine`: the rules of the doctor, of which those that apply are asked of a bench, too
-- `runs`: what a bench finds and predicts, and what the statistics of a loader show
+- `rule`: what a rule is
+- `stages`: what an epoch waits for, stage by stage, and the remedies
+- `data`, `machine`: what data, machine, torch and model lack
+
+Doctor, bench and the statistics of a loader ask the same rules, each with its own kind of case
+(`cases.py`). All thresholds are in `thresholds.py`.
 """
 
 from __future__ import annotations
 
-from fastio.diagnose.costs import Case
+from fastio.diagnose.cases import BenchCase, Case, StatsCase
+from fastio.diagnose.costs import epoch_after, epoch_now
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding, by_gain
-from fastio.diagnose.measured import Measured
+from fastio.diagnose.measured import Measured, Prediction
 from fastio.diagnose.options import Use
-from fastio.diagnose.rules.data import IMAGE_RULES, STORAGE_RULES, TABLE_RULES
-from fastio.diagnose.rules.machine import MACHINE_RULES, MODEL_RULES, SLOW_MODEL
-from fastio.diagnose.rules.runs import diagnose_stats, of_runs
+from fastio.diagnose.rules.data import DATA_RULES
+from fastio.diagnose.rules.machine import MACHINE_RULES
+from fastio.diagnose.rules.stages import LIMIT_RULES, MODEL_RULE, STAGE_RULES
+from fastio.stats import Stats
 
 # What is waited for comes before what might be better, where no gain tells them apart.
-RULES = (
-    SLOW_MODEL,
-    *IMAGE_RULES,
-    *TABLE_RULES,
-    *STORAGE_RULES,
-    *MACHINE_RULES,
-    *MODEL_RULES,
-)
-_WORTH = 1.03  # a gain that is less is not worth a line
+RULES = (MODEL_RULE, *STAGE_RULES, *DATA_RULES, *MACHINE_RULES)
 
 
 def diagnose(found: Facts | Measured, use: Use | None = None) -> tuple[Finding, ...]:
     """Returns the findings, the largest gain first; those without a known gain come last.
 
     Args:
-        found: the facts of the probes, or the result of a bench. For a bench, the rules of its
-            machine and its data are asked beside those of its runs.
+        found: the facts of the probes, or the result of a bench.
         use: how the data is loaded; a bench tells that itself.
     """
-    first: tuple[Finding, ...] = ()
-    if isinstance(found, Measured):
-        first, facts = of_runs(found), Facts(found.machine, data=found.dataset)
-        case = Case(facts, Use(found.settings.batch_size, found.settings.threads))
-    else:
-        case = Case(found, use or Use())
-    findings = [*first, *(finding for rule in RULES for finding in rule.findings(case))]
-    return by_gain(one for one in findings if one.gain is None or one.gain >= _WORTH)
+    return _findings(BenchCase(found) if isinstance(found, Measured) else Case(found, use or Use()))
 
 
-__all__ = ["RULES", "diagnose", "diagnose_stats"]
+def diagnose_stats(
+    stats: Stats, cores: int, model_rate: float | None = None
+) -> tuple[Finding, ...]:
+    """Returns the findings from `Loader.stats()` of some epochs, the largest gain first.
+
+    Args:
+        stats: the statistics of a loader, or the difference of two snapshots.
+        cores: number of cores that the process may use.
+        model_rate: samples per second that the model takes when data is there; None if unknown.
+            Without it, gains are upper bounds.
+    """
+    return _findings(StatsCase(stats, cores, model_rate)) if stats.elapsed_s else ()
+
+
+def _findings(case: Case) -> tuple[Finding, ...]:
+    found = [finding for rule in RULES for finding in rule.findings(case)]
+    limits = [finding for rule in LIMIT_RULES for finding in rule.findings(case)]
+    if any(one.gain is not None for one in found):
+        limits = [one for one in limits if one.gain is not None]
+    return by_gain([*limits, *found])
+
+
+def predictions(measured: Measured) -> tuple[Prediction, ...]:
+    """Returns the epoch times now, cold and warm, and after each change, the shortest first."""
+    cold, warm = measured.phase("together_cold"), measured.phase("together_warm")
+    now = [
+        Prediction(f"now, {name}", measured.epoch_s(phase), measured.epoch_s(phase))
+        for name, phase in (("cold", cold), ("warm", warm))
+        if phase is not None
+    ]
+    known = None if warm is None else epoch_now(measured)  # what a remedy for storage would bring
+    after = [
+        Prediction(
+            name, epoch_after(measured, costs), known if culprit in ("network", "fetch") else None
+        )
+        for rule in RULES
+        for name, culprit, costs in rule.changes(BenchCase(measured))
+    ]
+    return (*now, *sorted(after, key=lambda one: one.epoch_s))
+
+
+__all__ = ["RULES", "diagnose", "diagnose_stats", "predictions"]

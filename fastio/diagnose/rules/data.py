@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from fastio.diagnose.costs import Case, Costs
+from fastio.diagnose import thresholds
+from fastio.diagnose.cases import Case
+from fastio.diagnose.costs import Costs
 from fastio.diagnose.facts import spent
-from fastio.diagnose.findings import CACHE, FASTER_DISK, Culprit
 from fastio.diagnose.rules.rule import Rule
+from fastio.diagnose.rules.stages import disk_or_network, in_memory
 from fastio.diagnose.words import steps_line
 
-_MANY = 0.1  # a share of images that is worth a line
-_TRIED = (
-    "{trial.rate:,.0f} {noun}/s from {trial.samples:,} of them in a trial pack, "
-    "{trial.before_rate:,.0f} as they are"
-)
-_CODECS = {
-    "blocks": "--codec blocks is lossless",
-    "raw": "--codec raw keeps pixels as they are",
-    "": "rows are shuffled one by one",
-}
 
-
-def _packing(case: Case) -> dict[str, Any] | None:
-    """Returns the values for packing the data as it is, unless the model is the limit."""
-    trial = case.trial
-    if case.limit == "compute" or not case.now.prep_s:
-        return None
-    formats = list(case.images.formats) if case.facts.images else ["Parquet"]
-    decoded = formats[0] + "s" * bool(case.facts.images) if len(formats) == 1 else "images"
-    waits = {
-        "decode": f"threads that decode {decoded}",
-        "augment": "threads that decode and augment images",
-        "fetch": "the disk",
-        "copy": "copies to the GPU",
-    }
-    return {
-        "waits": waits[case.limit],
-        "pack": case.how_to_pack("" if trial.codec != "raw" else " --codec raw"),
-        "noun": "images" if case.facts.images else "rows",
-        "codec": _CODECS[trial.codec],
-    }
-
-
-def _smaller(case: Case) -> dict[str, Any] | None:
-    """Returns the values for packing smaller images, unless the model is the limit."""
-    if case.limit == "compute":
-        return None
+def _smaller(case: Case) -> dict[str, Any]:
+    """Returns the values for packing smaller images."""
     side = case.shrunk.max_side
     return {"trial": case.shrunk, "pack": case.how_to_pack(f" --max-side {side}")}
 
@@ -75,7 +42,7 @@ def _augmentation(case: Case) -> dict[str, Any] | None:
     """Returns the values of the finding on augmentation in Python, if it takes a notable share."""
     steps, found = case.images.steps, _data_loader(case)
     part_s, whole_s = spent(steps, "augment"), spent(steps)
-    if found is None or part_s <= _MANY * whole_s:
+    if found is None or part_s <= thresholds.MANY_IMAGES * whole_s:
         return None
     native, unknown = (
         ", ".join(step.name for step in steps if step.kind == kind)
@@ -103,18 +70,10 @@ def _for_pillow(case: Case) -> dict[str, Any] | None:
     names = [f"{name} {part:.0%}" for name, part in images.formats.items() if name != "JPEG"]
     names += [f"CMYK JPEG {images.cmyk:.0%}"] if images.cmyk else []
     found = {"share": min(share, 1.0), "names": ", ".join(names)}
-    return found if trial and share >= _MANY else None
+    return found if trial and share >= thresholds.MANY_IMAGES else None
 
 
-IMAGE_RULES = (
-    Rule(
-        lambda c: "files" if c.limit == "fetch" else "decode",
-        _packing,
-        "you wait for {waits}",
-        "{pack}",
-        (_TRIED, "{trial.bytes_share:.2f} x the size; {codec}"),
-        after=lambda c: c.packed(c.trial),
-    ),
+_IMAGES = (
     Rule(
         "files",
         _smaller,
@@ -153,7 +112,7 @@ IMAGE_RULES = (
     ),
     Rule(
         "files",
-        lambda c: c.images.progressive >= _MANY,
+        lambda c: c.images.progressive >= thresholds.MANY_IMAGES,
         "{images.progressive:.0%} of the images are progressive JPEGs, which are decoded whole",
         "pack them (blocks have no scans), or jpegtran FILE without -progressive; nothing is lost",
     ),
@@ -175,10 +134,11 @@ _WRITE_GROUPS = "write them with row groups of 50,000 to 200,000 rows (row_group
 def _small_groups(case: Case) -> bool:
     """Returns whether row groups are so small that each costs a read and some Python."""
     tables = case.tables
-    return tables.format == "parquet" and tables.row_groups > 8 and tables.group_rows < 4096  # type: ignore[no-any-return]
+    many = tables.format == "parquet" and tables.row_groups > thresholds.MANY_ROW_GROUPS
+    return many and tables.group_rows < thresholds.SMALL_ROW_GROUP  # type: ignore[no-any-return]
 
 
-TABLE_RULES = (
+_TABLES = (
     Rule(
         "decode",
         lambda c: c.tables.format in ("csv", "jsonl") and {"files": c.tables.format.upper()},
@@ -190,7 +150,7 @@ TABLE_RULES = (
         "files",
         lambda c: (
             c.tables.format == "parquet"
-            and c.tables.group_bytes >= 512 << 20
+            and c.tables.group_bytes >= thresholds.LARGE_ROW_GROUP
             and not _small_groups(c)
         ),
         _GROUP + "memory holds few of them",
@@ -219,36 +179,6 @@ _SHARED = ("overlay", "fuse")
 _OBSTORE = ("s3://", "gs://", "az://", "http://", "https://")
 
 
-def _disk_or_network(case: Case) -> Culprit:
-    return "network" if case.storage.network else "fetch"
-
-
-def _disk(case: Case) -> dict[str, Any] | None:
-    """Returns the values of data that is read from disk in every epoch."""
-    storage = case.storage
-    if case.limit != "fetch":
-        return None
-    where, advice = "the disk", f"Loader(order='window') for large reads; or {FASTER_DISK}"
-    if storage.network:
-        where = f"a network file system ({storage.file_system})"
-        advice = "copy it to a local disk, or give its URL and cache= on a local disk"
-    elif case.data.kind == "folder":
-        advice = (
-            f"{case.how_to_pack()} (few large reads), smaller with --max-side; or {FASTER_DISK}"
-        )
-    turning = "; it turns" if case.facts.storage and case.facts.storage.rotating else ""
-    return {
-        "where": where,
-        "advice": advice,
-        "turning": turning,
-        "warm": _warm(case).samples_per_s(),
-    }
-
-
-def _warm(case: Case) -> Costs:
-    return replace(case.now, fetch_s=0.0)
-
-
 def _first_epoch(case: Case) -> dict[str, Any] | None:
     """Returns the values of data that fits in memory but is not there yet."""
     storage, data, cold, sample_s = (
@@ -259,47 +189,23 @@ def _first_epoch(case: Case) -> dict[str, Any] | None:
     )
     share = storage.resident_share if storage is not None else None
     missing = 1.0 - (share or 0.0)
-    slow = 1 / cold >= 1.2 * sample_s
-    if not (case.in_memory and missing >= 0.2 and slow and data.rows and case.storage):
+    slow = 1 / cold >= thresholds.COLD_FIRST_EPOCH * sample_s
+    if not (
+        case.in_memory
+        and missing >= thresholds.NOT_IN_MEMORY
+        and slow
+        and data.rows
+        and case.storage
+    ):
         return None
     seconds, epochs = data.rows * missing * (1 / cold - sample_s), case.use.epochs
     gain = 1 + seconds / (epochs * data.rows * sample_s) if epochs else None
     return {"missing": missing, "seconds": seconds, "gain": gain}
 
 
-def _no_cache(case: Case) -> dict[str, Any] | None:
-    """Returns the values of a URL that is fetched in every epoch."""
-    rate = case.network_rate
-    if case.use.cache is not None or case.cached_share == 1.0:
-        return None
-    cached, epochs = _warm(case), case.use.epochs
-    gain = case.now.gain_of(cached)
-    if epochs is not None:  # of which the first has none
-        gain = epochs / (1 + (epochs - 1) / gain)
-    latency = case.facts.remote.latency_s if case.facts.remote else None
-    return {
-        "gain": gain if cached.rates() else None,
-        "seconds": case.data.rows / rate,
-        "speed": rate * case.data.sample_bytes / 1e6,
-        "latency": "an unknown time" if latency is None else f"{latency * 1e3:,.1f} ms",
-    }
-
-
-STORAGE_RULES = (
+_STORAGE = (
     Rule(
-        _disk_or_network,
-        _disk,
-        "you wait for {where}: the data does not fit in memory",
-        "{advice}",
-        (
-            "{rate:,.0f} samples/s from the disk, {warm:,.0f} without it{turning}",
-            "{data.nbytes:size} of data, {machine.available_bytes:size} of memory that is free",
-            "the gain assumes a disk that is never waited for",
-        ),
-        after=_warm,
-    ),
-    Rule(
-        _disk_or_network,
+        disk_or_network,
         _first_epoch,
         "the first epoch waits {seconds:,.0f} s for the disk; later epochs read from memory",
         "long runs need no change; for short runs (see --epochs) a faster disk or smaller data",
@@ -310,18 +216,11 @@ STORAGE_RULES = (
     ),
     Rule(
         "network",
-        _no_cache,
-        "every epoch fetches {data.nbytes:size} again: {seconds:,.0f} s at {speed:,.0f} MB/s",
-        CACHE,
-        ("{network_rate:,.0f} samples/s over the network, {latency} a request",),
-    ),
-    Rule(
-        "network",
         lambda c: c.remote and c.data and c.use.cache is not None and c.cached_share < 1.0,
         "the cache has room for {cached_share:.0%} of the data: every epoch fetches the rest",
         "use a larger disk, or smaller data (fastio pack --max-side)",
         ("{remote.cache_bytes:size} for {data.nbytes:size}",),
-        after=_warm,
+        after=in_memory,
     ),
     Rule(
         "fetch",
@@ -343,8 +242,8 @@ STORAGE_RULES = (
         lambda c: (
             c.storage
             and c.data.kind == "folder"
-            and c.data.files >= 20_000
-            and c.data.sample_bytes <= 1 << 20
+            and c.data.files >= thresholds.MANY_FILES
+            and c.data.sample_bytes <= thresholds.SMALL_FILE
             and {"pack": c.how_to_pack()}
         ),
         "{data.files:,} files of {data.sample_bytes:size}: listing, opening and copying them takes "
@@ -356,8 +255,8 @@ STORAGE_RULES = (
         "files",
         lambda c: (
             c.data.packed
-            and c.data.files >= 64
-            and (mean := c.data.nbytes / c.data.files) < 4 << 20
+            and c.data.files >= thresholds.MANY_SHARDS
+            and (mean := c.data.nbytes / c.data.files) < thresholds.SMALL_SHARD
             and {"mean": mean}
         ),
         "{data.files:,} shards of {mean:size}: each is opened and mapped on its own",
@@ -370,3 +269,5 @@ STORAGE_RULES = (
         "mount a volume for it (docker run -v), or copy it to a local disk",
     ),
 )
+
+DATA_RULES = (*_IMAGES, *_TABLES, *_STORAGE)

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from fastio.diagnose.costs import Case
-from fastio.diagnose.findings import COPIES_AHEAD, THREADS, faster_model
+from fastio.diagnose import thresholds
+from fastio.diagnose.cases import Case
+from fastio.diagnose.findings import COPIES_AHEAD
 from fastio.diagnose.rules.rule import Rule
-
-_FREE = 0.75  # of the cores that are to be used: where others leave less, it is worth a line
-_FASTER = 1.2  # times as fast: worth a line
-
-
-def _few_threads(case: Case) -> dict[str, Any] | None:
-    """Returns the rate with all cores, where a loader has fewer threads and is the limit."""
-    cores = case.machine.cores
-    fewer = case.limit in ("decode", "augment") and case.threads < cores
-    return {"best": case.decodes(cores)} if fewer else None
 
 
 def _throttled(case: Case) -> bool:
     machine = case.machine
-    return machine.quota < machine.allowed_cores and machine.throttled_share > 0.05  # type: ignore[no-any-return]
+    return machine.quota < machine.allowed_cores and machine.throttled_share > thresholds.THROTTLED  # type: ignore[no-any-return]
 
 
 def _shared_cores(case: Case) -> dict[str, Any] | None:
     """Returns what other processes use, where they leave too few cores."""
     machine = case.machine
     allowed = machine.allowed_cores or machine.cores
-    if allowed - machine.others_cores >= _FREE * machine.cores:
+    if allowed - machine.others_cores >= thresholds.FREE_CORES * machine.cores:
         return None
     return {"allowed": allowed}
 
 
 def _reopened(case: Case) -> bool:
     """Returns whether there are more shards than files that a loader keeps open."""
-    most = case.machine.open_files
-    return most <= 1024 and case.data.packed and case.data.files >= most // 4  # type: ignore[no-any-return]
+    most, data = case.machine.open_files, case.data
+    many = data.packed and data.files >= most // thresholds.OPEN_SHARDS
+    return many and most <= thresholds.FEW_OPEN_FILES  # type: ignore[no-any-return]
 
 
-MACHINE_RULES = (
-    Rule(
-        "threads",
-        _few_threads,
-        "you wait for {threads} threads to decode, on {machine.cores} cores",
-        THREADS,
-        ("{best:,.0f} samples/s with {machine.cores}, {loader_rate:,.0f} with {threads}",),
-        after=lambda c: replace(c.now, prep_s=1 / c.decodes(c.machine.cores)),
-    ),
+_OF_THE_MACHINE = (
     Rule(
         "threads",
         lambda c: (
@@ -61,7 +44,7 @@ MACHINE_RULES = (
     Rule(
         "threads",
         lambda c: (
-            (threads := c.ranks * c.threads) > 2 * c.machine.cores
+            (threads := c.ranks * c.threads) > thresholds.THREADS_PER_CORE * c.machine.cores
             and {"all": threads, "each": max(1, c.machine.cores // c.ranks)}
         ),
         "{all} loading threads share {machine.cores} cores",
@@ -94,14 +77,15 @@ MACHINE_RULES = (
     ),
     Rule(
         "memory",
-        lambda c: c.machine.swapped_bytes > 0.05 * c.machine.memory_bytes,
+        lambda c: c.machine.swapped_bytes > thresholds.SWAPPED * c.machine.memory_bytes,
         "the system has swapped out {machine.swapped_bytes:size} of memory",
         "end processes that are not needed, or use smaller batches and less prefetching",
     ),
     Rule(
         "memory",
         lambda c: (
-            c.machine.shm_bytes < 1 << 30 and {"batch": c.use.batch_size * c.use.crop**2 * 4 * 3}
+            c.machine.shm_bytes < thresholds.SMALL_SHM
+            and {"batch": c.use.batch_size * c.use.crop**2 * 4 * 3}
         ),  # float32 pixels
         "/dev/shm has {machine.shm_bytes:size}, and DataLoader's workers send batches of "
         "{batch:size} through it",
@@ -122,26 +106,12 @@ MACHINE_RULES = (
     ),
 )
 
-SLOW_MODEL = Rule(
-    "compute",
-    lambda c: (
-        c.limit == "compute"
-        and {
-            "model": 1 / c.now.compute_s,
-            "loader": replace(c.now, compute_s=0.0).samples_per_s(cold=True),
-        }
-    ),
-    "training waits for the model: data is ready before it is needed",
-    faster_model(),
-    ("{model:,.0f} samples/s by the model, {loader:,.0f} by the loader",),
-)
-
 
 def _faster_product(case: Case, dtype: str) -> dict[str, float] | None:
     """Returns how much faster a matrix product of a type is than one of float32, if it is."""
     flops = case.gpu.flops
     times = flops.get(dtype, 0.0) / flops.get("float32", 1.0)
-    return {"times": times} if "float32" in flops and times > _FASTER else None
+    return {"times": times} if "float32" in flops and times > thresholds.FASTER else None
 
 
 def _slower_link(case: Case) -> bool:
@@ -149,7 +119,7 @@ def _slower_link(case: Case) -> bool:
     return now < best  # type: ignore[no-any-return]
 
 
-MODEL_RULES = (
+_OF_THE_MODEL = (
     Rule(
         "machine",
         lambda c: (
@@ -188,7 +158,7 @@ MODEL_RULES = (
     ),
     Rule(
         "settings",
-        lambda c: c.images and c.gpu.channels_last_gain > _FASTER,
+        lambda c: c.images and c.gpu.channels_last_gain > thresholds.FASTER,
         "convolutional models in the contiguous layout convert or compute slowly",
         "use model.to(memory_format=torch.channels_last) and Loader(channels_last=True); fastio "
         "train --channels-last",
@@ -196,7 +166,7 @@ MODEL_RULES = (
     ),
     Rule(
         "copy",
-        lambda c: c.gpu.pinned_bytes_s > _FASTER * c.gpu.pageable_bytes_s,
+        lambda c: c.gpu.pinned_bytes_s > thresholds.FASTER * c.gpu.pageable_bytes_s,
         "copies from memory that is not pinned are slow, and the loop waits for them",
         COPIES_AHEAD,
         (
@@ -213,3 +183,5 @@ MODEL_RULES = (
         "while idle)",
     ),
 )
+
+MACHINE_RULES = (*_OF_THE_MACHINE, *_OF_THE_MODEL)

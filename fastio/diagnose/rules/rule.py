@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastio.diagnose import words
-from fastio.diagnose.costs import Costs, Unknown, known
+from fastio.diagnose.cases import Unknown, known
+from fastio.diagnose.costs import Costs
 from fastio.diagnose.findings import Culprit, Finding
+from fastio.diagnose.thresholds import LEAST_GAIN
 from fastio.runtime.sizes import counted, size_text
 
 _COUNTED = ("cores", "files", "threads", "workers")
@@ -24,8 +26,8 @@ _COUNTED = ("cores", "files", "threads", "workers")
 class Rule:
     """A cause of lost time, and its remedy.
 
-    In texts, values stand in braces: attributes of what the rule is asked about, such as
-    "{machine.cores}", and those that `when` returned; see `Texts`.
+    In texts, values stand in braces: attributes of the case, such as "{machine.cores}", those that
+    `when` returned, and "{waits}", the beginning of a sentence; see `Texts`.
 
     Attributes:
         culprit: the cause.
@@ -33,6 +35,7 @@ class Rule:
             them is the predicted speed-up, where it does not follow from `after`.
         waits_for, advice, evidence: texts, as in `Finding`.
         after: returns the costs of a sample with the remedy; None if they are not known.
+        change: the remedy in a few words, for a prediction of an epoch with it; "" for none.
     """
 
     culprit: Culprit | Callable[[Any], Culprit]
@@ -41,28 +44,40 @@ class Rule:
     advice: str
     evidence: tuple[str, ...] = ()
     after: Callable[[Any], Costs] | None = None
+    change: str = ""
 
     def findings(self, case: Any) -> Iterator[Finding]:
-        """Yields the finding about a case, if the rule applies to it."""
+        """Yields the finding about a case, if the rule applies to it and gains enough."""
+        for values, culprit, gain in self._asked(case):
+            texts = Texts(case, values | {"waits": case.waits(culprit)})
+            yield Finding(
+                culprit,
+                texts.filled(self.waits_for),
+                texts.filled(self.advice),
+                None if culprit == "compute" else gain,  # what a faster model gains is not known
+                texts.of_known(self.evidence),
+            )
+
+    def changes(self, case: Any) -> Iterator[tuple[str, Culprit, Costs]]:
+        """Yields the change in words, its culprit and the costs after it, if it gains enough."""
+        for values, culprit, gain in self._asked(case):
+            if self.change and self.after is not None and gain is not None:
+                yield Texts(case, values).filled(self.change), culprit, self.after(case)
+
+    def _asked(self, case: Any) -> Iterator[tuple[dict[str, Any], Culprit, float | None]]:
+        """Yields values for the texts, culprit and gain, if the rule applies and gains enough."""
         with suppress(Unknown):
             values = self.when(case)
-            if values:
-                values = values if isinstance(values, Mapping) else {}
-                texts = Texts(case, values)
-                yield Finding(
-                    self.culprit(case) if callable(self.culprit) else self.culprit,
-                    texts.filled(self.waits_for),
-                    texts.filled(self.advice),
-                    values.get("gain") if self.after is None else self._gain(case),
-                    texts.of_known(self.evidence),
-                )
-
-    def _gain(self, case: Any) -> float | None:
-        """Returns the speed-up that follows from `after`; None if the costs are not known."""
-        assert self.after is not None
-        with suppress(Unknown):
-            return case.now.gain_of(self.after(case))  # type: ignore[no-any-return]
-        return None
+            if not values:
+                return
+            values = dict(values) if isinstance(values, Mapping) else {}
+            culprit = self.culprit(case) if callable(self.culprit) else self.culprit
+            gain = values.get("gain")
+            if self.after is not None and gain is None:
+                with suppress(Unknown):
+                    gain = case.gain(self.after(case), culprit)
+            if gain is None or gain >= LEAST_GAIN:
+                yield values, culprit, gain
 
 
 class Texts(string.Formatter):

@@ -4,10 +4,8 @@ An index says where parts of a JPEG begin (docs/format.md). The native engine ma
 decodes, and finds them by the size and the CRC-32C of the bytes that it has read: a file that was
 changed is never decoded with the index of its old bytes.
 
-All indexes of a dataset are pieces of one source of the cache. They therefore count against its
-budget, are checked against their hashes, and are listed by `fastio cache status` and deleted by
-`fastio cache clear`. Each save adds a piece with what is new. When there are many pieces, a save
-replaces all of them by one.
+All indexes of a dataset are pieces of one source of the cache (`fastio.cache.kept`). Each save adds
+a piece with what is new. When there are many pieces, a save replaces all of them by one.
 
 Engines use the indexes from the mapped files of the pieces, so that all ranks of a machine have
 them in memory once. Indexes that are not stored yet are in the memory of the process that made
@@ -24,10 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import xxhash
-
 from fastio import _native
-from fastio.cache import Cache, CacheFolder, Source, default_cache, is_cache
+from fastio.cache import Cache, CacheFolder, Source, default_cache, is_cache, keep, kept_source
 from fastio.errors import CacheError
 from fastio.packed.rows import Rows
 from fastio.runtime.threads import PATIENCE_S, DaemonPool
@@ -70,9 +66,7 @@ class KeptIndexes:
     def __init__(self, dataset: Rows, cache: Cache | None) -> None:
         local = dataset.recodes and dataset.remote_part is None
         self._wanted = local and bool(dataset.schema.image_fields)
-        path = os.path.abspath(os.fspath(dataset.path)).encode("utf-8", "surrogateescape")
-        self._url = path.decode("utf-8", "replace")
-        self._key = xxhash.xxh3_128_hexdigest(b"indexes of JPEGs\0" + path)
+        self._path = os.path.abspath(os.fspath(dataset.path))
         self._is_own = cache is None
         self._cache = cache or default_cache()
         self._engine: _Engine | None = None
@@ -113,8 +107,7 @@ class KeptIndexes:
         A folder that this user cannot write to causes no warning.
         """
         try:
-            folder = self._cache.folder()
-            job(folder, folder.source(self._url, self._key, 0, 0, 0))
+            job(*kept_source(self._cache, "indexes of JPEGs", self._path))
         except (CacheError, OSError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             if getattr(cause, "errno", None) not in _NOT_WRITABLE:
@@ -162,22 +155,12 @@ class KeptIndexes:
             replaced = [number for number in ready if number in engine.known]
         first = max(ready, default=-1) + 1
         for number in range(first, first + _TRIES):
-            outcome = folder.claim(source, {number: len(data)}, unneeded=True)[number]
-            if outcome == "no room":
+            stored = keep(folder, source, number, data, unneeded=True)
+            if stored is None:
                 return
-            if outcome == "mine" and self._write(folder, source, number, data):
+            if stored:
                 engine.known.add(number)
                 with suppress(FileNotFoundError):  # from the file: processes share its memory
                     engine.native.load_indexes(_native.Mapping(str(folder.file(source, number))))
                 folder.drop(source, replaced)
                 return
-
-    @staticmethod
-    def _write(folder: CacheFolder, source: Source, number: int, data: bytes) -> bool:
-        stored = False
-        try:
-            stored = folder.store(source, number, [data], misses=False)
-        finally:
-            if not stored:
-                folder.abandon(source, [number])
-        return stored

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.cache import Cache, CacheFolder, Source
+from fastio.cache import Cache, CacheFolder, Source, keep, kept_source
 from fastio.errors import CacheError, SourceNotFound, StoreError
 from fastio.packed.layout import Range
 from fastio.packed.remote import Staged
@@ -146,7 +146,7 @@ def listed(
     kept = None
     if cache is not None:
         with suppress(CacheError):  # whoever opens the cache for data reports it
-            kept = _listing_source(store, key, cache)
+            kept = kept_source(cache, "listing", store.url, key)
     if kept is not None and listing_s > 0:
         found = _kept_listing(*kept, listing_s, earliest)
         if found is not None:
@@ -156,15 +156,6 @@ def listed(
         with suppress(OSError, CacheError):
             _keep(*kept, objects)
     return objects
-
-
-def _listing_source(store: Store, key: str, cache: Cache) -> tuple[CacheFolder, Source]:
-    """Returns the cache folder, and the source whose only piece is a listing."""
-    digest = xxhash.xxh3_64(b"listing\0")
-    for part in (store.url, key):
-        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
-    folder = cache.folder()
-    return folder, folder.source(store.url, digest.hexdigest(), 0, 0, 0)
 
 
 def _keep(folder: CacheFolder, source: Source, objects: Objects) -> None:
@@ -180,14 +171,7 @@ def _keep(folder: CacheFolder, source: Source, objects: Objects) -> None:
         version_ends=objects.versions.ends,
     )
     folder.drop(source, [_PIECE])
-    if folder.claim(source, {_PIECE: data.getbuffer().nbytes}) != {_PIECE: "mine"}:
-        return
-    stored = False
-    try:
-        stored = folder.store(source, _PIECE, [data.getbuffer()], misses=False)
-    finally:
-        if not stored:
-            folder.abandon(source, [_PIECE])
+    keep(folder, source, _PIECE, data.getbuffer())
 
 
 def _launched_s() -> float:

@@ -1,8 +1,4 @@
-"""Keeps indexes of tars in a cache, each as one piece.
-
-An index thus counts against the cache's budget, is listed by `fastio cache status` and deleted by
-`clear`, is compared with its hash before use, and lies in a folder that only its user can write to.
-"""
+"""Keeps indexes of tars in a cache, each as one piece (`fastio.cache.kept`)."""
 
 from __future__ import annotations
 
@@ -15,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
-from fastio.cache import Cache, CacheFolder, Source
+from fastio.cache import Cache, CacheFolder, Source, keep, kept_source
 from fastio.errors import CacheError, FastioError, SchemaError
 from fastio.packed.ipc import MappedFile
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
@@ -66,12 +61,7 @@ def _is_of(index: TarIndex, tars: Sequence[tuple[str, str, int]]) -> bool:
 
 def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFolder, Source]:
     """Returns the cache folder, and the source whose only piece is the index of some tars."""
-    digest = xxhash.xxh3_64()
-    for part in (url, *names):
-        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
-    told = url.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    folder = cache.folder()
-    return folder, folder.source(told, digest.hexdigest(), 0, 0, 0)
+    return kept_source(cache, "index of tars", url, *names)
 
 
 def _read(folder: CacheFolder, source: Source) -> TarIndex | None:
@@ -112,16 +102,8 @@ def index_bytes(index: TarIndex) -> pa.Buffer:
 
 def _keep(folder: CacheFolder, source: Source, index: TarIndex) -> None:
     """Stores an index in the cache, if there is space and no other process is storing it."""
-    data = index_bytes(index)
     folder.drop(source, [_PIECE])
-    if folder.claim(source, {_PIECE: data.size}) != {_PIECE: "mine"}:
-        return
-    stored = False
-    try:
-        stored = folder.store(source, _PIECE, [data], misses=False)
-    finally:
-        if not stored:
-            folder.abandon(source, [_PIECE])
+    keep(folder, source, _PIECE, memoryview(index_bytes(index)))
 
 
 _MOST = 2**63 - 1  # of an int64

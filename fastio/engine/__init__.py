@@ -7,6 +7,11 @@ Pillow in a pool of Python threads.
 
 An error is stored in its batch. It is raised, or the sample skipped or replaced, when that batch is
 delivered.
+
+- `engine`, `threads`, `settings`: threads and readers, and what becomes of bad samples
+- `stream`: the batches of a run; `pending`: a batch in work; `pump`: to a stage that follows
+- `batch`, `ragged`: batches, the memory that they lease, and where rows of any size lie in it
+- `fields/`: one reader for each kind of field; `jpeg_indexes`: indexes of JPEGs in a cache
 """
 
 from __future__ import annotations

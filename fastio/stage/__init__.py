@@ -1,4 +1,13 @@
-"""Fetches blocks of remote datasets before their rows are needed."""
+"""Fetches blocks of remote datasets before their rows are needed.
+
+- `shuffling`: the one place that chooses how the rows of any dataset are shuffled, local ones too:
+  what is fetched as a whole decides which order is cheap
+- `blocks`: a dataset as blocks of rows; `directory`, `earlier`: what is copied from blocks of
+  earlier versions
+- `lookahead`: which blocks the next batches need; `stager`: the threads that fetch them
+- `cached`: finds blocks in the cache, claims and stores them; `forecast`: when each is needed next
+- `warming`, `pace`: a whole dataset is fetched to a cache, with as many requests as pay
+"""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ class Claims:
         if state == READY:
             return "ready"
         if owner == self._token or is_alive(self._files.members, owner):
+            # A suspended process keeps its claim, since it may go on in the middle of a write. But
+            # who waits for it may wait for ever, so the caller decides.
             return if_stopped if is_stopped(owner) else "others"
         self.bury(db, owner)
         return None
@@ -86,6 +88,8 @@ class Claims:
         ready: dict[int, Written] = {}
         more = 0  # bytes in excess of what was reserved
         for number, file in written.items():
+            # Asked again, although this process claimed the piece: while it fetched, the folder may
+            # have been deleted, or another process may have taken it for dead.
             reserved = self.reserved(db, source, number)
             if reserved is not None and self._files.put(file, key, number):
                 ready[number] = file

@@ -21,8 +21,11 @@ from fastio.cache.files import Files
 from fastio.cache.index import READY, count, pieces_known
 
 Numbers = npt.NDArray[np.int64]
-_RANK_ALL = 20_000  # up to this many pieces, all are ranked anew for each eviction;
-_RANKED = 256  # above, one ranking serves this many evictions
+# Up to this many pieces, all are ranked anew for each eviction. Above, one ranking serves `_RANKED`
+# evictions, because other processes wait for the transaction. A ranking that is out of date costs
+# at most a fetch: `kept`, which is asked for each piece, protects those that are needed now.
+_RANK_ALL = 20_000
+_RANKED = 256
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ class Evictor:
             ).fetchone()
             if row is None:
                 continue
+            # The file first. If the process is killed before the commit, the row stays and names a
+            # missing file, which readers notice and drop. The other way round, a file without a
+            # row would take space that no budget counts.
             self._files.unlink(keys[victim[0]], victim[1])
             db.execute("DELETE FROM pieces WHERE source = ? AND number = ?", victim)
             freed += int(row[0])
@@ -118,6 +124,8 @@ class Evictor:
             until = np.where(latest(numbers, used) | (until < 0), until, np.inf)
             known = np.isfinite(until)
             # Pieces without a known next use are evicted first, the least recently used first.
+            # 1e18 is beyond any distance in samples. `used` may lie in the future, if the clock was
+            # set back since: 1e6 s keep the order also then.
             distance = np.where(known, until, 1e18 + 1e9 * (time.time() + 1e6 - used))
             sure = (until >= 0) & ~(known & unneeded)
             distances.append(distance[sure])

@@ -391,6 +391,9 @@ class CacheFolder:
 
     def _pay(self) -> None:
         """Releases all claims that `abandon` has queued."""
+        # The queue is emptied only after the commit: claims that a failed transaction could not
+        # release are released with the next ones, instead of blocking their pieces for this
+        # process's lifetime.
         with self._owed_lock:
             owed = list(self._owed)
         if not owed:

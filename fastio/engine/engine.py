@@ -185,6 +185,7 @@ class Engine:
         self._threads.closed = True
         for stream in list(self._streams):
             stream.cancel()
+        # Before the threads: it passes batches to them.
         if self._feeder is not None:
             self._feeder.close(_END_S)
         if self.stage is not None:
@@ -237,6 +238,8 @@ class Engine:
         """Submits a batch again whose blocks could not be fetched."""
         assert self._stager is not None
         assert failed.blocks is not None
+        # Before the failed batch is given back, which releases its blocks: those that are there
+        # would be dropped, and fetched again.
         self._stager.want(failed.blocks)
         return self.submit(failed.planned, failed.seed, failed.epoch)
 

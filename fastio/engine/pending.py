@@ -126,6 +126,7 @@ class Pending:
 
     def lose(self) -> None:
         """Leaves the slots to threads that hang."""
+        # They are not used again: memory is lost, but no other batch is overwritten.
         for _, work in self.work:
             work.memory = {}
 
@@ -137,6 +138,8 @@ class Pending:
     def cancel(self) -> None:
         """Cancels work that has not started; does not wait."""
         after = [] if self.after is None else [self.after]
+        # First, so that the feeder drops the batch. If it is just passing it to the threads, the
+        # slots that it takes are not known here: `abandon` cancels again once it is done.
         self.left_out = self.left_out or self.staged is not None or bool(after)
         for future in (*after, *self._futures()):
             future.cancel()
@@ -161,6 +164,7 @@ class Pending:
             self.cancel()  # what was given to the threads meanwhile
         while not (self.wait(WAIT_S) and self.wait_for_futures(WAIT_S)):
             if sys.is_finalizing() or time.monotonic() > deadline_s:
+                # A thread may be in a read that never returns, and write to the slot if it does.
                 for slot in self.native():
                     slot.abandon()
                 return False
@@ -206,6 +210,8 @@ class Feeder:
                 pending.began_s = self._stager.failed_since_s(pending.blocks)
                 pending.error = error
             finally:
+                # Also after an error, and for a batch that was left out: `abandon` waits for this
+                # before it gives the slots to another batch.
                 assert pending.staged is not None
                 pending.staged.set()
 

@@ -66,6 +66,7 @@ class Pump:
 
     def put(self, pending: Pending) -> None:
         """Adds a batch that was submitted; `pending.after` gets what comes of it."""
+        # Before the thread gets the batch: whoever cancels it from now on must find the future.
         pending.after = Future()
         self._queue.put(pending)
         if self._thread is None:
@@ -73,28 +74,35 @@ class Pump:
                 target=_work, args=self._arguments, name="fastio-pump", daemon=True
             )
             thread.start()
-            self._thread = thread
+            self._thread = thread  # only when it runs: an interrupt may come before
 
     def close(self) -> None:
         """Ends the thread after the batches that it has; does not wait, and takes no lock."""
+        # Called by the destructor of a stream, which may run on any thread, also on this one, in
+        # the middle of anything. `SimpleQueue.put` may be called there; a lock might be held.
         self._queue.put(None)
 
 
 def _work(engine: Engine, stage: BatchStage, batches: queue.SimpleQueue[Pending | None]) -> None:
     while (pending := batches.get()) is not None:
         after = pending.after
+        # A batch that was cancelled belongs to whoever cancelled it, who may have freed its slots.
+        # From here on, `cancel` of the future fails, and that thread waits for a result.
         if after is None or not after.set_running_or_notify_cancel():
             continue
         try:
             _pass_on(engine, stage, pending, after)
         except BaseException as error:
-            after.set_exception(error)
+            after.set_exception(error)  # also of an interrupt: somebody waits for this future
+        # The loop would keep the batch, and with it its slots, until the next one comes.
         del pending, after
 
 
 def _pass_on(
     engine: Engine, stage: BatchStage, pending: Pending, after: Future[Batch | None]
 ) -> None:
+    # In short waits, between which other Python threads run, until the native threads are done or
+    # have dropped the batch: a batch that is cancelled ends these loops, too.
     while not pending.wait(WAIT_S):
         pass
     pending.fetch_s = 0.0  # the consumer has not waited for it

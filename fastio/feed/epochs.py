@@ -82,6 +82,7 @@ class Epochs:
 
     def move(self, iterator: object, cursor: Cursor, position: int) -> None:
         """Records how far an iterator has come, if it is the latest one."""
+        # An older iterator that is still used must not move the position back.
         if self._latest is not None and self._latest() is iterator:
             self._place = cursor, position
             if cursor.states is not None:
@@ -106,6 +107,8 @@ class Epochs:
     def state(self) -> dict[str, Any]:
         """Returns the state of the loader; see `Loader.state_dict`."""
         cursor, generator = self.at, self.generator
+        # Before the first iterator no seed is drawn. The state must have the one that will be, or
+        # the restored loader would draw another; it is drawn without moving torch's generator.
         undrawn = cursor.seed is None and cursor.order_seed is None and generator is None
         if undrawn and self.ranks.world_size == 1 and not self.feed.follows_torch:
             cursor = self.next = replace(cursor, seed=next_seed())
@@ -126,6 +129,8 @@ class Epochs:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator start where a state was taken; see `Loader.load_state_dict`."""
+        # The sizes of blocks and windows depend on the cache and the memory of the machine, and
+        # positions count in that order: a state from another machine brings its own.
         if isinstance(state, Mapping) and state.get("fingerprint") == self.feed.fingerprint:
             saved = state.get("order")
             self.feed.adopt_order(saved if isinstance(saved, Mapping) else {}, self.ranks)

@@ -191,7 +191,7 @@ def shared_name(what: str) -> str:
     return f"{what}, number {next(_numbers(what))} of these"
 
 
-@cache
+@cache  # one counter for the process: two equal loaders must not find each other's seeds
 def _numbers(what: str) -> Iterator[int]:
     return count(1)
 
@@ -225,6 +225,8 @@ def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int
     if group.rank == 0:
         store.set(key, str(seed))
         return seed
+    # Polled, since `store.get` waits in native code: deaf to Ctrl-C, for the timeout of the process
+    # group, and with an error that does not say which loader it was.
     limit_s = timeout_s or store.timeout.total_seconds()
     ends_s, pause_s = time.monotonic() + limit_s, 0.01
     while not store.check([key]):

@@ -65,6 +65,8 @@ class Cursor:
     seed: int | None
     order_seed: int | None = None
     generator: str | None = None
+    # Not compared: two cursors are equal if they deliver the same rows. States may also be objects
+    # of the user's whose comparison fails or takes long.
     states: States | None = field(default=None, compare=False)
 
     def of_order(self) -> int:
@@ -156,6 +158,8 @@ def from_state(
     try:
         version = (earlier or {}).get(state["fingerprint"])
         position = int(state["position"])
+        # In the middle of an epoch, positions of the earlier version mean other rows in a dataset
+        # with more of them. Before its first and after its last row they mean the same.
         if version is not None and state["ended"]:
             position = rows
         elif version is not None and position != 0:

@@ -168,6 +168,7 @@ def _union(there: Sequence[str], more: Sequence[str]) -> tuple[tuple[str, ...], 
     """Returns all names, those of `there` first, and the number of each of `more`, int64 (n,)."""
     known = set(there)
     every = *there, *(name for name in dict.fromkeys(more) if name not in known)
+    # Reversed, so that of equal names the first one gives the number.
     number_of = {name: number for number, name in reversed(list(enumerate(every)))}
     return every, np.array([number_of[name] for name in more], np.int64)
 
@@ -191,7 +192,7 @@ def _renumbered_samples(source: Source, schema: Schema, numbers: Numbers) -> Sou
         schema=schema,
         items=lambda start: renumbered(source.items(start)),
         pick=lambda rows: renumbered(source.pick(rows)),
-        rows=None,
+        rows=None,  # worker processes would encode the source's own numbers
     )
 
 

@@ -155,6 +155,7 @@ class Journal:
             good_bytes = self._read(options) if resume else 0
             if not good_bytes and APPEND_TO not in options and (folder / MANIFEST_NAME).exists():
                 raise unreadable_journal(folder)
+            # Of a killed pack, the last line may be incomplete: the next one would continue it.
             self._file.truncate(good_bytes)
             if not good_bytes:
                 self._append({"journal": 1, "id": self.id, "options": dict(options)})
@@ -177,6 +178,8 @@ class Journal:
     def remove(self) -> None:
         """Deletes the journal, after the manifest was written, and closes it. Idempotent."""
         if not self._file.closed:
+            # While it is locked: after `close`, another pack could begin its journal at the path,
+            # and lose it here.
             _unlink(self._file, self.path)
             flush_folder(self.path.parent)
             self.close()
@@ -255,6 +258,7 @@ def _unlink(file: IO[bytes], path: Path) -> None:
 
 def _no_link(path: str, flags: int) -> int:
     """Opens a journal, without following a symbolic link to a file elsewhere."""
+    # O_NONBLOCK, so that a pipe of that name does not wait for a writer.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
@@ -344,6 +348,8 @@ def _lock(file: IO[bytes], folder: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise in_use(folder) from error
+    # The pack before may have deleted it between opening and locking: what is written to it then,
+    # nobody would find.
     if not os.fstat(file.fileno()).st_nlink:
         raise PackConflict(f"another process has just finished packing to {folder}: try again")
 

@@ -84,6 +84,8 @@ class OpenShards:
                 self._kept.move_to_end(shard)
             else:
                 opening: Future[ShardReader] = Future()
+                # Dropped from `_kept`, but alive in a batch: the file is not mapped a second time,
+                # and the bytes of a shard in memory are not fetched again.
                 reader = self._in_use.get(shard)
                 self._kept[shard] = opening if reader is None else reader
                 self._limit()
@@ -125,6 +127,7 @@ class OpenShards:
         try:
             reader = self._open(shard)
         except BaseException as error:
+            # Before those who wait are told: their next attempt must not find the failed opening.
             with self._lock:
                 if self._kept.get(shard) is opening:
                     del self._kept[shard]
@@ -148,6 +151,7 @@ class OpenShards:
             self._kept.popitem(last=False)
 
     def _begin_anew(self) -> None:
+        # The threads of the openings are in the parent: a child would wait for them for ever.
         self._lock = threading.Lock()
         kept = [(n, each) for n, each in self._kept.items() if isinstance(each, ShardReader)]
         self._kept = OrderedDict(kept)

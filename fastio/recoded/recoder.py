@@ -108,7 +108,7 @@ class Recoder:
     def close(self) -> None:
         """Ends the thread. A block that is not finished is discarded. Idempotent."""
         self.end()
-        if self._thread.ident is None:
+        if self._thread.ident is None:  # it was never started, and there is nothing to record
             return
         join_all([self._thread], PATIENCE_S)
         with suppress(CacheError):
@@ -238,6 +238,8 @@ class Recoder:
         folder, source = self._what.folder, self._what.source
         begin = head(source.key, block, directory)
         size = len(begin) + len(data)
+        # The claim reserved the size of the files, and records may be larger. Without a reservation
+        # the cache could exceed its budget.
         if not folder.enlarge(source, block, size):
             self._full_until_s = time.monotonic() + _NO_ROOM_S
             return False

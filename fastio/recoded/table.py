@@ -101,6 +101,8 @@ class RecodedTable:
             self._forget(block)
             self._directory[first:last] = directory
             self._pieces[block] = file
+            # Never used again: a batch that was planned with an earlier edition must notice that
+            # its offsets are those of another file.
             self._editions[block] = self._added * len(self._editions) + block
             self._added += 1
             self._count(block, 1)
@@ -130,7 +132,7 @@ class RecodedTable:
 
     def piece(self, block: int) -> PieceFile | None:
         """Returns the file of a block's piece, as it was when its directory was read."""
-        return self._pieces.get(block)
+        return self._pieces.get(block)  # one lookup in a dict, which needs no lock
 
     def block_of(self, edition: int) -> int:
         """Returns the block that an edition is, or was, the directory of."""

@@ -158,7 +158,9 @@ def _locked(path: Path, wait_s: float = _LOCK_S) -> Iterator[int]:
             there = False
             with suppress(FileNotFoundError):
                 there = os.path.samestat(os.fstat(fd), os.stat(path))
-            if there:  # else it was deleted meanwhile
+            # Else it was deleted between opening and locking, by its last user: a lock on it would
+            # exclude nobody, because the next process makes another file.
+            if there:
                 yield fd
                 return
         finally:
@@ -187,6 +189,8 @@ def _line(fd: int) -> str:
 
 def _lives(line: str) -> bool:
     """Returns whether a user has the memory open still."""
+    # Numbers of processes and descriptors are used again: only the inode tells that it is this
+    # memory, and not another file of another process.
     pid, fd, device, inode = map(int, line.split())
     with suppress(OSError):
         found = os.stat(f"/proc/{pid}/fd/{fd}")
@@ -218,6 +222,8 @@ def _create(key: str, size: int) -> int:
     try:
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, size)
+        # Nobody can cut it off afterwards: a mapped page beyond the end would end every process
+        # that reads it (SIGBUS).
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except BaseException:

@@ -132,6 +132,7 @@ class CachedBlocks:
             waiting.since_s = waiting.since_s or now_s
             if now_s - waiting.since_s < _OTHERS_DEADLINE_S:
                 return None
+            # The other process hangs, or its network does: fetch the block here, too.
         if outcome == "ready":
             return self._found(folder.path_of(source, piece), piece)
         if outcome == "mine":
@@ -226,10 +227,12 @@ class CachedBlocks:
         except (OSError, CacheError) as error:
             with suppress(CacheError):
                 folder.abandon(source, [piece])
+            # Without parts, fetching failed, which the caller reports. With them, the cache did:
+            # the bytes are right, and are used from memory.
             if not parts:
                 raise
             self._give_up(error)
-        except BaseException:
+        except BaseException:  # a claim that is kept would make all processes wait for this one
             with suppress(CacheError):
                 folder.abandon(source, [piece])
             raise

@@ -250,6 +250,8 @@ class Stager:
         if block.memory is not None:
             block.memory.close()
             block.memory = None
+        # In its old place: blocks are requested in the order of the batches, and the batch that
+        # needs a failed or damaged block comes before those of all that was requested since.
         heapq.heappush(self._queue, (block.turn, block.number))
         self._wanted.notify()
 
@@ -257,6 +259,7 @@ class Stager:
         if not self._queue or self._closed:
             return
         self._threads = [thread for thread in self._threads if thread.is_alive()]
+        # Idle threads count, not all of them: threads that wait for a stalled server stage nothing.
         idle = sum(thread not in self._busy for thread in self._threads)
         free = self._parallel - len(self._threads)
         for _ in range(min(free, len(self._queue) + 1 - idle)):
@@ -320,6 +323,8 @@ class Stager:
         except BaseException as caught:
             error = caught
         with self._changed:
+            # Released while it was fetched, and maybe requested again: a new request has a block of
+            # its own, which another thread stages.
             if self._requested.get(block.number) is not block:
                 if memory is not None:
                     memory.close()
@@ -354,6 +359,7 @@ class Stager:
 def _work(reference: weakref.ref[Stager]) -> None:
     """Runs in each thread until the stager is closed or garbage-collected."""
     while True:
+        # A weak reference: a loader that is dropped without `close` must become garbage.
         stager = reference()
         if stager is None or stager._closed:
             return

@@ -191,10 +191,10 @@ def attempt(
         except (FileNotFoundError, Permanent):
             raise
         except Exception as error:
-            cause = error
+            cause = error  # of any kind: clients raise errors of their own for broken connections
         if isinstance(cause, Later) and waited_s + cause.seconds <= _LONGEST_WAIT_S:
             waited_s += cause.seconds
-            start += cause.seconds
+            start += cause.seconds  # as if the call had begun later: the deadline moves, too
             if (stop or threading.Event()).wait(cause.seconds):
                 break
         now_s, longest_s, final_s = time.monotonic(), _LONGEST_PAUSE_S, math.inf
@@ -202,6 +202,8 @@ def attempt(
             refused_since = None
         else:
             refused_since = now_s if refused_since is None else refused_since
+            # An address at which nothing listens refuses at once, for the whole deadline, if the
+            # port is wrong. A server that answered before may be restarting: `refused_s` tells.
             final_s = refused_since + refused_s()
             longest_s = longest_s if final_s == math.inf else _LONGEST_REFUSED_PAUSE_S
         pause_s = _RANDOM.uniform(0, min(longest_s, _FIRST_PAUSE_S * 2 ** min(attempts, 20)))

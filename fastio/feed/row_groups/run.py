@@ -166,6 +166,8 @@ class TableRun:
         end = min(begin + settings.batch_size, len(dealt.rows))
         at = self._start + self._batch * settings.batch_size
         self._batch += 1
+        # Batches keep the memory of a chunk with leases: here only the threads are told that one
+        # more chunk may be dealt ahead.
         if end == len(dealt.rows):
             with self._lock:
                 del self._dealt[self._at]
@@ -186,6 +188,7 @@ class TableRun:
             self._ended = True
             self._work.notify_all()
             self._news.notify_all()
+        # A thread that hangs may still write to its chunk, so no block goes back to the pool then.
         if join_all(self._threads, timeout_s):
             self._give_all_back()
         self._threads = []
@@ -212,7 +215,7 @@ class TableRun:
             while (outcome := self._outcome()) is None and not self._ended:
                 if limit_s and time.monotonic() >= deadline:
                     raise LoaderTimeout(f"no batch of {self._dataset.path} within {limit_s:g} s")
-                self._news.wait(WAIT_S)
+                self._news.wait(WAIT_S)  # in short waits, so that Ctrl-C is handled
         if outcome is None:
             raise StopIteration
         if isinstance(outcome, Exception):
@@ -442,6 +445,8 @@ class TableRun:
 
     def _fail(self, chunk: int, error: Exception) -> None:
         """Records that there are no chunks from a number on, and why."""
+        # The first failed chunk counts, whichever fails first: threads decode in any order, and the
+        # batches before the error are the same in every run.
         if self._failed is None or chunk < self._failed[0]:
             self._failed = chunk, error
         self._news.notify_all()

@@ -169,13 +169,14 @@ def test_interleave_refuses_sizes_and_memory() -> None:
             filled(good, **options)  # type: ignore[arg-type]
 
 
-def test_deal_refuses_places_outside_of_their_bucket() -> None:
+def test_deal_refuses_places_outside_of_their_bucket_and_equal_ones() -> None:
     memory = filled(np.arange(8))
     out = np.full(8 * 8 + 4096, 238, np.uint8)
     _native.deal(memory, 8, 8, 2, 8, [(out[: 8 * 8], 0)])
-    for wrong in (4, 1 << 10, (1 << 32) - 1):
+    places = memory[32:48].view(np.uint32)  # behind the four records of the first bucket
+    for wrong in (4, 1 << 10, (1 << 32) - 1, int(places[1])):
         broken = memory.copy()
-        broken[32:48].view(np.uint32)[2] = wrong  # behind the four records of the first bucket
+        broken[32:48].view(np.uint32)[2] = wrong
         with pytest.raises(REFUSED):
             _native.deal(broken, 8, 8, 2, 8, [(out[: 8 * 8], 0)])
     for count, stride in ((9, 8), (8, 1 << 61), (8, 0), (1 << 40, 8)):

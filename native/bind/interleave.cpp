@@ -117,7 +117,9 @@ void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, int 
       for (RecordField& part : parts) part.data += some * part.width;
     }
   }
-  if (!inside) throw nb::index_error("a record's place is not in its bucket");
+  if (!inside)
+    throw nb::index_error(
+        "a record's place is not in its bucket, or two records have the same place");
 }
 
 }  // namespace

@@ -22,13 +22,20 @@ constexpr SimdLevel kLevels[] = {
 
 #ifdef FASTIO_X86
 
+// Registers EBX of CPUID's leaf 0: the first four letters of the manufacturer's name.
+constexpr unsigned kAuthenticAmd = 0x68747541, kHygonGenuine = 0x6f677948,
+                   kGenuineIntel = 0x756e6547;
+
+unsigned manufacturer() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(0, &a, &b, &c, &d) ? b : 0;
+}
+
 // AMD families before 19h (Zen 3) and Hygon's copies of Zen 1 run pdep as microcode.
 bool has_fast_pdep() {
+  const unsigned made_by = manufacturer();
+  if (made_by != kAuthenticAmd) return made_by != 0 && made_by != kHygonGenuine;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
-  constexpr unsigned kAuthenticAmd = 0x68747541, kHygonGenuine = 0x6f677948;  // first 4 letters
-  if (b == kHygonGenuine) return false;
-  if (b != kAuthenticAmd) return true;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
   const unsigned family = ((a >> 8) & 15) + ((a >> 20) & 255);
   return family >= 0x19;
@@ -82,6 +89,15 @@ Simd simd_active() { return {active().load(std::memory_order_relaxed)}; }
 
 void simd_force(Simd features) {
   active().store(features.features & simd_best().features, std::memory_order_relaxed);
+}
+
+bool prefetch_writes() {
+#ifdef FASTIO_X86
+  static const bool faster = manufacturer() == kGenuineIntel;
+  return faster;
+#else
+  return false;
+#endif
 }
 
 std::vector<SimdLevel> simd_levels() {

@@ -13,6 +13,10 @@ constexpr std::size_t kTileBytes = 16 << 10;  // half of the first cache
 constexpr std::size_t kTileRows = 64;
 constexpr std::size_t kLine = 64;
 
+// Records are dealt in groups of about so many bytes, and prefetched some groups ahead; of a longer
+// record, its first bytes: the processor goes on by itself.
+constexpr std::size_t kGroupBytes = 4096, kMostInGroup = 32, kGroupsAhead = 1, kAskedBytes = 1024;
+
 // Beyond it, numbers have no exact place among doubles.
 constexpr std::int64_t kMostPositions = std::int64_t{1} << 52;
 
@@ -99,45 +103,49 @@ void fill_tile(const std::vector<RecordColumn>& columns, std::size_t begin, std:
   }
 }
 
+// Copies `width` bytes, at `in` of record 0, of each of n records whose numbers are in `from`, to
+// `out`, one after the other.
+using Take = void (*)(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
+                      std::size_t stride, std::size_t width, std::uint8_t* out);
+
+template <std::size_t width>
+void take_rows(const std::uint8_t* in, const std::uint32_t* from, std::size_t n, std::size_t stride,
+               std::size_t, std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, in + from[i] * stride, width);
+}
+
 // A number of bytes known within a factor of two is copied by two moves that may overlap.
 template <std::size_t half>
-void put_within(const std::uint8_t* in, const std::uint32_t* places, std::size_t n,
-                std::size_t stride, std::size_t width, std::uint8_t* out) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint8_t* const from = in + i * stride;
-    std::uint8_t* const to = out + places[i] * width;
-    std::uint8_t begin[half], end[half];
-    std::memcpy(begin, from, half);
-    std::memcpy(end, from + width - half, half);
-    std::memcpy(to, begin, half);
-    std::memcpy(to + width - half, end, half);
+void take_within(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
+                 std::size_t stride, std::size_t width, std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i, out += width) {
+    const std::uint8_t* const record = in + from[i] * stride;
+    std::memcpy(out, record, half);
+    std::memcpy(out + width - half, record + width - half, half);
   }
 }
 
-template <std::size_t width>
-void put_rows(const std::uint8_t* in, const std::uint32_t* places, std::size_t n,
-              std::size_t stride, std::uint8_t* out) {
-  for (std::size_t i = 0; i < n; ++i)
-    std::memcpy(out + std::size_t{places[i]} * width, in + i * stride, width);
+void take_any(const std::uint8_t* in, const std::uint32_t* from, std::size_t n, std::size_t stride,
+              std::size_t width, std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, in + from[i] * stride, width);
 }
 
-void put_field(const std::uint8_t* in, const std::uint32_t* places, std::size_t n,
-               std::size_t stride, std::size_t width, std::uint8_t* out) {
-  if (width == 1) return put_rows<1>(in, places, n, stride, out);
-  if (width == 2) return put_rows<2>(in, places, n, stride, out);
-  if (width == 4) return put_rows<4>(in, places, n, stride, out);
-  if (width == 8) return put_rows<8>(in, places, n, stride, out);
-  if (width > 8 && width <= 16) return put_within<8>(in, places, n, stride, width, out);
-  if (width > 16 && width <= 32) return put_within<16>(in, places, n, stride, width, out);
-  if (width > 32 && width <= 64) return put_within<32>(in, places, n, stride, width, out);
-  if (width > 64 && width <= 128) return put_within<64>(in, places, n, stride, width, out);
-  for (std::size_t i = 0; i < n; ++i)
-    std::memcpy(out + std::size_t{places[i]} * width, in + i * stride, width);
+Take take_of(std::size_t width) {
+  if (width == 1) return take_rows<1>;
+  if (width == 2) return take_rows<2>;
+  if (width == 4) return take_rows<4>;
+  if (width == 8) return take_rows<8>;
+  if (width > 8 && width <= 16) return take_within<8>;
+  if (width > 16 && width <= 32) return take_within<16>;
+  if (width > 32 && width <= 64) return take_within<32>;
+  if (width > 64 && width <= 128) return take_within<64>;
+  return take_any;
 }
 
 // A number that another thread may change: what was looked at is what is used.
-std::int64_t read_once(const std::int64_t& number) {
-  return *static_cast<const volatile std::int64_t*>(&number);
+template <typename T>
+T read_once(const T& number) {
+  return *static_cast<const volatile T*>(&number);
 }
 
 void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
@@ -146,6 +154,18 @@ void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
 
 void fetch_to_write(const std::uint8_t* begin, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i, 1);
+}
+
+// inverse[places[i]] = i; false where the places are not 0 to count - 1 in some order.
+bool invert(const std::uint32_t* places, std::size_t count, std::vector<std::uint32_t>& inverse) {
+  constexpr std::uint32_t kNone = UINT32_MAX;
+  inverse.assign(count, kNone);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t place = read_once(places[i]);
+    if (place >= count) return false;
+    inverse[place] = static_cast<std::uint32_t>(i);
+  }
+  return std::find(inverse.begin(), inverse.end(), kNone) == inverse.end();
 }
 
 bool append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* positions,
@@ -206,19 +226,29 @@ bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
 
 bool deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
           std::size_t stride, const std::vector<RecordField>& fields) {
-  const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
-  // Touched in no order, the lines would come one by one.
-  for (const RecordField& field : fields) fetch_to_write(field.data, count * field.width);
-  std::uint32_t checked[kTileRows];  // places: nobody else writes to these
-  for (std::size_t begin = 0; begin < count; begin += tile_rows) {
-    const std::size_t some = std::min(tile_rows, count - begin);
-    std::memcpy(checked, places + begin, some * sizeof checked[0]);
-    bool inside = true;
-    for (std::size_t i = 0; i < some; ++i) inside &= checked[i] < count;
-    if (!inside) return false;
-    for (const RecordField& field : fields)
-      put_field(records + begin * stride + field.offset, checked, some, stride, field.width,
-                field.data);
+  std::vector<std::uint32_t> from;  // which record goes to each place
+  if (!invert(places, count, from)) return false;
+  // Records are read in no order, and are asked for; the arrays are written from front to back.
+  const std::size_t group =
+      std::clamp<std::size_t>(kGroupBytes / (stride + kLine), 1, kMostInGroup);
+  const std::size_t asked = std::min(stride, kAskedBytes);
+  const auto ask = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < std::min(end, count); ++i)
+      fetch_ahead(records + from[i] * stride, asked);
+  };
+  std::vector<Take> takes;
+  for (const RecordField& field : fields) takes.push_back(take_of(field.width));
+  ask(0, kGroupsAhead * group);
+  for (std::size_t begin = 0; begin < count; begin += group) {
+    const std::size_t some = std::min(group, count - begin);
+    ask(begin + kGroupsAhead * group, begin + (kGroupsAhead + 1) * group);
+    const std::size_t next = std::min(group, count - begin - some);
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+      const RecordField& field = fields[f];
+      std::uint8_t* const out = field.data + begin * field.width;
+      fetch_to_write(out + some * field.width, next * field.width);
+      takes[f](records + field.offset, from.data() + begin, some, stride, field.width, out);
+    }
   }
   return true;
 }

@@ -64,8 +64,8 @@ bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
                 const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
                 std::vector<Bucket>& buckets);
 
-// Puts the `count` records of a full bucket to their places in the fields' arrays of `count` rows;
-// false where a place is not in [0, count).
+// Copies the `count` records of a full bucket to their places in the fields' arrays of `count`
+// rows. Returns false, with nothing written, unless the places are 0 to count - 1, each once.
 bool deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
           std::size_t stride, const std::vector<RecordField>& fields);
 

@@ -52,7 +52,7 @@ void put_part_portable(const TokenPart& part, const TokenFields& out, std::size_
 void put_part(const TokenPart& part, const TokenFields& out) {
   std::size_t begin = 0;
 #ifdef FASTIO_X86
-  if (simd_active().has(kAvx2)) begin = put_part_avx2(part, out);
+  if (simd_active().has(kAvx2)) begin = put_part_avx2(part, out, prefetch_writes());
 #endif
   put_part_portable(part, out, begin);
 }

@@ -31,9 +31,10 @@ struct TokenPart {
 void put_part(const TokenPart& part, const TokenFields& out);
 
 // The kernels, for tests. The vectors' one writes what it can of the numbers from the first on, and
-// returns how many; the other writes those from `begin` on.
+// returns how many; the other writes those from `begin` on. prefetch: whether to prefetch the lines
+// that are written; see prefetch_writes().
 void put_part_portable(const TokenPart& part, const TokenFields& out, std::size_t begin = 0);
-std::size_t put_part_avx2(const TokenPart& part, const TokenFields& out);
+std::size_t put_part_avx2(const TokenPart& part, const TokenFields& out, bool prefetch);
 
 // Writes `value` `count` times, as numbers of 4 or 8 bytes.
 void put_value(std::uint8_t* out, std::size_t count, int bytes, std::int64_t value);

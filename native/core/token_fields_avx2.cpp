@@ -10,6 +10,9 @@ namespace {
 using Byte = std::uint8_t;
 constexpr std::size_t kTokens = 8;
 
+// How far ahead of what is written lines are prefetched.
+constexpr std::size_t kWriteAhead = 1024;
+
 template <typename T>
 constexpr std::size_t kVectors = kTokens * sizeof(T) / 32;
 
@@ -72,7 +75,7 @@ Numbers<T> widened(const Byte* in) {
   }
 }
 
-template <typename T, int from>
+template <typename T, int from, bool prefetch>
 std::size_t put_as(const TokenPart& part, const TokenFields& out) {
   const auto [inputs, targets, positions, documents, mask] = out;
   const std::size_t count = (targets ? std::min(part.known, part.count) : part.count) / kTokens;
@@ -80,6 +83,9 @@ std::size_t put_as(const TokenPart& part, const TokenFields& out) {
   Numbers<T> position = from_zero<T>();
   const Byte* in = part.tokens;
   for (std::size_t i = 0, at = 0; i < count; ++i, at += kTokens * sizeof(T), in += kTokens * from) {
+    if constexpr (prefetch)
+      for (Byte* const field : out)
+        if (field) __builtin_prefetch(field + at + kWriteAhead, 1);
     if (inputs) widened<T, from>(in).store(inputs + at);
     if (targets) widened<T, from>(in + from).store(targets + at);
     if (positions) position.store(positions + at);
@@ -90,17 +96,23 @@ std::size_t put_as(const TokenPart& part, const TokenFields& out) {
   return count * kTokens;
 }
 
-template <typename T>
+template <typename T, bool prefetch>
 std::size_t put_to(const TokenPart& part, const TokenFields& out) {
-  if (part.from == 1) return put_as<T, 1>(part, out);
-  if (part.from == 2) return put_as<T, 2>(part, out);
-  return put_as<T, 4>(part, out);
+  if (part.from == 1) return put_as<T, 1, prefetch>(part, out);
+  if (part.from == 2) return put_as<T, 2, prefetch>(part, out);
+  return put_as<T, 4, prefetch>(part, out);
+}
+
+template <bool prefetch>
+std::size_t put(const TokenPart& part, const TokenFields& out) {
+  return part.to == 8 ? put_to<std::int64_t, prefetch>(part, out)
+                      : put_to<std::int32_t, prefetch>(part, out);
 }
 
 }  // namespace
 
-std::size_t put_part_avx2(const TokenPart& part, const TokenFields& out) {
-  return part.to == 8 ? put_to<std::int64_t>(part, out) : put_to<std::int32_t>(part, out);
+std::size_t put_part_avx2(const TokenPart& part, const TokenFields& out, bool prefetch) {
+  return prefetch ? put<true>(part, out) : put<false>(part, out);
 }
 
 }  // namespace fastio

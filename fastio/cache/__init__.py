@@ -17,7 +17,7 @@ from fastio.cache.claims import Outcome
 from fastio.cache.direct import Aligned, Buffers, aligned_size
 from fastio.cache.editions import block_of, edition
 from fastio.cache.eviction import Consumer, NextUse
-from fastio.cache.files import Written
+from fastio.cache.files import FileStamp, Written
 from fastio.cache.folder import CacheFolder, Source, State
 from fastio.cache.kept import keep, kept_source
 from fastio.cache.memory import MemoryFile, memory_file
@@ -42,6 +42,7 @@ __all__ = [
     "CachedDataset",
     "Consumer",
     "DamagedPiece",
+    "FileStamp",
     "MemoryFile",
     "NextUse",
     "Outcome",

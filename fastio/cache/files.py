@@ -60,7 +60,7 @@ class Written:
     xxh3: str
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """The properties of a file that change when the file is replaced or written to."""
 
     inode: int
@@ -99,7 +99,7 @@ class Files:
         _check(key, number)
         return f"{self._path}/{key}/{_inner(number)}/{number}"
 
-    def stamp(self, key: str, number: int) -> Stamp | None:
+    def stamp(self, key: str, number: int) -> FileStamp | None:
         """Returns the stamp of a piece's file; None if there is no such file."""
         try:
             with self._place(key, number) as folder:
@@ -112,7 +112,7 @@ class Files:
             raise CacheError(f"{self.piece(key, number)}: {error}") from error
         return _stamp(found) if stat.S_ISREG(found.st_mode) else None
 
-    def read(self, key: str, number: int, take: Callable[[memoryview], object]) -> Stamp:
+    def read(self, key: str, number: int, take: Callable[[memoryview], object]) -> FileStamp:
         """Reads a whole piece, and returns the file's stamp before the read.
 
         Args:
@@ -149,7 +149,7 @@ class Files:
         finally:
             os.close(descriptor)
 
-    def begin(self, key: str, number: int, nbytes: int) -> tuple[Stamp, bytes]:
+    def begin(self, key: str, number: int, nbytes: int) -> tuple[FileStamp, bytes]:
         """Returns a piece's stamp and its first `nbytes` bytes, or fewer if it has no more.
 
         Raises:
@@ -158,7 +158,7 @@ class Files:
         with self._opened(key, number) as descriptor:
             return _stamp(os.fstat(descriptor)), os.pread(descriptor, nbytes, 0)
 
-    def digest(self, key: str, number: int) -> tuple[Stamp, str]:
+    def digest(self, key: str, number: int) -> tuple[FileStamp, str]:
         """Returns a piece's stamp and the xxh3_64 of its contents, in hexadecimal; see `read`."""
         digest = xxhash.xxh3_64()
         stamp = self.read(key, number, digest.update)
@@ -287,8 +287,8 @@ def _inner(number: int) -> str:
     return str(block_of(number) // _FAN_OUT)
 
 
-def _stamp(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def _stamp(found: os.stat_result) -> FileStamp:
+    return FileStamp(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _names(folder: HeldFolder) -> list[str]:

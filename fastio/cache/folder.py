@@ -28,7 +28,7 @@ from typing import Any, Literal
 from fastio.cache.claims import Claims, Outcome, piece_name
 from fastio.cache.direct import Aligned
 from fastio.cache.eviction import Consumer, Evictor, NextUse
-from fastio.cache.files import Files, Stamp, Written, on_disk, take_folder
+from fastio.cache.files import Files, FileStamp, Written, on_disk, take_folder
 from fastio.cache.held import Access
 from fastio.cache.index import READY, Index, count, pieces_known, total_bytes
 from fastio.cache.members import Member
@@ -94,7 +94,7 @@ class CacheFolder:
         self._evictor = Evictor(self.files, self.claims, next_use)
         self._owed: list[tuple[Source, int]] = []
         self._owed_lock = threading.Lock()
-        self._whole: dict[tuple[int, int], Stamp] = {}  # pieces whose hash was verified
+        self._whole: dict[tuple[int, int], FileStamp] = {}  # pieces whose hash was verified
         self.claims.bury_all(self.index)
         self.budget = self._all_room() if budget is None else budget
 
@@ -210,7 +210,7 @@ class CacheFolder:
         except CacheError:
             raise
         except OSError:  # the disk fails to read it: a stamp that matches no piece
-            stamp, xxh3 = Stamp(0, -1, 0, 0), ""
+            stamp, xxh3 = FileStamp(0, -1, 0, 0), ""
         if (stamp.size, xxh3) == expected and size in (None, stamp.size):
             self._whole[source.number, number] = stamp
             return "whole"

@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.cache import Cache, CacheFolder, Source
+from fastio.cache import Cache, CacheFolder, FileStamp, Source
 from fastio.errors import CacheError
 from fastio.packed.codebook import default_codebook, default_codebook_data
 from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
@@ -26,7 +26,7 @@ from fastio.packed.rows import Rows
 from fastio.recoded import originals
 from fastio.recoded.originals import LocalFiles, Originals, StagedObjects
 from fastio.recoded.recoder import NO_CACHE, RecodedSource, Recoder
-from fastio.recoded.table import PieceFile, RecodedTable
+from fastio.recoded.table import RecodedTable
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.schema import CODEC_BLOCKS
 from fastio.stage import Blocks
@@ -317,7 +317,7 @@ def _joined(
     )
 
 
-def _piece_files(what: RecodedSource, blocks: list[int]) -> list[PieceFile]:
+def _piece_files(what: RecodedSource, blocks: list[int]) -> list[FileStamp]:
     """Returns the present files of pieces; -1 where there is none."""
     paths = [what.folder.path_of(what.source, block) for block in blocks]
-    return [PieceFile(*stamp) for stamp in _native.file_stamps(paths).tolist()]
+    return [FileStamp(*stamp) for stamp in _native.file_stamps(paths).tolist()]

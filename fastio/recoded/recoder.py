@@ -29,7 +29,7 @@ from fastio.packed.codebook import default_codebook
 from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.recoded.originals import Originals, are_settled
 from fastio.recoded.piece import DIRECTORY, Directory, head, head_bytes, read_head
-from fastio.recoded.table import PieceFile, RecodedTable
+from fastio.recoded.table import RecodedTable
 from fastio.runtime.threads import PATIENCE_S, join_all
 from fastio.schema import CODEC_JPEG
 from fastio.stage import Forecast
@@ -151,7 +151,7 @@ class Recoder:
         if file is not None:
             directory = read_head(data, source.key, block, last - first, file.size)
             if directory is not None:
-                table.put(block, directory, PieceFile(*file))
+                table.put(block, directory, file)
                 return True
         folder.drop(source, [block])
         return False

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.cache import FileStamp
 from fastio.recoded.piece import DIRECTORY, Directory
 
 Rows = NDArray[np.int64]
-
-
-class PieceFile(NamedTuple):
-    """Identifies the file of a piece, as it was when its directory was read."""
-
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
 
 
 class RecodedTable:
@@ -42,7 +33,7 @@ class RecodedTable:
         self.rows, self.block_rows = rows, block_rows
         self.recoded = self.described = 0
         self._directory = np.zeros(rows, DIRECTORY)  # pages are allocated as blocks are added
-        self._pieces: dict[int, PieceFile] = {}
+        self._pieces: dict[int, FileStamp] = {}
         self._editions = np.full(-(-rows // block_rows), -1, np.int64)
         self._added = 0
         self._wanted: deque[int] = deque()
@@ -94,7 +85,7 @@ class RecodedTable:
                     return block
             return None
 
-    def put(self, block: int, directory: Directory, file: PieceFile) -> None:
+    def put(self, block: int, directory: Directory, file: FileStamp) -> None:
         """Adds the directory of a block."""
         first, last = self.span(block)
         with self._lock:
@@ -125,12 +116,12 @@ class RecodedTable:
         self.recoded += sign * int(np.count_nonzero(self._directory["length"][first:last]))
         self.described += sign * (last - first)
 
-    def known(self) -> dict[int, PieceFile]:
+    def known(self) -> dict[int, FileStamp]:
         """Returns the blocks that have a directory here, with the files of their pieces."""
         with self._lock:
             return dict(self._pieces)
 
-    def piece(self, block: int) -> PieceFile | None:
+    def piece(self, block: int) -> FileStamp | None:
         """Returns the file of a block's piece, as it was when its directory was read."""
         return self._pieces.get(block)  # one lookup in a dict, which needs no lock
 
@@ -138,7 +129,7 @@ class RecodedTable:
         """Returns the block that an edition is, or was, the directory of."""
         return edition % len(self._editions)
 
-    def file_of(self, edition: int) -> PieceFile | None:
+    def file_of(self, edition: int) -> FileStamp | None:
         """Returns the file that an edition was read from; None if it is no longer current."""
         block = self.block_of(edition)
         with self._lock:

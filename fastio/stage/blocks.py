@@ -198,7 +198,7 @@ class Blocks:
         first, last = self.rows(block)
         found = []
         for rows in (version.rows for version in reversed(packed.manifest.history)):
-            if first < rows < last:
+            if first < rows < last:  # the version ended within the block
                 lengths = [each.length for each in packed.ranges(first, rows)]
                 found.append((edition(block, packed.contents(first, rows)), lengths))
         return found
@@ -233,7 +233,7 @@ class Blocks:
             problem = self.check(block, parts)
             if problem is None:
                 return parts, None
-            known = {}
+            known = {}  # it may be these that are damaged
         self.dataset.check_source()
         return parts, problem
 

@@ -140,6 +140,8 @@ class ProcessWorkers:
                 "multiprocessing_context='fork' to the loader"
             ) from error
         finally:
+            # With this copy open, the end of the process would not end the connection, by which
+            # it is noticed.
             theirs.close()
         return _Worker(process, ours)
 
@@ -177,6 +179,7 @@ class _Exchange:
         """Adds chunks."""
         self._waiting.extend(chunks)
         self._wake()
+        # The thread may have ended just before: nobody else would tell those who wait for them.
         if self._ended:
             self._fail_waiting()
 
@@ -216,6 +219,7 @@ class _Exchange:
                         self._woken.recv(4096)
                     else:
                         self._receive(key.data)
+                # Here, and not in `add`: only this thread may use the selector.
                 while self._new:
                     worker = self._new.popleft()
                     reads = selectors.EVENT_READ
@@ -287,6 +291,8 @@ class _Exchange:
         worker.process.join(_END_S)
         chunks = list(worker.chunks.values())
         worker.chunks.clear()
+        # Chunks are worked on in order, so only the first one was begun. It is not tried again:
+        # what ended this process may end the next one, too.
         self._waiting.extendleft(reversed(chunks[1:]))
         self.workers.remove(worker)
         if chunks:

@@ -83,12 +83,21 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield key, data[at - length : at]
 
 
-def change(edit: Callable[[bytes], bytes]) -> None:
-    """Replaces the kept indexes by others, whose hashes are right."""
-    with default_cache() as cache:
+def change(
+    edit: Callable[[bytes], bytes], path: str | Path | None = None, which: str = "%"
+) -> None:
+    """Replaces the kept indexes by others, whose hashes are right.
+
+    Args:
+        edit: Returns what is kept instead of the bytes of a piece.
+        path: The folder of the cache; None for that of the user.
+        which: The fingerprint of the indexes if the cache has other data too.
+    """
+    with default_cache() if path is None else fastio.Cache(path) as cache:
         folder = cache.folder()
         with folder.index.reading() as db:
-            ((url, key),) = db.execute("SELECT url, fingerprint FROM sources").fetchall()
+            wanted = "SELECT url, fingerprint FROM sources WHERE fingerprint LIKE ?"
+            ((url, key),) = db.execute(wanted, (which,)).fetchall()
         source = folder.source(url, key, 0, 0, 0)
         numbers = folder.ready(source)
         assert numbers

@@ -1,5 +1,7 @@
 """Keeps the indexes of JPEG files in a cache, so that a later process begins with them.
 
+The files are local, or objects of a store that are samples or in tars.
+
 An index says where parts of a JPEG begin (docs/format.md). The native engine makes indexes while it
 decodes, and finds them by the size and the CRC-32C of the bytes that it has read: a file that was
 changed is never decoded with the index of its old bytes.
@@ -28,6 +30,7 @@ from fastio.errors import CacheError
 from fastio.packed.rows import Rows
 from fastio.runtime.threads import PATIENCE_S, DaemonPool
 
+_WHAT = "indexes of JPEGs"
 _LEAST_BYTES = 64 << 10  # fewer are not worth a piece: those of about 7 MB of photos
 _AT_ONCE_BYTES = 4 << 20  # at most this is loaded before the first batch, or else meanwhile
 _MOST_PIECES = 8
@@ -59,14 +62,13 @@ class KeptIndexes:
     """The indexes of a dataset's JPEG files, in a cache. Used by one thread at a time.
 
     Args:
-        dataset: The dataset. Indexes are kept only if its images are local files.
+        dataset: The dataset. Indexes are kept only if its images are files or objects.
         cache: The cache; None for the one in the user's cache folder.
     """
 
     def __init__(self, dataset: Rows, cache: Cache | None) -> None:
-        local = dataset.recodes and dataset.remote_part is None
-        self._wanted = local and bool(dataset.schema.image_fields)
-        self._path = os.path.abspath(os.fspath(dataset.path))
+        self._wanted = dataset.recodes and bool(dataset.schema.image_fields)
+        self._place = _place(dataset) if self._wanted else ("",)
         self._is_own = cache is None
         self._cache = cache or default_cache()
         self._engine: _Engine | None = None
@@ -107,7 +109,7 @@ class KeptIndexes:
         A folder that this user cannot write to causes no warning.
         """
         try:
-            job(*kept_source(self._cache, "indexes of JPEGs", self._path))
+            job(*kept_source(self._cache, _WHAT, *self._place))
         except (CacheError, OSError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             if getattr(cause, "errno", None) not in _NOT_WRITABLE:
@@ -164,3 +166,11 @@ class KeptIndexes:
                     engine.native.load_indexes(_native.Mapping(str(folder.file(source, number))))
                 folder.drop(source, replaced)
                 return
+
+
+def _place(dataset: Rows) -> tuple[str, ...]:
+    """Returns where a dataset lies, without secrets, and what else its indexes are found by."""
+    remote = dataset.remote_part
+    if remote is None:
+        return (os.path.abspath(os.fspath(dataset.path)),)
+    return remote.store.url, remote.lineage  # new versions begin with the indexes of the old ones

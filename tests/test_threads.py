@@ -7,10 +7,11 @@ import threading
 import time
 import weakref
 from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 
 import pytest
 
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.threads import DaemonPool, wait_for
 
 _LONG_S = 60.0  # a test that waits so long hangs
 
@@ -187,3 +188,56 @@ def test_threads_of_a_pool_that_is_garbage_end_after_its_tasks() -> None:
         thread.join(_LONG_S)
     assert len(threads) == 6
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_calls_that_are_submitted_together_have_one_result_in_their_order() -> None:
+    with DaemonPool(3, "test") as pool:
+        calls = [partial(pow, number, 2) for number in range(50)]
+        assert wait_for(pool.submit_all(calls)) == [number * number for number in range(50)]
+
+
+def test_the_first_error_of_calls_together_is_raised_at_once_and_drops_the_others() -> None:
+    release, ran = threading.Event(), list[int]()
+
+    def fail() -> int:
+        raise KeyError("here")
+
+    with DaemonPool(2, "test") as pool:
+        calls = [partial(release.wait, _LONG_S), fail, *(partial(ran.append, 1) for _ in range(20))]
+        future = pool.submit_all(calls)
+        with pytest.raises(KeyError, match="here"):
+            future.result(_LONG_S)
+        release.set()
+    assert not ran
+
+
+def test_calls_together_that_are_dropped_are_cancelled() -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        release.wait(_LONG_S)
+
+    pool = DaemonPool(1, "test")
+    pool.submit(hold)
+    begun.wait(_LONG_S)
+    future = pool.submit_all([hold, hold, hold])
+    pool.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(CancelledError):
+        future.result(_LONG_S)
+    release.set()
+
+
+def test_a_pool_that_was_shut_down_takes_no_calls_together() -> None:
+    pool = DaemonPool(1, "test")
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit_all([partial(pow, 2, 2)])
+
+
+def test_the_main_thread_and_others_wait_for_results_and_errors() -> None:
+    found: list[object] = []
+    with DaemonPool(2, "test") as pool:
+        assert wait_for(pool.submit(pow, 2, 5)) == 32
+        found.append(pool.submit(lambda: wait_for(pool.submit(pow, 2, 6))).result(_LONG_S))
+    assert found == [64]

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+_MOST_VIEWS = 1024  # that one system call writes (IOV_MAX)
+
 
 class MemoryFile:
     """A file in memory of `size` bytes, which exists as long as this object.
@@ -32,6 +34,25 @@ class MemoryFile:
             written = os.pwrite(self._descriptor, view, offset)
             view, offset = view[written:], offset + written
 
+    def write_all(self, views: Sequence[memoryview]) -> None:
+        """Writes bytes one after another from the beginning on, in few system calls."""
+        offset = 0
+        for first in range(0, len(views), _MOST_VIEWS):
+            some = views[first : first + _MOST_VIEWS]
+            wanted = sum(view.nbytes for view in some)
+            written = os.pwritev(self._descriptor, some, offset)
+            if written < wanted:  # as for more than 2 GiB
+                self._write_rest(some, offset, written)
+            offset += wanted
+
+    def _write_rest(self, views: Sequence[memoryview], offset: int, written: int) -> None:
+        """Writes what is left of views that begin at an offset."""
+        for view in views:
+            left = view[min(written, view.nbytes) :]
+            self.write(offset + view.nbytes - left.nbytes, left)
+            written -= view.nbytes - left.nbytes
+            offset += view.nbytes
+
     def close(self) -> None:
         """Closes the file. Open descriptors and mappings of it stay readable. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
@@ -45,9 +66,7 @@ class MemoryFile:
 
 def memory_file(parts: Sequence[Any]) -> MemoryFile:
     """Returns a file that holds the given bytes-like objects one after another."""
-    file = MemoryFile(sum(memoryview(part).nbytes for part in parts))
-    offset = 0
-    for part in parts:
-        file.write(offset, part)
-        offset += memoryview(part).nbytes
+    views = [memoryview(part) for part in parts]
+    file = MemoryFile(sum(view.nbytes for view in views))
+    file.write_all([view.cast("B") for view in views if view.nbytes])
     return file

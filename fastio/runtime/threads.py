@@ -6,12 +6,12 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, wait
 from enum import Enum, auto
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from fastio import _native
 from fastio.runtime.lifecycle import Owner
@@ -41,8 +41,9 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float | None) -> bo
 
 def wait_for(future: Future[T]) -> T:
     """Waits for a future and returns its result or raises its error. Ctrl-C ends the wait."""
-    while not future.done():
-        wait([future], WAIT_S)
+    if threading.current_thread() is threading.main_thread():  # the one that signals interrupt
+        while not future.done():
+            wait([future], WAIT_S)
     return future.result()
 
 
@@ -74,16 +75,33 @@ class DaemonPool(Executor):
         """See `concurrent.futures.Executor.submit`."""
         future: Future[T] = Future()
         with self._lock:
-            if self._closed:
-                raise RuntimeError("the pool was shut down")
-            if self._count < self._most:
-                name = f"{self._name}-{self._count}"
-                thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)  # only when it runs: an interrupt may come before
-                self._count += 1
-            self._tasks.put((future, partial(fn, *args, **kwargs)))
+            self._put((future, partial(fn, *args, **kwargs)))
         return future
+
+    def submit_all(self, calls: Sequence[Callable[[], T]]) -> Future[list[T]]:
+        """Submits at least one call, and returns one future of all results, in order.
+
+        If a call raises, the future has its error at once, and calls that have not begun are
+        dropped. This takes less time than a future for each call, and wakes the waiting thread up
+        once.
+        """
+        together = _Together[T](len(calls))
+        with self._lock:
+            for place, call in enumerate(calls):
+                self._put((_Part(together, place), call))
+        return together.future
+
+    def _put(self, task: _Task) -> None:
+        """Puts a task in the queue, for a new thread if there may be more. The lock is held."""
+        if self._closed:
+            raise RuntimeError("the pool was shut down")
+        if self._count < self._most:
+            name = f"{self._name}-{self._count}"
+            thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)  # only when it runs: an interrupt may come before
+            self._count += 1
+        self._tasks.put(task)
 
     def resize(self, threads: int) -> None:
         """Sets the maximum number of threads, at least 1, for tasks that are submitted later."""
@@ -142,7 +160,66 @@ class _Signal(Enum):
 
 
 _LEAVE, _END = _Signal
-_Task = tuple["Future[Any]", Callable[[], Any]]
+
+
+class _Together(Generic[T]):
+    """Calls that have one future. Thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self.future: Future[list[T]] = Future()
+        self._found: list[Any] = [None] * count
+        self._left = count
+        self._lock = threading.Lock()
+
+    def add(self, place: int, result: T) -> None:
+        """Records the result of a call."""
+        with self._lock:
+            self._found[place] = result
+            self._left -= 1
+            if self._left or self.future.done():
+                return
+            self.future.set_result(self._found)
+
+    def fail(self, error: BaseException) -> None:
+        """Records the error of a call."""
+        with self._lock:
+            if not self.future.done():
+                self.future.set_exception(error)
+
+    def cancel(self) -> None:
+        """Records that a call was dropped."""
+        with self._lock:
+            if not self.future.done() and self.future.cancel():
+                self.future.set_running_or_notify_cancel()  # wakes up those who wait for it
+
+
+class _Part(Generic[T]):
+    """One call of a `_Together`, with those methods of a future that threads of the pool use."""
+
+    __slots__ = ("_place", "_together")
+
+    def __init__(self, together: _Together[T], place: int) -> None:
+        self._together = together
+        self._place = place
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Returns whether the result is still wanted."""
+        return not self._together.future.done()
+
+    def set_result(self, result: T) -> None:
+        """Records the result."""
+        self._together.add(self._place, result)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Records the error."""
+        self._together.fail(error)
+
+    def cancel(self) -> None:
+        """Records that the call was dropped."""
+        self._together.cancel()
+
+
+_Task = tuple["Future[Any] | _Part[Any]", Callable[[], Any]]
 
 
 def _work(tasks: queue.SimpleQueue[_Task | _Signal]) -> None:

@@ -72,16 +72,24 @@ class StoredFiles:
 
     def ranges(self, first: int, last: int) -> list[Range]:
         """Returns the objects of rows [first, last)."""
-        objects = self.objects
+        objects, rows = self.objects, slice(first, last)
+        found = zip(
+            range(first, last),
+            objects.names[rows],
+            objects.sizes[rows].tolist(),
+            objects.versions[rows],
+            strict=True,
+        )
         return [
-            Range(objects.names[row], 0, int(objects.sizes[row]), row, expect=objects.stamp(row))
-            for row in range(first, last)
+            Range(name, 0, size, row, expect=Stamp(size, version))
+            for row, name, size, version in found
         ]
 
     def check_parts(self, first: int, parts: Sequence[Any]) -> None:
         """Raises StoreError unless all bytes of the objects from a row on have arrived."""
-        for row, part in enumerate(parts, first):
-            if memoryview(part).nbytes != self.objects.sizes[row]:
+        sizes = self.objects.sizes[first : first + len(parts)].tolist()
+        for row, (part, size) in enumerate(zip(parts, sizes, strict=True), first):
+            if memoryview(part).nbytes != size:
                 name = self.objects.names[row]
                 raise StoreError(
                     f"{self.store.url}: {name} has fewer bytes than the listing of the folder says"
@@ -257,12 +265,17 @@ def _asked_for(store: Store, names: Sequence[str]) -> list[Stamp | None]:
 def _looked_up(store: Store, names: Sequence[str]) -> list[Stamp | None]:
     """Returns the stamps of objects from a listing; None for those that do not exist.
 
-    Objects of a store that does not list their folder are requested.
+    Objects that a listing lacks are requested: pages of web servers may hide some. So are all
+    objects of a store that does not list their folder.
     """
     folder = posixpath.commonpath([posixpath.dirname(name) for name in names])
     try:
         objects = list_objects(store, set(names).__contains__, folder)
     except (SourceNotFound, StoreError):  # web servers that list nothing, buckets that may not be
         return _asked_for(store, names)
-    stamps = {name: objects.stamp(place) for place, name in enumerate(objects.names)}
-    return [stamps.get(name) for name in names]
+    found: dict[str, Stamp | None] = {
+        name: objects.stamp(place) for place, name in enumerate(objects.names)
+    }
+    lacking = [name for name in dict.fromkeys(names) if name not in found]
+    found.update(zip(lacking, _asked_for(store, lacking), strict=True))
+    return [found[name] for name in names]

@@ -29,6 +29,7 @@ Numbers = npt.NDArray[np.int64]
 # The bytes of some of the ranges of a block, by their indexes in `Blocks.ranges`.
 Known = Mapping[int, bytes]
 _KEPT_STARTS = 65536
+_KEPT_RANGES = 8192  # of objects, about 700 bytes each
 _HEADS_AHEAD = 16  # shards
 
 
@@ -57,6 +58,7 @@ class Blocks:
         rows, number = (block_rows, len(dataset)) if bounds is None else (1, len(bounds) - 1)
         self.mean_bytes = max(1, dataset.nbytes * rows // max(1, number))
         self._pieces: dict[int, int] = {}
+        self._ranges: dict[int, list[Range]] = {}  # if rows are objects: each costs some time
         # By block and field, for each object: the offset in the block minus that in the object.
         self._shifts: dict[tuple[int, str], dict[int, int]] = {}
         self._lock = threading.Lock()
@@ -174,7 +176,22 @@ class Blocks:
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
-        return [] if self._bounds is not None else self.dataset.ranges(*self.rows(block))
+        if self._bounds is not None:
+            return []
+        if not self.dataset.separate:
+            return self.dataset.ranges(*self.rows(block))
+        found = self._ranges.get(block)
+        if found is None:
+            found = self.dataset.ranges(*self.rows(block))
+            with self._lock:
+                if len(self._ranges) * self.block_rows >= _KEPT_RANGES:
+                    self._ranges.clear()
+                self._ranges[block] = found
+        return found
+
+    def tail(self, block: int) -> list[bytes]:
+        """Returns what follows a block's parts in its piece: a directory if rows are objects."""
+        return [directory(self.ranges(block))] if self.dataset.separate else []
 
     def check(self, block: int, parts: Sequence[Any]) -> str | None:
         """Returns what is wrong with the parts of a block's bytes; None if nothing is.
@@ -208,8 +225,7 @@ class Blocks:
         None.
 
         Damaged data is fetched again. If it is damaged each time, it is damaged at the source.
-        Zeros stand in place of an object that is gone or was replaced, if rows are objects. Then
-        the last part is a directory of the objects.
+        Zeros stand in place of an object that is gone or was replaced, if rows are objects.
 
         Args:
             block: The block.
@@ -251,7 +267,7 @@ class Blocks:
             zeros = bytes(ranges[place].length)
             parts[place] = zeros if isinstance(part, Exception) else part
         problem = gone[0] if gone else self.check(block, parts)
-        return [*parts, directory(ranges)], problem
+        return parts, problem
 
     def read_through(self, staged_path: Callable[[int], str | None]) -> None:
         """Lets the dataset read values from staged blocks, if the blocks have them.

@@ -108,12 +108,16 @@ class CachedBlocks:
         Raises:
             Exception: Whatever `fetch` raises.
         """
-        piece, size = self._blocks.piece(number), self._blocks.piece_bytes(number)
         try:
             opened = self._opened()
-            if opened is None:
-                return memory_file(fetch({})[0])
-            folder, source = opened
+        except CacheError as error:
+            self._give_up(error)
+            opened = None
+        if opened is None:
+            return memory_file(fetch({})[0])
+        folder, source = opened
+        piece, size = self._blocks.piece(number), self._blocks.piece_bytes(number)
+        try:
             found = folder.look(source, piece, size)
             if found == "whole":
                 return self._found(folder.path_of(source, piece), piece)
@@ -218,7 +222,8 @@ class CachedBlocks:
         parts, piece = list[Any](), self._blocks.piece(number)
         try:
             parts, damaged = fetch(self._known(number))
-            if damaged is None and folder.store(source, piece, parts):
+            whole = [*parts, *self._blocks.tail(number)]
+            if damaged is None and folder.store(source, piece, whole):
                 path = folder.path_of(source, piece)
                 with self._lock:
                     self._resident.add(path, piece)

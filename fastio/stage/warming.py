@@ -372,6 +372,7 @@ class _Warming:
             parts, problem = self._blocks.fetch(number, self._known(number))
             if problem is None:
                 piece = self._blocks.piece(number)
+                parts += self._blocks.tail(number)
                 written[number] = self._folder.write(self._source, piece, parts)
             else:
                 with self._lock:

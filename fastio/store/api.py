@@ -356,9 +356,9 @@ class Store:
 
         if len(wanted) < 2:
             return [read(*each) for each in wanted]
-        running = [self._objects_pool().submit(read, *each) for each in wanted]
+        running = self._objects_pool().submit_all([partial(read, *each) for each in wanted])
         try:
-            return [wait_for(each) for each in running]
+            return wait_for(running)
         finally:
             stop.set()
 

@@ -64,35 +64,36 @@ class Marks:
 
     Attributes:
         size: The size of the whole object in bytes; None if the response does not say.
-        etag, version_id, modified: "" if the response does not say. The time has the same form as
-            in `Stamp.version`.
+        etag, version_id: "" if the response does not say.
+        changed: The time of the last change, as the response gives it; None if it does not.
     """
 
     size: int | None = None
     etag: str = ""
     version_id: str = ""
-    modified: str = ""
+    changed: Any = None
+
+    @property
+    def modified(self) -> str:
+        """The time of the last change as in `Stamp.version`; "" if the response does not say."""
+        # Not parsed before it is asked for: most responses have an ETag, which is compared instead.
+        return _time(self.changed)
 
     @classmethod
     def of_headers(cls, headers: Headers, size: int | None) -> Marks:
         """Returns the marks in the headers of an HTTP response."""
-        modified = headers.get("Last-Modified") or ""
-        return cls(size, _quoted(headers.get("ETag")), modified=_time(modified))
+        return cls(size, _quoted(headers.get("ETag")), changed=headers.get("Last-Modified"))
 
     @classmethod
     def of_info(cls, info: Mapping[str, Any]) -> Marks:
         """Returns the marks in an object's description from obstore or an fsspec file system."""
-
-        def first(*names: str) -> Any:
-            return next((info[name] for name in names if info.get(name) is not None), None)
-
-        size = first("size")
+        size = info.get("size")
         return cls(
             None if size is None else int(size),
-            _quoted(first("e_tag", "ETag", "etag")),
-            str(first("version", "VersionId", "version_id", "generation") or ""),
-            _time(
-                first("last_modified", "LastModified", "updated", "mtime", "modified", "created")
+            _quoted(_first(info, "e_tag", "ETag", "etag")),
+            str(_first(info, "version", "VersionId", "version_id", "generation") or ""),
+            _first(
+                info, "last_modified", "LastModified", "updated", "mtime", "modified", "created"
             ),
         )
 
@@ -116,6 +117,15 @@ class Marks:
         else:
             found = _opaque(self.etag)
         return found == version if found else None
+
+
+def _first(info: Mapping[str, Any], *names: str) -> Any:
+    """Returns the first value that is there and is not None; None if there is none."""
+    for name in names:
+        value = info.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def _opaque(version: str) -> str:

@@ -148,5 +148,23 @@ def test_urls_of_a_server_that_lists_nothing_are_asked_for_one_by_one(
     assert found.objects.sizes.tolist() == [*sizes.values(), -1]
 
 
+def test_urls_that_a_page_of_links_hides_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.sources.stored_files._MOST_ASKED", 2)
+    names = ["photos/0.jpg", "photos/1.jpg", "photos/hidden.jpg", "photos/2.jpg"]
+    (tmp_path / "photos").mkdir()
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(bytes(10 + number))
+    links = "".join(f'<a href="{name[7:]}">{name[7:]}</a>' for name in names if "hid" not in name)
+    page = f"<html><title>Index of /photos/</title>{links}</html>"
+    (tmp_path / "photos" / "index.html").write_text(page)
+    with python_server(tmp_path) as (url, asked):
+        urls = [f"{url}/{name}" for name in (*names, "photos/none.jpg", names[2])]
+        found = of_urls(urls, may_lack=True)
+    assert found.objects.sizes.tolist() == [10, 11, 12, 13, -1, 12]
+    assert asked.count("HEAD /photos/hidden.jpg") == 1
+
+
 def _not_found(handler: SimpleHTTPRequestHandler, path: Any) -> None:
     handler.send_error(404)

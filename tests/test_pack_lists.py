@@ -371,7 +371,8 @@ def test_many_urls_are_looked_up_in_a_listing(
     report = listed(server, tmp_path / "list.csv", text, on_error="skip")
     assert report.rows == 3
     requests = server.requests()
-    assert not [request for request in requests if request.startswith("HEAD photos")]
+    asked = [request for request in requests if request.startswith("HEAD photos")]
+    assert asked == ["HEAD photos/no.jpg"]  # which the listing lacks
     assert any(request.startswith("LIST photos") for request in requests)
 
 
@@ -381,7 +382,13 @@ def test_a_pack_of_urls_is_resumed(server: ObjectServer, tmp_path: Path) -> None
     with pytest.raises(ImageError):
         listed(server, tmp_path / "list.csv", text, shard_size="8KiB", codec="jpeg")
     server.put("photos/30.jpg", jpeg(seed=30))
+    done = len(list((tmp_path / "out").glob("shard-*.arrow")))
+    assert done
+    server.requests()
     listed(server, tmp_path / "list.csv", text, shard_size="8KiB", codec="jpeg", resume=True)
+    fetched = {request for request in server.requests() if request.startswith("GET photos/")}
+    assert "GET photos/30.jpg" in fetched
+    assert "GET photos/0.jpg" not in fetched  # it is in a unit that was finished
     with open_dataset(tmp_path / "out") as dataset:
         assert len(dataset) == 40
         assert np.array_equal(dataset[30][0], decoded(jpeg(seed=30)))

@@ -317,6 +317,24 @@ def test_a_pack_leaves_out_photos_that_are_gone(server: ObjectServer, tmp_path: 
     assert len(fastio.open(tmp_path / "packed")) == ROWS - 1
 
 
+def test_a_resumed_pack_does_not_fetch_what_was_packed(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    bad = "photos/dog/15.jpg"
+    server.put(bad, b"no photo")
+    options = {"storage_options": server.options, "shard_size": "8KiB", "codec": "jpeg"}
+    with pytest.raises(ImageError):
+        pack(server.url + "/photos", tmp_path / "out", workers=1, **options)
+    assert list((tmp_path / "out").glob("shard-*.arrow"))
+    server.put(bad, photos()[bad])
+    server.requests()
+    report = pack(server.url + "/photos", tmp_path / "out", resume=True, **options)
+    assert report.rows == ROWS
+    asked = server.requests()
+    assert f"GET {bad}" in asked
+    assert "GET photos/cat/0.jpg" not in asked
+
+
 def test_large_folders_are_listed_by_their_folders_in_few_requests() -> None:
     with object_server() as server:
         server.make("data/train/", 40, 300)

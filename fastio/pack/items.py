@@ -121,6 +121,8 @@ class Source:
         reading: Entered while samples are read; its end frees what reads them.
         rows: Yields the samples from a number on, encoded by a function in the processes that read
             them. None if they are encoded in this process. The function can be pickled.
+        named: Yields the samples from the first on without values that are objects of a store, and
+            with the keys that `items` gives them. None if `items` reads no objects.
     """
 
     name: str
@@ -131,6 +133,7 @@ class Source:
     pick: Callable[[Sequence[int]], Iterator[Item]]
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
     rows: Callable[[int, Callable[[Item], Row]], Iterator[Row]] | None = None
+    named: Callable[[], Iterator[Item]] | None = None
 
     def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""
@@ -144,11 +147,12 @@ def source_of_rows(
     read: Callable[[Sequence[int]], Iterable[Item]],
     *,
     has_keys: bool = True,
+    named: Callable[[], Iterator[Item]] | None = None,
 ) -> Source:
     """Returns a source whose samples can be read by number.
 
     Args:
-        name, schema, total, has_keys: See `Source`.
+        name, schema, total, has_keys, named: See `Source`.
         read: Yields the samples of consecutive numbers, and reads few of them ahead.
     """
 
@@ -160,7 +164,7 @@ def source_of_rows(
     def pick(rows: Sequence[int]) -> Iterator[Item]:
         return (item for row in rows for item in read([row]))
 
-    return Source(name, schema, total, has_keys, items, pick)
+    return Source(name, schema, total, has_keys, items, pick, named=named)
 
 
 def ended(name: str, total: int, start: int) -> PackError:

@@ -112,13 +112,25 @@ class ListedObjects:
         )
         yield from for_each
 
+    def named(self, item: Item, columns: Mapping[int, str]) -> Item:
+        """Returns a sample without the values of some columns, with its whole key.
+
+        Args:
+            item: The sample, in which these values are missing.
+            columns: The columns, by place in the sample.
+        """
+        if item.error is not None:
+            return item
+        stamps = (self._files[column].objects.stamp(item.position) for column in columns.values())
+        return replace(item, key=" ".join([item.key, *(stamp.key for stamp in stamps)]))
+
     def _filled(self, item: Item, columns: Mapping[int, str]) -> Item:
         if item.error is not None:
             return item
-        values, key = list(item.values), item.key
+        values, row = list(item.values), item.position
+        key = self.named(item, columns).key
         for place, column in columns.items():
-            files, row = self._files[column], item.position
-            key += f" {files.objects.stamp(row).key}"
+            files = self._files[column]
             try:
                 values[place] = _read(files, row, self.name(column, row))
             except (SourceNotFound, SourceChanged) as error:

@@ -109,7 +109,14 @@ def list_source(
         picked = (found[row] for row in rows if row in found)
         return picked if objects is None else objects.filled(picked, lambda item: remote)
 
-    return Source(os.path.basename(os.path.abspath(path)), wanted, count, True, items, pick)
+    def named() -> Iterator[Item]:
+        assert objects is not None
+        return (objects.named(each, remote) for each in unread(0))
+
+    name = os.path.basename(os.path.abspath(path))
+    # Bad samples have no values, and the key of a file is that of its value.
+    all_remote = objects is not None and len(remote) == len(wanted.image_fields)
+    return Source(name, wanted, count, True, items, pick, named=named if all_remote else None)
 
 
 @dataclass

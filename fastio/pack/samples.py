@@ -168,7 +168,10 @@ class SampleEncoder:
         """See `encoder.Encoder`."""
         self._use(plan)
         source, last = self._source, None
-        items = self._parts(0) if source.has_keys else iter(())
+        items: Iterator[Item | Row] = iter(())
+        if source.has_keys:
+            # Objects of finished units are not fetched again.
+            items = self._parts(0) if source.named is None else source.named()
         for end in finished:
             stamps = xxhash.xxh3_64()
             for part in islice(items, (end.position - self.position) * source.has_keys):
@@ -181,7 +184,7 @@ class SampleEncoder:
                 )
             self.count(end)
             last = end
-        if not source.has_keys:
+        if not source.has_keys or source.named is not None:
             items = self._parts(self.position)
         if last is not None and last.last and next(items, None) is not None:
             raise PackError(

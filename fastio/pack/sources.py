@@ -254,7 +254,12 @@ def rows_source(
         ]
         return Item(row, dataset.sample_name(row), values, dataset.row_key(row) or "")
 
-    return source_of_rows(name, wanted, len(dataset), read)
+    def named() -> Iterator[Item]:
+        for row in range(len(dataset)):
+            yield Item(row, dataset.sample_name(row), (), dataset.row_key(row) or "")
+
+    objects_only = named if dataset.separate else None
+    return source_of_rows(name, wanted, len(dataset), read, named=objects_only)
 
 
 def _fields_of(dataset: Rows, wanted: Schema) -> list[str]:

@@ -15,11 +15,13 @@ import torch
 from PIL import Image as PillowImage
 
 import fastio
-from fastio import Loader
+from fastio import Cache, Loader
+from fastio.engine.fields.image_files import ImageSource
 from fastio.engine.fields.images import ImagePart
 from fastio.engine.settings import EngineSettings
 from fastio.transforms import augmentation
-from tests.pictures import save
+from tests.pictures import jpeg, save
+from tests.recoding import age, pieces, recode_all
 
 SIZES = {"one": [(6, 9)], "two": [(6, 9), (9, 6)], "square": [(8, 8)]}
 ROWS = 24
@@ -147,3 +149,40 @@ def test_streams_that_begin_together_share_one_pool(monkeypatch: pytest.MonkeyPa
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(part.pool_of, [(6, 9), (9, 6)]))
     assert sum(each is not None for each in found) == 1
+
+
+@pytest.mark.parametrize("size", [(100, 130), (60, 90)])
+def test_a_file_that_is_replaced_while_its_batch_is_read_may_have_another_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    folder = tmp_path / "photos"
+    (folder / "a").mkdir(parents=True)
+    for row in range(8):
+        (folder / "a" / f"{row}.jpg").write_bytes(jpeg(100, 130, seed=row))
+    age(folder)
+    new, replaced = jpeg(*size, seed=99), list[bool]()
+    reads_of = ImageSource.reads_of
+
+    def then_replaced(source: ImageSource, *args: Any) -> Any:
+        found = reads_of(source, *args)
+        if wanted and not replaced and found[0].pieces is not None:
+            replaced.append(True)
+            (folder / "a" / "2.jpg").write_bytes(new)
+            for piece in pieces(tmp_path / "cache"):
+                piece.unlink()
+        return found
+
+    monkeypatch.setattr(ImageSource, "reads_of", then_replaced)
+    wanted = False
+    with Cache(tmp_path / "cache") as cache, Loader(folder, 4, cache=cache) as loader:
+        recode_all(loader, 8)
+        wanted = True
+        first = next(batch[0] for batch in loader)
+    assert replaced
+    expected = np.asarray(PillowImage.open(io.BytesIO(new)))
+    assert isinstance(first, torch.Tensor) == (size == (100, 130))
+    found = torch.as_tensor(first[2]).permute(1, 2, 0).numpy().astype(int)
+    assert found.shape == expected.shape
+    assert abs(found - expected).max() <= 3
+    for row in (0, 1, 3):
+        assert torch.as_tensor(first[row]).shape == (3, 100, 130)

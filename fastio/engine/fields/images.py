@@ -208,7 +208,10 @@ class ImageReader(Reader):
             for place, code, message in slot.failures()
             if code != _native.FOREIGN and place not in work.futures
         }
+        resized: Images = {}
         broken = self._read_originals(batch, broken, images, outs, work.detail)
+        if broken and work.detail is not None:
+            broken, resized = self._read_resized(batch, broken, images, outs)
         for in_memory in (False, True):  # staged data may be damaged, or gone
             if broken and self._stager is not None:
                 broken = self._read_again(batch, broken, images, outs, self._stager, in_memory)
@@ -222,6 +225,13 @@ class ImageReader(Reader):
             found = result_of(future, batch, place, self._dataset, ImageError) or {}
             for name, pixels in found.items():
                 images[name][place] = pixels
+        for name, found_again in resized.items():  # after futures, which write to the slots
+            out = outs.pop(name)
+            images[name] = [
+                out[place].copy() if image is None else image
+                for place, image in enumerate(found_again)
+            ]
+            work.pools[name].release(work.memory.pop(name))
         slots = {name: work.lease(name).view(len(batch.rows)) for name in outs}
         return {**images, **slots}
 
@@ -326,6 +336,26 @@ class ImageReader(Reader):
         to_blame = np.setdiff1d(damaged, [*stale.tolist(), *still]).astype(np.int64)
         recoded.drop(pieces[to_blame])
         return {n: why for n, why in broken.items() if n not in damaged} | still
+
+    def _read_resized(
+        self, batch: Pending, broken: dict[int, str], images: Images, outs: Outs
+    ) -> tuple[dict[int, str], Images]:
+        """Reads originals again that may have another size than the records of their batch had.
+
+        This is so if a file was replaced while the batch was read. The batch is a list then.
+
+        Returns:
+            The rows that still fail, by their places in the batch, and why. For each part whose
+            images differ in size now: the images of the rows that were read, and None for others.
+        """
+        own = [part.name for part in self.parts if part.pool is None and part.name in outs]
+        if not own:
+            return broken, {}
+        places = np.array(sorted(broken), np.int64)
+        found: Images = {name: [None] * len(batch.rows) for name in own}
+        others = {name: out for name, out in outs.items() if name not in own}
+        still = self._read_now(batch, places, {**images, **found}, others)
+        return still, found if len(still) < len(broken) else {}
 
     def _read_now(
         self, batch: Pending, places: npt.NDArray[np.int64], images: Images, outs: Outs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fastio.store import Stamp
 from tests.object_server import ObjectServer, object_server
 from tests.recoding import pieces, recode_all
 from tests.staging_support import CROPS, noise, pack_noise
+from tests.support import until
 from tests.test_stored_folders import RESIZE, opened, photo, photos, pixels_by_row
 
 ROWS, MORE = 250, 90  # 16 rows are a block, so that the last of the first version is not full
@@ -318,6 +320,42 @@ def test_of_a_folder_with_a_changed_photo_no_old_record_is_read(
     after = recoded(server, tmp_path / "cache", jpegs)
     difference = {name: np.abs(before[name].astype(int) - after[name]).mean() for name in after}
     assert [name for name, each in difference.items() if each > 4] == ["dog/1.jpg"]
+
+
+def test_versions_with_moved_rows_that_are_used_at_once_do_not_recode_for_ever(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    serve_photos(server)
+    with opened(server) as dataset:
+        expected = pixels_of_names(dataset)
+    first = opened(server, cache=tmp_path / "cache")
+    server.put("photos/cat/00.jpg", photo(998))  # the others move by a row
+    second = opened(server, cache=tmp_path / "cache")
+    with (
+        first,
+        second,
+        Loader(first, 8, transforms=RESIZE, cache=first.cache) as one,
+        Loader(second, 8, transforms=RESIZE, cache=second.cache) as two,
+    ):
+        rounds: list[tuple[int, int]] = []
+
+        def settled() -> bool:
+            for loader in (one, two):
+                for batch in loader:
+                    for row, image in zip(loader.batch.rows, batch[0], strict=True):
+                        name = loader.dataset.paths.relative(int(row))
+                        if name in expected:
+                            difference = np.abs(expected[name].astype(int) - image.numpy())
+                            assert difference.mean() < 4
+                time.sleep(0.1)  # for its thread to look for what is to be recoded
+            rounds.append((one.stats().recoded, two.stats().recoded))
+            return rounds[-1] != (0, 0) and len(rounds) > 8 and len(set(rounds[-8:])) == 1
+
+        until(settled)
+
+
+def pixels_of_names(dataset: Any) -> dict[str, Any]:
+    return {dataset.paths.relative(row): each for row, each in pixels_by_row(dataset).items()}
 
 
 def test_records_are_not_those_of_another_photo_of_the_same_size_and_time(

@@ -112,7 +112,8 @@ class RecodedImages:
             stamps = what.originals.stamps(where, places)
             same = originals.same(stamps, where, places, found[places])
             for block in np.unique(rows[places[~same]] // table.block_rows).tolist():
-                self._replace(opened, block)
+                if table.may_replace(block):
+                    self._replace(opened, block)
             places = places[same]
         if not len(places):
             return reads
@@ -224,7 +225,8 @@ class RecodedImages:
         sizes = np.where(where.length == WHOLE_FILE, stamps[:, 0], where.length).clip(0)
         folder = self._cache.folder(next_use)
         source = self._source(folder, paths[0], float(sizes.mean()))
-        table = RecodedTable(rows, int(source.key.rpartition("-")[2]))
+        block_rows = int(source.key.rpartition("-")[2])
+        table = RecodedTable(rows, block_rows, versions=self._blocks is not None)
         limit = dataset.max_pixels
         what = RecodedSource(found, limit, self._cache, folder, source, self._threads)
         recoder = Recoder(what, table)

@@ -153,7 +153,8 @@ class Recoder:
             if directory is not None:
                 table.put(block, directory, file)
                 return True
-        folder.drop(source, [block])
+        if file is None or table.may_replace(block):
+            folder.drop(source, [block])
         return False
 
     # --- The thread -------------------------------------------------------------------------------

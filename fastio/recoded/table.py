@@ -23,13 +23,17 @@ class RecodedTable:
     Args:
         rows: The number of rows of the dataset.
         block_rows: The number of rows in a block.
+        versions: Whether other versions of the dataset, with other rows in some blocks, may use the
+            same pieces.
 
     Attributes:
         recoded: The number of rows that have a record.
         described: The number of rows, with and without a record, in blocks that have a directory.
     """
 
-    def __init__(self, rows: int, block_rows: int) -> None:
+    def __init__(self, rows: int, block_rows: int, versions: bool = False) -> None:
+        self._versions = versions
+        self._replaced: set[int] = set()
         self.rows, self.block_rows = rows, block_rows
         self.recoded = self.described = 0
         self._directory = np.zeros(rows, DIRECTORY)  # pages are allocated as blocks are added
@@ -97,6 +101,18 @@ class RecodedTable:
             self._editions[block] = self._added * len(self._editions) + block
             self._added += 1
             self._count(block, 1)
+
+    def may_replace(self, block: int) -> bool:
+        """Returns whether a piece may be deleted that is not of the present originals.
+
+        If there are versions, this is so once for each block: a later piece is of another version
+        that is in use too, and the two would delete each other's pieces for ever.
+        """
+        with self._lock:
+            first = block not in self._replaced
+            if self._versions:
+                self._replaced.add(block)
+            return first
 
     def forget(self, block: int) -> None:
         """Removes the directory of a block whose piece was deleted or is out of date."""

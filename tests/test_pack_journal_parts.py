@@ -78,8 +78,8 @@ def test_each_line_is_sent_once_when_its_part_is_whole(
     first_line = len(head_of(store).splitlines()[0])
     assert max(map(len, sent[JOURNAL_NAME])) < first_line + 2 * 1000
     lines = [json.loads(line) for line in stored_lines(store, head_of(store))]
-    positions = [line["end"]["position"] for line in lines[2:]]
-    assert positions == list(range(10, 10 * len(positions) + 1, 10))
+    units = [(line["number"], line["end"]["samples"]) for line in lines[2:]]
+    assert units == [(number, 10) for number in range(len(units))]
 
 
 def test_resuming_keeps_whole_parts_and_gives_the_same_dataset(

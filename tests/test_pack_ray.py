@@ -6,6 +6,7 @@ Only the first of these runs without --all: to start Ray and its workers takes s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,12 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     columns = {"x": np.arange(rows), "y": np.where(numbers < 0.1, np.nan, numbers)}
     pq.write_table(pa.table(columns), folder / "numbers.parquet", row_group_size=30_000)
     texts = [f"{number} " * (number % 50) for number in range(3000)]
-    pq.write_table(pa.table({"text": texts}), folder / "texts.parquet", row_group_size=1000)
+    pq.write_table(pa.table({"text": texts}), folder / "texts.parquet", row_group_size=100)
+    rows_of_text = "".join(f"{number},{text}\n" for number, text in enumerate(texts))
+    (folder / "rows.csv").write_text("x,text\n" + rows_of_text)  # which one task reads
+    (folder / "lines.jsonl").write_text(
+        "".join(json.dumps({"x": number, "text": text}) + "\n" for number, text in enumerate(texts))
+    )
     return folder
 
 
@@ -75,15 +81,23 @@ def test_a_table_of_numbers_gets_the_same_bytes_and_statistics(
 
 
 @pytest.mark.long
-def test_a_table_of_strings_gets_the_same_bytes(tables: Path, tmp_path: Path) -> None:
-    check_same(tables / "texts.parquet", tmp_path, shard_size=10_000)
+@pytest.mark.parametrize("name", ["texts.parquet", "lines.jsonl", "rows.csv"])
+def test_a_table_of_strings_gets_the_same_bytes(tables: Path, tmp_path: Path, name: str) -> None:
+    check_same(tables / name, tmp_path, shard_size=10_000)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["texts.parquet", "lines.jsonl", "rows.csv"])
 def test_text_gets_the_same_bytes_and_counts_of_empty_documents(
-    tables: Path, tmp_path: Path
+    tables: Path, tmp_path: Path, name: str
 ) -> None:
-    check_same(tables / "texts.parquet", tmp_path, shard_size=10_000, tokenizer="bytes")
+    check_same(tables / name, tmp_path, shard_size=10_000, tokenizer="bytes")
+
+
+@pytest.mark.long
+def test_the_rows_of_a_filter_get_the_same_bytes(tables: Path, tmp_path: Path) -> None:
+    filters = [("x", ">", 20_000)]
+    check_same(tables / "numbers.parquet", tmp_path, shard_size=100_000, filters=filters)
 
 
 @pytest.mark.long
@@ -136,7 +150,7 @@ def interrupted_at(unit: int) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("then", ["ray", "threads"])
-@pytest.mark.parametrize("name", ["numbers.parquet", "texts.parquet"])
+@pytest.mark.parametrize("name", ["numbers.parquet", "texts.parquet", "rows.csv"])
 def test_an_interrupted_pack_goes_on_with_either_engine(
     tables: Path, tmp_path: Path, name: str, then: Any
 ) -> None:
@@ -201,7 +215,7 @@ def test_another_version_of_fastio_is_named(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_engine, "version", lambda package: "99.0")
-    for name in ("numbers.parquet", "texts.parquet"):
+    for name in ("numbers.parquet", "texts.parquet", "rows.csv"):
         with pytest.raises(PackError, match=r"another version of fastio: .* the driver has 99\.0"):
             pack(tables / name, tmp_path / name, shard_size=100_000)
 

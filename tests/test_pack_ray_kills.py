@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -98,10 +100,14 @@ def test_lost_processes_and_machines_lose_and_repeat_nothing(
     assert contents(tmp_path / "out") == expected
 
 
-def test_a_source_that_one_task_reads_goes_on_after_a_kill(connected: Any, tmp_path: Path) -> None:
-    for number in range(200):
-        (tmp_path / f"{number:03}.txt").write_text(f"{number} " * 5000)
-    sources = sorted(map(str, tmp_path.glob("*.txt")))
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz"])
+def test_text_that_many_tasks_or_one_reads_goes_on_after_a_kill(
+    connected: Any, tmp_path: Path, name: str
+) -> None:
+    source = tmp_path / name
+    with gzip.open(source, "wt") if name.endswith(".gz") else open(source, "w") as file:
+        for number in range(200):
+            file.write(json.dumps({"text": f"{number} " * 5000}) + "\n")
     record, seen = Packer._record_written, 0
 
     def disturb(self: Packer[Any, Any], unit: Any) -> None:
@@ -114,8 +120,9 @@ def test_a_source_that_one_task_reads_goes_on_after_a_kill(connected: Any, tmp_p
     options: dict[str, Any] = {"tokenizer": "bytes", "shard_size": 50_000}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Packer, "_record_written", disturb)
-        fastio.pack(sources, tmp_path / "ray", engine="ray", **options)
-    fastio.pack(sources, tmp_path / "threads", **options)
+        fastio.pack(source, tmp_path / "ray", engine="ray", **options)
+    assert seen > 30
+    fastio.pack(source, tmp_path / "threads", **options)
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
 
 

@@ -350,7 +350,7 @@ def test_a_journal_with_a_line_twice_is_damaged(tmp_path: Path) -> None:
     *_, last = journal.read_bytes().splitlines(keepends=True)
     with open(journal, "ab") as file:
         file.write(last)
-    with pytest.raises(PackError, match=r"pack\.journal is damaged .*ends at sample"):
+    with pytest.raises(PackError, match=r"pack\.journal is damaged .*in the place of unit"):
         pack((n for n in range(50)), tmp_path / "out", shard_size=80, resume=True)
 
 
@@ -359,7 +359,7 @@ def test_a_finished_unit_takes_less_than_300_bytes(tmp_path: Path) -> None:
     path = tmp_path / "out" / JOURNAL_NAME
     first, plan, line, *_ = path.read_text().splitlines(keepends=True)
     units = ((json.loads(line), number) for number in range(10_000))
-    lines = ({**unit, "end": {**unit["end"], "position": number + 1}} for unit, number in units)
+    lines = ({**unit, "number": number} for unit, number in units)
     path.write_text(first + plan + "".join(f"{json.dumps(line)}\n" for line in lines))
     options = json.loads(first)["options"]
     tracemalloc.start()

@@ -36,7 +36,7 @@ _WITHOUT_RIGHTS = """
 import os, sys
 import fastio
 from fastio import pack  # imported before the rights are dropped
-from fastio.pack.tokens.readers import find_texts
+from fastio.pack.tokens.files import find_texts
 import fastio.sources.registry as registry
 os.setgid(65534)
 os.setuid(65534)

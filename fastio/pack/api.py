@@ -28,9 +28,10 @@ from fastio.pack.lists import lists_urls
 from fastio.pack.packer import Packer
 from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
+from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.sources import open_source
-from fastio.pack.tables import RowSource, TableEncoder
+from fastio.pack.tables import TableEncoder
 from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.packed import Manifest
 from fastio.runtime.cores import available_cores
@@ -187,8 +188,9 @@ def pack(
         shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. A source whose
             samples can be read by number is divided into units with equal numbers of samples, so
             that shards have this size on average; a unit of more than twice the size becomes
-            several shards. For other sources (text, tables with strings, iterables), a shard ends
-            with the row that reaches the size.
+            several shards. Text and tables with strings are divided at line breaks and row groups
+            into units of about this size. What can only be read from its beginning (an iterable, a
+            single CSV or compressed file) has shards that end with the row that reaches the size.
         workers: Number of threads (default: all cores that this process may use). Also the maximum
             number of processes that read a Python dataset with `__len__` and `__getitem__`; each
             has at least 16 samples. 1 reads it in the calling thread. With Ray, the number of cores
@@ -347,9 +349,8 @@ def pack(
             if cache is not None and cache is not from_cache:
                 cache.close()
     report = report_of(packer, start)
-    if tokenizer is not None and isinstance(source, RowSource):
-        empty = encoder.packing()["tokens"]["empty"]
-        return replace(report, tokens=_token_counts(packer, empty, report))
+    if tokenizer is not None and isinstance(encoder, TableEncoder):
+        return replace(report, tokens=_token_counts(packer, encoder.left_out, report))
     return report
 
 

@@ -59,7 +59,6 @@ class Encoder(Protocol[P, E]):
         skipped: (name, reason) of the samples that were left out.
         workers: The number of threads; 0 encodes in the caller's thread.
         depth: The largest number of parts under way.
-        packing: Returns what the manifest says of the source, after all of it was read.
     """
 
     schema: Schema
@@ -69,7 +68,6 @@ class Encoder(Protocol[P, E]):
     skipped: list[tuple[str, str]]
     workers: int
     depth: int
-    packing: Callable[[], Mapping[str, Any]]
 
     def identity(self) -> Mapping[str, Any]:
         """Returns the options that the dataset's bytes depend on, as JSON values."""
@@ -87,11 +85,15 @@ class Encoder(Protocol[P, E]):
         """
         ...
 
+    def units(self, plan: Plan) -> int | None:
+        """Returns the number of units; None if it is only known after the source was read."""
+        ...
+
     def parts_of_unit(self, plan: Plan, number: int) -> Iterator[P]:
         """Returns the parts of one unit, without those before it. Called in place of `begin`.
 
         Args:
-            plan: The plan, which says how many samples a unit has.
+            plan: The plan, with which `units` knows the number of units.
             number: The number of the unit, from 0.
         """
         ...

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from fastio.errors import DatasetNotFound, PackError, SchemaError
 from fastio.pack.images import CodebookChoice, codebook_hash
 from fastio.pack.items import Item, Source
+from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleOptions
 from fastio.pack.statistics import Moments
-from fastio.pack.tables import RowSource, check_numbers
+from fastio.pack.tables import check_numbers
 from fastio.packed import Dataset, Manifest
 from fastio.schema import Schema
 from fastio.sources.table.columns import Converted

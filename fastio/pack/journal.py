@@ -44,31 +44,35 @@ class Plan:
 
     Attributes:
         codebook: The trained codebook, or None.
-        unit_rows: The number of samples of each unit except the last one. None if the source can
-            only be read from beginning to end; then each shard is a unit.
+        unit_rows: The number of samples of each unit except the last one, or None.
+        unit_bytes: About how many bytes of the source each unit has, or None. If both are None, the
+            source can only be read from beginning to end; then each shard is a unit.
     """
 
     codebook: bytes | None = None
     unit_rows: int | None = None
+    unit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class UnitEnd:
-    """The state of a pack at the end of a unit.
+    """What a pack knows of a unit at its end. It does not depend on other units.
 
     Attributes:
-        position: The number of the source's samples in this unit and all units before it.
+        samples: The number of the source's samples in the unit, with those that were skipped.
         source: A hash that identifies the samples of the unit.
         last: Whether the source ended with the unit before the unit was full.
         skipped: (name, reason) of the samples of the unit that were left out.
         statistics: JSON values for the columns of a table in the unit; None for other sources.
+        left_out: The number of documents without text, which are not samples.
     """
 
-    position: int
+    samples: int
     source: str
     last: bool
     skipped: list[tuple[str, str]] = field(default_factory=list)
     statistics: list[Any] | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,8 @@ class FinishedUnits(Sized):
     def take(self, line: Any) -> None:
         """Adds the unit of a line; KeyError, TypeError or ValueError if it is damaged."""
         end = _parse_end(line["end"])
-        if any(end.position <= before.position for before in self.last):
-            raise ValueError(f"the unit that ends at sample {end.position} is after a later one")
+        if line["number"] != self._count:
+            raise ValueError(f"unit {line['number']} is in the place of unit {self._count}")
         self.shards.extend(map(_parse_entry, line["entries"]))
         self.last = (end,)
         self._count += 1
@@ -160,13 +164,15 @@ class Journal:
             if not good_bytes:
                 self._append({"journal": 1, "id": self.id, "options": dict(options)})
                 flush_folder(folder)
+            self._number = len(self.finished)  # of the next unit
         except BaseException:
             self.close()
             raise
 
     def append(self, unit: FinishedUnit) -> None:
         """Records a unit whose shards are on the disk."""
-        self._append(asdict(unit))
+        self._append({"number": self._number, **asdict(unit)})
+        self._number += 1
 
     def keep_plan(self, plan: Plan) -> None:
         """Records the plan before any unit, because a resumed pack must use the same plan."""

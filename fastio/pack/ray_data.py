@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.sources.table.arrow import MemoryTable
-from fastio.sources.table.reading import Batches
+from fastio.sources.table.reading import Batches, Place, Spans
 
 
 def is_ray_dataset(src: Any) -> bool:
@@ -18,9 +19,9 @@ def is_ray_dataset(src: Any) -> bool:
     return any(base.__module__.startswith("ray.data.") for base in type(src).__mro__)
 
 
-def fastio_count_rows(table: pa.Table) -> tuple[int, pa.Schema]:
-    """Returns the number of rows and the columns of a block. Ray's dashboard shows the name."""
-    return table.num_rows, table.schema.remove_metadata()
+def fastio_count_rows(table: pa.Table) -> tuple[int, int, pa.Schema]:
+    """Returns rows, bytes and columns of a block. Ray's dashboard shows the name."""
+    return table.num_rows, table.nbytes, table.schema.remove_metadata()
 
 
 class RayTable:
@@ -44,9 +45,11 @@ class RayTable:
         count: Any = ray.remote(fastio_count_rows)
         self.name = type(dataset).__name__
         refs = dataset.to_arrow_refs()
-        found: list[tuple[int, pa.Schema]] = ray.get([count.remote(ref) for ref in refs])
-        self._blocks = [(ref, rows) for ref, (rows, _) in zip(refs, found, strict=True) if rows]
-        schemas = [schema for rows, schema in found if rows] or [pa.schema([])]
+        found: list[tuple[int, int, pa.Schema]] = ray.get([count.remote(ref) for ref in refs])
+        filled = [(ref, *about) for ref, about in zip(refs, found, strict=True) if about[0]]
+        self._blocks = [(ref, rows) for ref, rows, _, _ in filled]
+        self._sizes = [nbytes for _, _, nbytes, _ in filled]
+        schemas = [schema for _, _, _, schema in filled] or [pa.schema([])]
         self.schema: pa.Schema = schemas[0]
         for number, schema in enumerate(schemas):
             if schema != self.schema:
@@ -69,3 +72,27 @@ class RayTable:
                 for origin, batch in table.batches(columns, types, max(start - before, 0), rows):
                     yield replace(origin, first_row=before + origin.first_row), batch
             before += count
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`. Each block is a part."""
+        places = [(n, n + 1, max(nbytes, 1)) for n, nbytes in enumerate(self._sizes)]
+        return Spans(np.array(places, np.int64).reshape(-1, 3))
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        begin, _, nbytes = place
+        first = sum(count for _, count in self._blocks[:begin])
+        count = self._blocks[begin][1]
+        left = count if most is None else min(count, -(-count * most // nbytes))
+        for origin, batch in self.batches(columns, types, first, rows):
+            yield origin, batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return

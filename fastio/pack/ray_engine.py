@@ -10,8 +10,8 @@ every shard in memory (`ShardTable`).
 Ray repeats tasks whose process or machine is lost. Of two tasks for one unit, each writes files of
 its own, and the driver takes those of one.
 
-A source whose units are only known after it was read (text, tables with strings) is read by one
-task, from beginning to end, which uses all cores of its machine.
+A source whose units are only known after it was read (a single CSV or compressed file) is read by
+one task, from beginning to end, which uses all cores of its machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -30,7 +30,7 @@ from fastio.errors import PackageMissing, PackError
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import FinishedUnits, Plan
-from fastio.pack.ray_tasks import FileStamp, Job, SourceRead
+from fastio.pack.ray_tasks import FileStamp, Job
 from fastio.pack.task_output import WrittenUnit
 from fastio.pack.units import ShardWriter
 from fastio.shown import shown_lines
@@ -133,16 +133,15 @@ class RayRunner:
 
     def run(self, plan: Plan, finished: FinishedUnits, writer: ShardWriter) -> _Units:
         """See `packer.UnitRunner`."""
-        total, rows = self._encoder.total, plan.unit_rows
-        if total is None or rows is None:
+        count = self._encoder.units(plan)
+        if count is None:
             yield from self._run_source(
                 self._put_job(plan, writer, self._cores_of_source()), finished
             )
             return
-        count = math.ceil(total / rows)
         if len(finished) < count:
             job = self._put_job(plan, writer, self._workers or 1)
-            yield from self._run_units(job, range(len(finished), count), rows)
+            yield from self._run_units(job, range(len(finished), count), plan.unit_rows)
 
     def _put_job(self, plan: Plan, writer: ShardWriter, threads: int) -> Any:
         """Returns a reference to the job, which was put into Ray's object store."""
@@ -159,7 +158,7 @@ class RayRunner:
 
     # --- Units as tasks ---------------------------------------------------------------------------
 
-    def _run_units(self, job: Any, numbers: range, rows: int) -> _Units:
+    def _run_units(self, job: Any, numbers: range, rows: int | None) -> _Units:
         ray, installed = self._ray, version("fastio")
         task = ray.remote(_tasks()[0]).options(
             name=self._name, num_cpus=self._workers or 1, max_retries=_RETRIES
@@ -177,7 +176,9 @@ class RayRunner:
                 if not pending:
                     return
                 number, ref = pending[0]
-                where = f"unit {number} (samples {number * rows:,} to {(number + 1) * rows - 1:,})"
+                where = f"unit {number}"
+                if rows is not None:
+                    where += f" (samples {number * rows:,} to {(number + 1) * rows - 1:,})"
                 unit = self._result(ref, where)
                 pending.popleft()
                 yield unit
@@ -203,17 +204,23 @@ class RayRunner:
             num_returns="streaming",
             max_retries=0,  # a repeated task would begin at the first unit again
         )
-        number, last, losses = len(finished), finished.last, 0
+        # The task has to know the position only, and not each end of a unit before.
+        position = sum(end.samples for end in finished.ends())
+        number, last, losses = (
+            len(finished),
+            [replace(end, samples=position) for end in finished.last],
+            0,
+        )
         while True:
             results = task.remote(installed, [job], last, number)
             try:
                 for ref in results:
                     unit = self._result(ref, f"unit {number}", reraise=True)
-                    if isinstance(unit, SourceRead):
-                        self._encoder.packing = partial(dict, unit.packing)
-                        return
                     yield unit
-                    number, last, losses = number + 1, [unit.unit.end], 0
+                    position += unit.unit.end.samples
+                    last = [replace(unit.unit.end, samples=position)]
+                    number, losses = number + 1, 0
+                return
             except _lost(ray) as error:
                 losses += 1
                 if losses > _RETRIES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -65,19 +65,8 @@ class Job:
     files: Sequence[FileStamp]
 
 
-@dataclass(frozen=True)
-class SourceRead:
-    """The end of a source that was read as a whole.
-
-    Attributes:
-        packing: What the manifest says of it, see `RowSource.packing`.
-    """
-
-    packing: Mapping[str, Any]
-
-
 # What a task returns: errors are values, which Ray passes on as they are.
-Result = WrittenUnit | SourceRead | FastioError
+Result = WrittenUnit | FastioError
 
 
 def run_unit(ref: Any, number: int) -> Result:
@@ -113,7 +102,6 @@ def run_source(ref: Any, finished: Sequence[UnitEnd], number: int) -> Iterator[R
             parts = encoder.begin(job.plan, finished)
             for unit in pack_units(encoder, parts, writer, number):
                 yield _put(job.output, writer, unit)
-        yield SourceRead(encoder.packing())
     except FastioError as error:
         yield _portable(error)
 

@@ -126,13 +126,13 @@ class SampleEncoder:
         encodes_here = source.rows is None and source.schema.image_fields
         self.workers = options.workers if encodes_here else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
-        self.packing: Callable[[], Mapping[str, Any]] = dict
         self._source = source
         self._options = options
         self._fixed_bytes = sum(row_bytes(*each) for each in source.schema.fields.items())
         self._rows: list[Row] = []
         self._row_bytes = 0
         self._skipped_before = 0  # in finished units
+        self._begin = 0  # the position where the unit that is being filled begins
         self._cut = False  # whether shards of the unit that is being filled were written
         self._stamps = xxhash.xxh3_64()
         self._use(Plan())
@@ -174,13 +174,13 @@ class SampleEncoder:
             items = self._parts(0) if source.named is None else source.named()
         for end in finished:
             stamps = xxhash.xxh3_64()
-            for part in islice(items, (end.position - self.position) * source.has_keys):
+            for part in islice(items, end.samples * source.has_keys):
                 stamps.update(part.stamp if isinstance(part, Row) else _stamp(part))
             if stamps.hexdigest() != end.source:
                 raise PackError(
-                    f"cannot resume: {source.name} has changed since its first {end.position} "
-                    "samples were packed (files added, removed, renamed or modified); "
-                    f"{AGAIN}"
+                    f"cannot resume: {source.name} has changed since its first "
+                    f"{self.position + end.samples} samples were packed (files added, removed, "
+                    f"renamed or modified); {AGAIN}"
                 )
             self.count(end)
             last = end
@@ -188,21 +188,26 @@ class SampleEncoder:
             items = self._parts(self.position)
         if last is not None and last.last and next(items, None) is not None:
             raise PackError(
-                f"cannot resume: {source.name} had {last.position} samples when it was packed to "
+                f"cannot resume: {source.name} had {self.position} samples when it was packed to "
                 f"its end, and has more now; {AGAIN}"
             )
         return items
+
+    def units(self, plan: Plan) -> int | None:
+        """See `encoder.Encoder`."""
+        total, rows = self.total, plan.unit_rows
+        return None if total is None or rows is None else math.ceil(total / rows)
 
     def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
         """See `encoder.Encoder`."""
         self._use(plan)
         rows = plan.unit_rows or 0
-        self.position = number * rows
+        self.position = self._begin = number * rows
         return islice(self._parts(self.position), rows)
 
     def count(self, end: UnitEnd) -> None:
         """See `encoder.Encoder`."""
-        self.position = end.position
+        self.position = self._begin = self.position + end.samples
         self.skipped += end.skipped
         self._skipped_before = len(self.skipped)
 
@@ -280,7 +285,8 @@ class SampleEncoder:
         self._cut, end = not ends, None
         if ends:
             skipped = self.skipped[self._skipped_before :]
-            end = UnitEnd(self.position, self._stamps.hexdigest(), last, skipped)
+            end = UnitEnd(self.position - self._begin, self._stamps.hexdigest(), last, skipped)
+            self._begin = self.position
             self._skipped_before = len(self.skipped)
             self._stamps.reset()
         schema = self.schema

@@ -15,7 +15,7 @@ from fastio.pack.files import open_array_folder
 from fastio.pack.items import Item, RowImage, Source, source_of_rows, unreadable
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
 from fastio.pack.objects import indexed_source, is_indexed, iterated_source
-from fastio.pack.tables import RowSource, open_memory, table_source
+from fastio.pack.row_sources import RowSource, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
 from fastio.packed.rows import NOT_OF_SAMPLES, Rows

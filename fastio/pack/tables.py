@@ -2,155 +2,48 @@
 
 A `RowSource` gives the rows of tables, or of text as tokens; `TableEncoder` makes shards of them.
 A shard's fixed-width fields come to it as records that are filled where they will lie; the fields
-of variable width as bytes and offsets. A shard ends with the row that reaches its size. The encoder
-finds this row from the offsets, so that it depends on rows only, not on files or row groups. Each
-shard is a unit. If all fields have fixed widths, the number of its rows is known beforehand.
+of variable width as bytes and offsets. A shard ends with the row that reaches its size, which the
+encoder finds from the offsets.
+
+If all fields have fixed widths, all units have the same number of rows. Other tables and text are
+divided at row groups, record batches or line breaks (`fastio.sources.table.cuts`) into units of
+about the size of a shard. What can only be read from its beginning has a unit for each shard.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
-from fastio.errors import PackError, SchemaError
+from fastio.errors import FastioError, PackError, SchemaError
 from fastio.pack.cells import record_array, variable_array
 from fastio.pack.encoder import About, Filled
-from fastio.pack.items import AGAIN
+from fastio.pack.items import AGAIN, spread
 from fastio.pack.journal import Plan, UnitEnd
-from fastio.pack.ray_data import RayTable, is_ray_dataset
+from fastio.pack.row_sources import RowSource
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.packed import FORMAT_VERSION, ShardTable
-from fastio.schema import Array, Schema, field_columns, is_fixed_width, row_bytes
-from fastio.sources.table.arrow import MemoryTable
+from fastio.schema import Array, field_columns, is_fixed_width, row_bytes
 from fastio.sources.table.columns import Column, Converted
-from fastio.sources.table.filters import Filter
-from fastio.sources.table.opening import Opened, joined
-from fastio.sources.table.options import TableOptions
-from fastio.sources.table.reading import Origin, Table
+from fastio.sources.table.cuts import Cut
+from fastio.sources.table.reading import Origin
 from fastio.sources.table.tables import Piece
 from fastio.sources.table.values import Ragged
 
 _DEPTH_PER_WORKER = 4
-# Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
-# is a part of what makes a dataset's bytes.
-PIECE_ROWS = 32768
-
-Convert = Callable[[pa.RecordBatch, Origin, Mapping[str, NDArray[Any]] | None], Converted]
-
-
-@dataclass(frozen=True)
-class RowSource:
-    """Tables, or text: rows that are read by the thousand.
-
-    Attributes:
-        name: What the manifest says the dataset was made of; no absolute path.
-        schema: The fields.
-        total: The number of rows, or None if it is not known beforehand.
-        columns: The field and name of each source column, in the order of `Converted.columns`.
-        convert: Returns rows as fields; called by several threads. Raises SchemaError if a value
-            cannot be stored.
-        pieces: Yields the rows from a number on, in pieces that are the same for any number.
-        stamp: A hash that changes if a file does; a constant for data in memory.
-        identity: What the dataset's bytes depend on beside the files, as JSON values.
-        packing: Returns what the manifest says of how it was made, after the last piece.
-        counted: What the rows are called: "rows" or "documents".
-        skipped: (name, reason) of the files that were left out.
-        can_skip: Whether damaged files may be left out.
-        sums: The statistics of each column over the existing rows, if rows are appended; empty
-            otherwise.
-    """
-
-    name: str
-    schema: Schema
-    total: int | None
-    columns: Sequence[tuple[str, str]]
-    convert: Convert
-    pieces: Callable[[int], Iterator[Piece]]
-    stamp: str
-    identity: Mapping[str, Any]
-    packing: Callable[[], Mapping[str, Any]]
-    counted: str = "rows"
-    skipped: Sequence[tuple[str, str]] = ()
-    can_skip: bool = False
-    sums: Sequence[Moments] = ()
-
-
-def table_source(opened: Opened, options: TableOptions, name: str) -> RowSource:
-    """Returns tables as a source.
-
-    Args:
-        opened: The tables, and the rows that are wanted. Files whose damage is found later cannot
-            be left out, because resuming counts rows.
-        options: Which columns become which fields.
-        name: As for `RowSource`.
-    """
-    tables = joined(opened, options)
-    filters = {} if opened.wanted is None else {"filters": str(opened.wanted)}
-    identity = {"table": {**options.to_json(), **filters}}
-    return RowSource(
-        name,
-        tables.schema,
-        tables.total,
-        tables.conversion.columns(),
-        tables.conversion.convert,
-        lambda start: tables.pieces(start, PIECE_ROWS),
-        opened.stamp or xxhash.xxh3_64().hexdigest(),
-        identity,
-        lambda: {**identity, "skipped": len(opened.skipped)},
-        skipped=opened.skipped,
-        can_skip=bool(opened.files),
-    )
-
-
-def open_memory(src: Any, filters: Any = None) -> Opened | None:
-    """Returns Arrow data in memory as a table, or None for other objects; see `memory_table`.
-
-    Raises:
-        SchemaError: As for `Filter.of`, or a stream has dictionary-encoded strings.
-    """
-    name = type(src).__name__
-    arrow = (pa.Table, pa.RecordBatch, pa.RecordBatchReader)
-    if not isinstance(src, arrow) and hasattr(src, "__arrow_c_stream__"):
-        src = pa.RecordBatchReader.from_stream(src).read_all()
-    table = memory_table(src, name)
-    if table is None:
-        return None
-    for column in table.schema if table.rows is None else ():
-        if pa.types.is_dictionary(column.type):
-            raise SchemaError(
-                f"{name}: column {column.name!r} is dictionary-encoded, and its dictionary has "
-                "to be known first: give a Table (reader.read_all()), or files"
-            )
-    return Opened((), [table], Filter.of(filters, table.schema, name))
-
-
-def memory_table(src: Any, name: str) -> Table | None:
-    """Returns Arrow data as a table, or None for other objects.
-
-    Args:
-        src: A Table, RecordBatch or RecordBatchReader, or an object that gives an Arrow stream (a
-            pandas or polars DataFrame), or a ray.data.Dataset.
-        name: The name of the table in messages.
-    """
-    if is_ray_dataset(src):
-        return RayTable(src)
-    if isinstance(src, pa.RecordBatch):
-        src = pa.Table.from_batches([src])
-    if not isinstance(src, (pa.Table, pa.RecordBatchReader)):
-        if not hasattr(src, "__arrow_c_stream__"):
-            return None
-        src = pa.RecordBatchReader.from_stream(src)
-    return MemoryTable(name, src)
-
-
-# --- Encoding -------------------------------------------------------------------------------------
+# A unit becomes several shards only if it is larger than one by more than this factor.
+_LARGEST_UNIT = 2
+# How much is packed to learn how many bytes of a source make a shard: units, and bytes of each.
+_TRIED_UNITS, _TRIED_BYTES = 8, 256 << 10
+_MOST_FACTOR = 64  # by which the bytes of a shard and of its source may differ
 
 
 @dataclass(frozen=True)
@@ -163,6 +56,7 @@ class EncodedRows:
         ragged: The fields of variable width.
         columns: The source's columns.
         moments: The statistics of each column over all rows.
+        left_out, ends_unit: As for `Piece`.
     """
 
     count: int
@@ -170,6 +64,8 @@ class EncodedRows:
     ragged: dict[str, Ragged]
     columns: Sequence[Column]
     moments: Sequence[Moments]
+    left_out: int = 0
+    ends_unit: bool = False
 
 
 class TableEncoder:
@@ -177,8 +73,12 @@ class TableEncoder:
 
     Args:
         source: The rows.
-        shard_bytes: The row with which a shard's data reaches this size is the shard's last.
+        shard_bytes: The size of a shard. In a unit that is not known beforehand, the row with which
+            a shard's data reaches this size is the shard's last.
         workers: The number of threads.
+
+    Attributes:
+        left_out: The number of documents without text in the finished units.
     """
 
     def __init__(self, source: RowSource, shard_bytes: int, workers: int) -> None:
@@ -190,7 +90,7 @@ class TableEncoder:
         # Conversion releases the interpreter lock for as long as arrays are copied.
         self.workers = workers if workers > 1 else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
-        self.packing = source.packing
+        self.left_out = 0
         self._source = source
         self._names = {field: len(words) for field, words in self.schema.vocabularies.items()}
         if self.schema.class_field is not None:
@@ -203,6 +103,11 @@ class TableEncoder:
         self._held_bytes = 0
         self._parts: list[Moments] = []
         self._sums = list(source.sums)
+        self._left_out = 0  # in the unit that is being filled
+        self._begin = 0  # the position where it begins
+        self._unit = 0  # its number
+        self._cut: Cut | None = None
+        self._unit_bytes = 0
 
     def identity(self) -> Mapping[str, Any]:
         """See `encoder.Encoder`."""
@@ -216,36 +121,95 @@ class TableEncoder:
 
     def plan(self, progress: bool) -> Plan:
         """See `encoder.Encoder`. If all rows have the same size, the plan says how many fit."""
-        layout = self._layout
-        if layout is None or not all(map(is_fixed_width, self.schema.fields.values())):
-            return Plan()
-        return Plan(unit_rows=math.ceil(self._shard_bytes / layout.dtype.itemsize))
+        layout, rows = self._layout, None
+        if layout is not None and all(map(is_fixed_width, self.schema.fields.values())):
+            rows = math.ceil(self._shard_bytes / layout.dtype.itemsize)
+        if rows is None or self.total is None:
+            nbytes = self._bytes_of_units()
+            if nbytes is not None:
+                return Plan(unit_bytes=nbytes)
+        return Plan(unit_rows=rows)
+
+    def units(self, plan: Plan) -> int | None:
+        """See `encoder.Encoder`."""
+        self._use(plan)
+        if self._cut is not None:
+            return len(self._cut)
+        total, rows = self.total, plan.unit_rows
+        return None if total is None or rows is None else math.ceil(total / rows)
+
+    def _use(self, plan: Plan) -> None:
+        """Divides the source as a plan says."""
+        parts = self._source.parts
+        if plan.unit_bytes is not None and parts is not None:
+            self._cut, self._unit_bytes = parts.cut(plan.unit_bytes), plan.unit_bytes
+
+    def _bytes_of_units(self) -> int | None:
+        """Returns how many bytes of the source make a shard, by packing samples of it.
+
+        None if the source cannot be divided.
+        """
+        parts = self._source.parts
+        cut = None if parts is None else parts.cut(self._shard_bytes)
+        if parts is None or cut is None:
+            return None
+        read = made = 0
+        for unit in spread(len(cut), _TRIED_UNITS):
+            most = cut.beginning_bytes(unit, _TRIED_BYTES)
+            if not most:
+                continue
+            with suppress(FastioError):  # packing reports the first one in the order of the source
+                pieces = parts.beginning(cut, unit, most)
+                encoded = (self.encode(piece, lambda nbytes: None) for piece in pieces)
+                made += sum(self._sizes(rows, 0)[-1] for rows in encoded if rows.count)
+                read += most
+        share = min(max(made / read, 1 / _MOST_FACTOR), _MOST_FACTOR) if read else 1.0
+        return math.ceil(self._shard_bytes / share)
 
     def begin(self, plan: Plan, finished: Iterable[UnitEnd]) -> Iterator[Piece]:
         """See `encoder.Encoder`."""
+        self._use(plan)
+        ended = False
         for done in finished:
             if done.source != self._stamp:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
-                    f"{done.position} rows were packed (files added, removed, renamed or "
-                    f"modified); {AGAIN}"
+                    f"{self.position + done.samples} rows were packed (files added, removed, "
+                    f"renamed or modified); {AGAIN}"
                 )
             self.count(done)
-        return self._source.pieces(self.position)
+            ended = done.last
+        if self._cut is None:
+            return iter(()) if ended else self._source.pieces(self.position)
+        return chain.from_iterable(map(self._pieces_of_unit, range(self._unit, len(self._cut))))
 
     def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Piece]:
         """See `encoder.Encoder`."""
+        self._use(plan)
+        self._unit = number
+        if self._cut is not None:
+            yield from self._pieces_of_unit(number)
+            return
         rows = plan.unit_rows or 0
-        self.position = number * rows
+        self.position = self._begin = number * rows
         end = self.position + rows
         for piece in self._source.pieces(self.position):
             yield piece.until(end)
             if piece.first_row + piece.rows >= end:
                 return
 
+    def _pieces_of_unit(self, number: int) -> Iterator[Piece]:
+        """Yields the rows of a unit, and last a piece that ends it."""
+        assert self._source.parts is not None
+        assert self._cut is not None
+        yield from self._source.parts.unit(self._cut, number)
+        yield Piece(0, [], ends_unit=True)
+
     def count(self, end: UnitEnd) -> None:
         """See `encoder.Encoder`."""
-        self.position = end.position
+        self.position = self._begin = self.position + end.samples
+        self._unit += 1
+        self.left_out += end.left_out
         self._sums = _merged(self._sums, from_json(end.statistics or []))
 
     def memory_bytes(self, part: Piece) -> int:
@@ -257,6 +221,8 @@ class TableEncoder:
 
     def encode(self, part: Piece, hold: Callable[[int], None]) -> EncodedRows:
         """See `encoder.Encoder`. Raises SchemaError if a value cannot be stored."""
+        if not part.parts:
+            return EncodedRows(0, None, {}, (), (), part.left_out, part.ends_unit)
         records = None
         if self._layout is not None:
             # The bytes between fields are zero.
@@ -279,7 +245,7 @@ class TableEncoder:
         same = [_joined(parts, counts) for parts in zip(*columns, strict=True)]
         # Computed here in threads, and again in `fill` only where a shard ends in between.
         sums = [moments(column, 0, begin) for column in same]
-        return EncodedRows(begin, records, joined, same, sums)
+        return EncodedRows(begin, records, joined, same, sums, part.left_out, part.ends_unit)
 
     def encoded_bytes(self, encoded: EncodedRows) -> int:
         """See `encoder.Encoder`."""
@@ -289,33 +255,55 @@ class TableEncoder:
     def fill(self, encoded: EncodedRows) -> Iterator[Filled]:
         """See `encoder.Encoder`."""
         begin = 0
+        self._left_out += encoded.left_out
+        most = self._most_bytes()
         while begin < encoded.count:
-            end, nbytes = self._cut(encoded, begin)
+            end, nbytes = self._end_of_shard(encoded, begin, most)
             self._hold(encoded, begin, end)
             self._held_bytes += nbytes
-            if self._held_bytes >= self._shard_bytes:
-                yield self._filled(last=False)
+            if self._held_bytes >= most:
+                yield self._filled(ends=self._cut is None)
                 self._clear()
             begin = end
+        if encoded.ends_unit:
+            yield self._filled(ends=True)
+            self._clear()
+
+    def _most_bytes(self) -> int:
+        """Returns the size at which a shard of this unit ends.
+
+        A unit of about the size of a shard becomes a single one, unless it is twice as large.
+        """
+        if self._cut is None or self._cut.nbytes(self._unit) > _LARGEST_UNIT * self._unit_bytes:
+            return self._shard_bytes
+        return _LARGEST_UNIT * self._shard_bytes
 
     def rest(self) -> Filled | None:
         """See `encoder.Encoder`."""
-        return self._filled(last=True) if self._held else None
+        return self._filled(ends=True, last=True) if self._held or self._left_out else None
 
     def about(self, shards: ShardTable) -> About:
         """See `encoder.Encoder`."""
         source = self._source
         if not shards:
-            raise PackError(f"there is nothing to pack: {source.name} has no rows")
+            but = f" but {self.left_out} empty ones" if self.left_out else ""
+            raise PackError(f"there is nothing to pack: {source.name} has no {source.counted}{but}")
         texts = frozenset(
             name for name, kind in self.schema.fields.items() if not hasattr(kind, "dtype")
         )
         statistics = described(source.columns, self._sums, texts, self.schema.vocabularies)
         packing = {"shard_bytes": self._shard_bytes, "source": source.name, "skipped": 0}
-        return About({**packing, **self.packing()}, None, statistics or None)
+        return About({**packing, **source.packing(self.left_out)}, None, statistics or None)
 
-    def _cut(self, rows: EncodedRows, begin: int) -> tuple[int, int]:
-        """Returns where the shard that is being filled ends in these rows, and the bytes added."""
+    def _end_of_shard(self, rows: EncodedRows, begin: int, most: int) -> tuple[int, int]:
+        """Returns where a shard of `most` bytes ends in these rows, and the bytes added to it."""
+        ends = self._sizes(rows, begin)
+        place = int(np.searchsorted(ends, most - self._held_bytes))
+        last = min(place, len(ends) - 1)
+        return begin + last + 1, int(ends[last])
+
+    def _sizes(self, rows: EncodedRows, begin: int) -> NDArray[np.int64]:
+        """Returns the bytes of rows [begin, end) for each end: int64 (count - begin,)."""
         fixed = 0 if rows.records is None else rows.records.dtype.itemsize
         count = rows.count - begin
         ends: Any = fixed * np.arange(1, count + 1, dtype=np.int64)
@@ -324,9 +312,8 @@ class TableEncoder:
             extra = row_bytes(name, field) + (8 if isinstance(field, Array) else 0)  # its only axis
             ends += (ragged.offsets[begin + 1 :] - ragged.offsets[begin]) * item
             ends += extra * np.arange(1, count + 1, dtype=np.int64)
-        place = int(np.searchsorted(ends, self._shard_bytes - self._held_bytes))
-        last = min(place, count - 1)
-        return begin + last + 1, int(ends[last])
+        sizes: NDArray[np.int64] = ends
+        return sizes
 
     def _hold(self, rows: EncodedRows, begin: int, end: int) -> None:
         """Adds rows [begin, end) to the shard that is being filled."""
@@ -340,9 +327,31 @@ class TableEncoder:
             self._records.append(rows.records[begin:end])
         self._held.append({name: part.slice(begin, end) for name, part in rows.ragged.items()})
 
-    def _filled(self, last: bool) -> Filled:
-        """Returns the shard that is held. Its columns are valid until `_clear`."""
+    def _filled(self, ends: bool, last: bool = False) -> Filled:
+        """Returns the rows held as a shard. Its columns are valid until `_clear`.
+
+        Args:
+            ends: Whether its unit ends with it; then there may be no rows.
+            last: Whether the source ends with it.
+        """
+        arrays = self._arrays() if self._held else []
+        if not ends:
+            return Filled(arrays, None)
+        end = UnitEnd(
+            self.position - self._begin,
+            self._stamp,
+            last,
+            statistics=to_json(self._parts),
+            left_out=self._left_out,
+        )
         self._sums = _merged(self._sums, self._parts)
+        self.left_out += self._left_out
+        self._begin, self._parts, self._left_out = self.position, [], 0
+        self._unit += 1
+        return Filled(arrays, end)
+
+    def _arrays(self) -> list[pa.Array]:
+        """Returns the columns of the rows held."""
         arrays = []
         if self._layout is not None:
             arrays.append(record_array(self._records.all(self._layout.dtype)))
@@ -354,17 +363,18 @@ class TableEncoder:
                 bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32))
                 lengths, kind = pa.array(np.diff(rows.offsets)), field_columns(name, field)[1][1]
                 arrays.append(pa.ListArray.from_arrays(bounds, lengths, type=kind))
-        statistics = to_json(self._parts)
-        return Filled(arrays, UnitEnd(self.position, self._stamp, last, statistics=statistics))
+        return arrays
 
     def _clear(self) -> None:
-        self._held, self._held_bytes, self._parts = [], 0, []
+        self._held, self._held_bytes = [], 0
         self._records.clear()
 
 
 def _merged(first: list[Moments], second: list[Moments]) -> list[Moments]:
-    """Returns the statistics of two parts together; the first may be that of nothing."""
-    return [a.merged(b) for a, b in zip(first, second, strict=True)] if first else second
+    """Returns the statistics of two parts together; one may be that of nothing."""
+    if not first or not second:
+        return first or second
+    return [a.merged(b) for a, b in zip(first, second, strict=True)]
 
 
 class _Records:

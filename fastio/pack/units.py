@@ -150,7 +150,7 @@ def pack_unit(encoder: Encoder[P, E], plan: Plan, number: int, writer: ShardWrit
 
     Args:
         encoder: A new encoder of the source.
-        plan: The plan of the whole pack, with a number of rows per unit.
+        plan: The plan of the whole pack, which tells the number of units.
         number: The number of the unit.
         writer: Writes the shards.
 

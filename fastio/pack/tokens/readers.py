@@ -1,4 +1,4 @@
-"""Finds files of text, and reads JSON lines, plain text and samples in Python as tables.
+"""Reads JSON lines, plain text and samples in Python as tables.
 
 JSON lines are read here and not as other tables are, so that what stands beside the text may
 differ from line to line, documents may be of any length, and a bad line is named.
@@ -6,33 +6,29 @@ differ from line to line, documents may be of any length, and a bad line is name
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from fastio.errors import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
+from fastio.errors import SampleError, SchemaError, ShardCorrupt
 from fastio.pack.tokens.encoders import DocumentUnit
-from fastio.packed import is_dataset
-from fastio.runtime.files import check_file, unless_gone
-from fastio.shown import without_secrets
-from fastio.sources.table.files import table_kind
-from fastio.sources.table.objects import decompressed
-from fastio.sources.table.reading import Batches, from_beginning, reading
-from fastio.store import is_remote
+from fastio.sources.table.cuts import line_bytes
+from fastio.sources.table.objects import LocalFile, decompressed
+from fastio.sources.table.reading import Batches, Place, Spans, from_beginning, reading
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
 _SAMPLES = 256  # that are made a batch
 _BOM = b"\xef\xbb\xbf"
 _BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
+_BLANK_LINES_BYTES = re.compile(_BLANK_LINES.pattern.encode())
 
 
 class _Streamed:
@@ -56,12 +52,59 @@ class _Streamed:
         schema = pa.schema([(name, types[name]) for name in columns])
         yield from from_beginning(self.name, self._batches(schema), columns)
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yields all rows of some columns."""
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields rows of some columns.
+
+        Args:
+            schema: The columns.
+            begin, end: Of a file: the bytes in which the rows begin; None to the end of the file.
+        """
         raise NotImplementedError
 
 
-class JsonLines(_Streamed):
+class _TextFile(_Streamed):
+    """A local file of text, which is divided into parts at line breaks; see `Cuttable`."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._file = LocalFile(path)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`."""
+        nbytes = self._file.size()
+        return Spans.whole(nbytes) if self._file.is_compressed else Spans.of_lines(nbytes, step)
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`. Rows before a part are counted only for messages.
+
+        Raises:
+            SourceChanged: The file was truncated, replaced or written to.
+        """
+        if self._file.is_compressed:
+            yield from self.batches(columns, types, 0, rows)
+            return
+        begin, end, _ = place
+        end = end if most is None else min(end, begin + most)
+        schema = pa.schema([(name, types[name]) for name in columns])
+        before = cache(partial(self._rows_before, schema, begin))
+        for origin, batch in from_beginning(self.name, self._batches(schema, begin, end), columns):
+            self._file.check()
+            yield (replace(origin, rows_before=before) if begin else origin), batch
+
+    def _rows_before(self, schema: pa.Schema, begin: int) -> int:
+        return sum(batch.num_rows for batch in self._batches(schema, 0, begin))
+
+
+class JsonLines(_TextFile):
     """A file of JSON objects, one per line, compressed or not; see `Table`.
 
     Attributes:
@@ -75,18 +118,21 @@ class JsonLines(_Streamed):
     is_text = True
 
     def __init__(self, path: str) -> None:
-        self.name = path
+        super().__init__(path)
         self.text: str | None = None
-        _, block = next(_line_blocks(path), (1, b""))
+        lines, block = next(_line_blocks(path), (_Lines(path), b""))
         head = block.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]
-        records = [record for _, record in self._records(1, head)]
+        records = [record for _, record in self._records(lines, head)]
         self.is_empty = not records
         self.schema = _schema_of(records)
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return (self._parsed(first, block, schema) for first, block in _line_blocks(self.name))
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        blocks = _line_blocks(self.name, begin, end)
+        return (self._parsed(lines, block, schema) for lines, block in blocks)
 
-    def _parsed(self, first_line: int, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    def _parsed(self, lines: _Lines, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """Returns the rows of a block; what pyarrow refuses is read line by line."""
         # Columns that are not wanted may be there, and are left out.
         parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -98,44 +144,47 @@ class JsonLines(_Streamed):
                 return table.combine_chunks().to_batches()[0]
         except (pa.ArrowException, IndexError):
             pass
-        return self._by_lines(first_line, block, schema)
+        return self._by_lines(lines, block, schema)
 
-    def _by_lines(self, first_line: int, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    def _by_lines(self, lines: _Lines, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         records = []
-        for number, record in self._records(first_line, block.split(b"\n")):
-            self._check_text(number, record)
+        for number, record in self._records(lines, block.split(b"\n")):
+            self._check_text(lines, number, record)
             records.append(record)
-        return _batch(records, schema, f"{self.name}, from line {first_line}")
+        return _batch(records, schema, lambda: f"{self.name}, from line {lines.number(0)}")
 
     def _records(
-        self, first_line: int, lines: Iterable[bytes]
+        self, lines: _Lines, texts: Iterable[bytes]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in enumerate(lines, first_line):
+        """Yields records, each with the number of its line among the texts."""
+        for number, line in enumerate(texts):
             if not line.strip():
                 continue
             try:
                 record = json.loads(line.decode())
             except (ValueError, RecursionError) as error:
-                raise ShardCorrupt(f"{self.name} line {number} is not JSON: {error}") from error
+                raise ShardCorrupt(f"{lines.name(number)} is not JSON: {error}") from error
             if not isinstance(record, dict):
                 raise ShardCorrupt(
-                    f"{self.name} line {number}: expected a JSON object, got {line[:80]!r}"
+                    f"{lines.name(number)}: expected a JSON object, got {line[:80]!r}"
                 )
             yield number, record
 
-    def _check_text(self, number: int, record: Mapping[str, Any]) -> None:
+    def _check_text(self, lines: _Lines, number: int, record: Mapping[str, Any]) -> None:
         if self.text is None:
             return
-        where, value = f"{self.name} line {number}", record.get(self.text)
+        value = record.get(self.text)
         if self.text not in record:
-            raise SchemaError(f"{where} has no {self.text!r}; it has {', '.join(record)}")
+            raise SchemaError(
+                f"{lines.name(number)} has no {self.text!r}; it has {', '.join(record)}"
+            )
         if not isinstance(value, str):
             kind = "null" if value is None else json.dumps(value)[:80]
-            raise SchemaError(f"{where}: {self.text!r} is {kind}, expected a string")
-        _check_unicode(value, f"{where}: {self.text!r}")
+            raise SchemaError(f"{lines.name(number)}: {self.text!r} is {kind}, expected a string")
+        _check_unicode(value, lambda: f"{lines.name(number)}: {self.text!r}")
 
 
-class PlainText(_Streamed):
+class PlainText(_TextFile):
     """A file of plain text, UTF-8, compressed or not; see `Table`.
 
     Args:
@@ -145,40 +194,46 @@ class PlainText(_Streamed):
     """
 
     def __init__(self, path: str, document: DocumentUnit, column: str) -> None:
-        self.name = path
+        super().__init__(path)
         self.rows = 1 if document == "file" else None
         self.schema = pa.schema([(column, pa.large_utf8())])
         self._document = document
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        parts = {"file": self._file, "line": self._lines, "blank-line": self._paragraphs}
-        for texts in parts[self._document]():
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`. A file that is a document has one part."""
+        nbytes = self._file.size()
+        one = self._document == "file" and not self._file.is_compressed
+        return super().spans(columns, max(nbytes, 1) if one else step)
+
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        parts = {"file": self._whole, "line": self._by_lines, "blank-line": self._paragraphs}
+        for texts in parts[self._document](begin, end):
             arrays = [pa.array(texts, pa.large_utf8())]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _file(self) -> Iterator[list[str]]:
+    def _whole(self, begin: int, end: int | None) -> Iterator[list[str]]:
         with reading(self.name), decompressed(self.name) as file:
-            data = file.read()
-        yield [self._decoded(1, data.removeprefix(_BOM))]
+            data = file.read(end)
+        if end is not None and end < self._file.size():  # the beginning, which shows its size
+            yield [data.removeprefix(_BOM).decode(errors="ignore")]
+        else:
+            yield [_decoded(_Lines(self.name), data.removeprefix(_BOM))]
 
-    def _lines(self) -> Iterator[list[str]]:
-        for first, block in _line_blocks(self.name):
-            text = self._decoded(first, block).removesuffix("\n")
+    def _by_lines(self, begin: int, end: int | None) -> Iterator[list[str]]:
+        for lines, block in _line_blocks(self.name, begin, end):
+            text = _decoded(lines, block).removesuffix("\n")
             yield [line.removesuffix("\r") for line in text.split("\n")]
 
-    def _paragraphs(self) -> Iterator[list[str]]:
+    def _paragraphs(self, begin: int, end: int | None) -> Iterator[list[str]]:
+        if end is not None:
+            begin, end = (_after_blank_line(self.name, at) for at in (begin, end))
         left = ""
-        for first, block in _line_blocks(self.name):
-            *whole, left = _BLANK_LINES.split(left + self._decoded(first, block))
+        for lines, block in _line_blocks(self.name, begin, end):
+            *whole, left = _BLANK_LINES.split(left + _decoded(lines, block))
             yield from _stripped(whole)
         yield from _stripped([left])
-
-    def _decoded(self, first_line: int, data: bytes) -> str:
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            line = first_line + data.count(b"\n", 0, error.start)
-            raise ShardCorrupt(f"{self.name} line {line} is not UTF-8: {error.reason}") from error
 
 
 class Samples(_Streamed):
@@ -203,10 +258,12 @@ class Samples(_Streamed):
         self.schema = _schema_of(first)
         self._rest = chain(first, each)
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         first = 0
         while records := list(islice(self._rest, _SAMPLES)):
-            yield _batch(records, schema, f"{self.name}, samples from {first}")
+            yield _batch(records, schema, partial("{}, samples from {}".format, self.name, first))
             first += len(records)
 
     def _records(self, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
@@ -220,7 +277,7 @@ class Samples(_Streamed):
             except Exception as error:  # the iterable's own code
                 raise SampleError(self.name, number, where, error) from error
             if isinstance(sample, str):
-                _check_unicode(sample, where)
+                _check_unicode(sample, where.__str__)
                 sample = {self._column: sample}
             if not isinstance(sample, Mapping):
                 raise SchemaError(
@@ -231,20 +288,85 @@ class Samples(_Streamed):
             number += 1
 
 
-def _line_blocks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yields whole lines, some MiB at a time, with the number of the first, from 1."""
-    line, left = 1, b""
-    with reading(path), decompressed(path) as file:
-        while block := file.read(_BLOCK):
-            if line == 1 and not left:
+@dataclass(frozen=True)
+class _Lines:
+    """Some lines of a file, for messages.
+
+    Attributes:
+        path: The path of the file.
+        begin: The byte from which on lines were read.
+        first: The number of lines from there to the first of these.
+    """
+
+    path: str
+    begin: int = 0
+    first: int = 0
+
+    def number(self, place: int) -> int:
+        """Returns the number in the file of one of the lines, from 1. May read the file."""
+        before = 0
+        if self.begin:
+            with reading(self.path), decompressed(self.path) as file:
+                before, left = 1, self.begin - 1
+                while left > 0 and (block := file.read(min(left, _BLOCK))):
+                    before, left = before + block.count(b"\n"), left - len(block)
+        return 1 + before + self.first + place
+
+    def name(self, place: int) -> str:
+        """Returns the file and the number of one of the lines, as messages begin."""
+        return f"{self.path} line {self.number(place)}"
+
+
+def _line_blocks(
+    path: str, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[_Lines, bytes]]:
+    """Yields whole lines, some MiB at a time.
+
+    Args:
+        path: The path of the file.
+        begin, end: The bytes in which the lines begin; None to the end of the file.
+    """
+    line, left = 0, b""
+    with reading(path), decompressed(path, max(begin - 1, 0)) as file:
+        if end is None:
+            blocks = iter(partial(file.read, _BLOCK), b"")
+        else:
+            blocks = line_bytes(file, path, begin, end, _BLOCK)
+        for block in blocks:
+            if not begin and not line and not left:
                 block = block.removeprefix(_BOM)
             whole, newline, rest = (left + block).rpartition(b"\n")
             if newline:
-                yield line, whole + newline
+                yield _Lines(path, begin, line), whole + newline
                 line += whole.count(b"\n") + 1
             left = rest
     if left:
-        yield line, left
+        yield _Lines(path, begin, line), left
+
+
+def _after_blank_line(path: str, at: int) -> int:
+    """Returns where the text after the next blank line begins, from byte `at` on.
+
+    0 for the beginning of the file, and the number of its bytes if there is no blank line.
+    """
+    if not at:
+        return 0
+    data = b""
+    with reading(path), decompressed(path, at) as file:
+        while block := file.read(_BLOCK):
+            data += block
+            found = _BLANK_LINES_BYTES.search(data)
+            if found is not None and found.end() < len(data):
+                return at + found.end()
+    return at + len(data)
+
+
+def _decoded(lines: _Lines, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        where = lines.name(data.count(b"\n", 0, error.start))
+        raise ShardCorrupt(f"{where} is not UTF-8: {error.reason}") from error
 
 
 def _stripped(paragraphs: Iterable[str]) -> Iterator[list[str]]:
@@ -268,7 +390,9 @@ def _schema_of(records: Sequence[Mapping[str, Any]]) -> pa.Schema:
     return pa.schema(list(types.items()))
 
 
-def _batch(records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.RecordBatch:
+def _batch(
+    records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: Callable[[], str]
+) -> pa.RecordBatch:
     """Returns records as a batch; SchemaError if a value has another type than its column."""
     arrays = []
     for column in schema:
@@ -276,114 +400,14 @@ def _batch(records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: str) 
             arrays.append(pa.array([record.get(column.name) for record in records], column.type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
-                f"{where}: column {column.name!r} does not have the type {column.type} of its "
+                f"{where()}: column {column.name!r} does not have the type {column.type} of its "
                 f"first values everywhere: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _check_unicode(text: str, where: str) -> None:
+def _check_unicode(text: str, where: Callable[[], str]) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SchemaError(f"{where} cannot be encoded as UTF-8: {error.reason}") from error
-
-
-# --- Files ----------------------------------------------------------------------------------------
-
-_PLAIN = (".txt", ".txt.gz", ".txt.zst")
-_JSON = (".jsonl.zst", ".ndjson.zst")
-_PATTERN = frozenset("*?[")
-
-
-def text_kind(path: str | os.PathLike[str]) -> str | None:
-    """Returns "text", "jsonl" or another kind of table, by the name of a file; else None."""
-    name = os.path.basename(os.fspath(path)).lower()
-    if name.endswith(_PLAIN):
-        return "text"
-    return "jsonl" if name.endswith(_JSON) else table_kind(name)
-
-
-def find_texts(src: Any) -> list[str] | None:
-    """Returns the files of text that a source means, sorted; None if it is not a path.
-
-    Args:
-        src: A file; a folder with such files at any depth; a pattern such as "data/*.jsonl"; or a
-            list of any of these.
-
-    Raises:
-        SourceNotFound: A path does not exist, or has no text.
-        PackError: A list has paths and other strings, or a dataset is packed already.
-    """
-    if isinstance(src, (str, os.PathLike)):
-        return _of_path(os.fspath(src))
-    if not isinstance(src, (list, tuple)) or not src:
-        return None
-    are_paths = [_is_path(item) for item in src]
-    if not any(are_paths):
-        return None
-    if not all(are_paths):
-        other = src[are_paths.index(False)]
-        raise PackError(
-            f"{src[are_paths.index(True)]} is a path, and {str(other)[:80]!r} is not the path "
-            "of an existing text file: give only paths, or only documents"
-        )
-    return [path for item in src for path in _of_path(os.fspath(item))]
-
-
-def _is_path(item: Any) -> bool:
-    if isinstance(item, os.PathLike):
-        return True
-    if not isinstance(item, str) or "\n" in item or "\0" in item:
-        return False
-    return text_kind(item) is not None or os.path.isdir(item)
-
-
-def _of_path(path: str) -> list[str]:
-    if os.path.isdir(path):
-        return _of_folder(path)
-    if os.path.exists(path):
-        if text_kind(path) is None:
-            raise SourceNotFound(
-                f"{path} is not a text file: .txt, .jsonl, .ndjson, .parquet, .arrow, .feather and "
-                ".csv are"
-            )
-        return [_checked(path)]
-    if not _PATTERN.intersection(path):
-        if is_remote(path):
-            raise SourceNotFound(
-                f"{without_secrets(path)} is behind a URL, and text that is packed with a "
-                "tokenizer must be local: copy it to this machine"
-            )
-        raise SourceNotFound(f"{path} does not exist")
-    matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
-    found = [name for name in matches if text_kind(name) is not None]
-    if not found:
-        raise SourceNotFound(f"{path} matches no text file")
-    return found
-
-
-def _checked(path: str) -> str:
-    """Returns a path after checking that it is a file: opening a pipe would block."""
-    try:
-        check_file(path)
-    except OSError as error:
-        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
-    return path
-
-
-def _of_folder(folder: str) -> list[str]:
-    if is_dataset(folder):
-        raise PackError(f"{folder} is already packed")
-    found: list[str] = []
-    try:
-        for parent, folders, names in os.walk(folder, onerror=unless_gone):
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-            for name in names:
-                if text_kind(name) is not None and not name.startswith((".", "_")):
-                    found.append(_checked(os.path.join(parent, name)))
-    except PermissionError as error:
-        raise SourceNotFound(f"{error.filename} cannot be read: {error.strerror}") from error
-    if not found:
-        raise SourceNotFound(f"{folder} has no text files (.txt, .jsonl, .parquet, .csv, ...)")
-    return sorted(found, key=lambda name: Path(name).parts)
+        raise SchemaError(f"{where()} cannot be encoded as UTF-8: {error.reason}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.pack.items import AGAIN
-from fastio.pack.tables import RowSource, memory_table
+from fastio.pack.row_sources import Parts, RowSource, memory_table
 from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions, open_encoder
-from fastio.pack.tokens.readers import JsonLines, PlainText, Samples, find_texts, text_kind
+from fastio.pack.tokens.files import find_texts, text_kind
+from fastio.pack.tokens.readers import JsonLines, PlainText, Samples
 from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
 from fastio.sources.table.columns import Converted
+from fastio.sources.table.cuts import Cut
 from fastio.sources.table.leaves import is_text
 from fastio.sources.table.objects import stamp
 from fastio.sources.table.opening import open_table
@@ -38,7 +40,7 @@ _NO_PLAIN_TEXT = "document can only be used with .txt files, and there are none"
 
 
 class _Documents:
-    """The documents of tables; empty ones are left out and counted in `empty`.
+    """The documents of tables; empty ones are left out and counted in pieces.
 
     Args:
         tables: The text, and the columns to keep beside it.
@@ -50,7 +52,6 @@ class _Documents:
     def __init__(
         self, tables: Tables, name: str, text: str, null: Any = None, splits: bool = False
     ) -> None:
-        self.empty = 0
         self._name = name
         self._tables = tables
         self._text = text
@@ -63,49 +64,65 @@ class _Documents:
         Raises:
             ShardCorrupt: a file is damaged.
             SchemaError: a text is null.
-            PackError: there are no documents, or less than `start`.
+            PackError: there are less documents than `start`.
         """
-        seen = self.empty = 0
-        for origin, batch in self._filled():
-            for begin, end in self._cuts(batch):
-                if seen + end <= start:
-                    continue
-                begin = max(begin, start - seen)
-                at = replace(origin, first_row=origin.first_row + begin)
-                yield Piece(seen + begin, [(at, batch.slice(begin, end - begin))])
-            seen += batch.num_rows
-        if not seen:
-            raise PackError(
-                f"there is nothing to pack: {self._name} has no documents"
-                f"{f' but {self.empty} empty ones' if self.empty else ''}"
-            )
+        seen = 0
+        for piece in self._documents(self._tables.pieces(0, _PIECE_ROWS)):
+            before, seen = seen, seen + piece.rows
+            if before >= start:
+                yield piece
+            elif seen > start:
+                # The empty documents before it belong to the unit in which it begins.
+                (origin, batch), skipped = piece.parts[0], start - before
+                yield Piece(start, [(origin.after(skipped), batch.slice(skipped))])
         if seen < start:
             raise PackError(
                 f"cannot resume: {self._name} has {seen} documents, but {start} were packed "
                 f"already; {AGAIN}"
             )
 
-    def _filled(self) -> Iterator[tuple[Origin, pa.RecordBatch]]:
-        """Yields all rows that have text."""
-        for piece in self._tables.pieces(0, _PIECE_ROWS):
+    def unit(self, cut: Cut, number: int) -> Iterator[Piece]:
+        """Yields the documents of a unit of the tables, see `pieces`."""
+        return self._documents(self._tables.unit(cut, number, _PIECE_ROWS))
+
+    def beginning(self, cut: Cut, number: int, most: int) -> Iterator[Piece]:
+        """Yields documents of the beginning of a unit, see `Tables.beginning`."""
+        return self._documents(self._tables.beginning(cut, number, _PIECE_ROWS, most))
+
+    def _documents(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """Yields all rows that have text, cut by size; at last, how many empty ones follow."""
+        seen = empty = 0
+        for piece in pieces:
             for origin, batch in piece.parts:
                 texts = self._texts(origin, batch)
                 has_text = pc.greater(pc.binary_length(texts), 0)
                 filled = int(pc.sum(has_text).as_py() or 0)
-                self.empty += batch.num_rows - filled
-                if filled == batch.num_rows:
-                    yield origin, batch
-                elif filled and not self._splits:
-                    yield origin, batch.filter(has_text)
-                elif filled:
-                    yield from _runs(origin, batch, has_text.to_numpy(zero_copy_only=False))
+                empty += batch.num_rows - filled
+                for at, rows in self._filled(origin, batch, has_text, filled):
+                    for begin, end in self._cuts(rows):
+                        part = rows.slice(begin, end - begin)
+                        yield Piece(seen, [(at.after(begin), part)], left_out=empty)
+                        seen, empty = seen + part.num_rows, 0
+        if empty:
+            yield Piece(seen, [], left_out=empty)
+
+    def _filled(
+        self, origin: Origin, batch: pa.RecordBatch, has_text: pa.Array, filled: int
+    ) -> Iterator[tuple[Origin, pa.RecordBatch]]:
+        """Yields the rows of a batch that have text, of which there are `filled`."""
+        if filled == batch.num_rows:
+            yield origin, batch
+        elif filled and not self._splits:
+            yield origin, batch.filter(has_text)
+        elif filled:
+            yield from _runs(origin, batch, has_text.to_numpy(zero_copy_only=False))
 
     def _texts(self, origin: Origin, batch: pa.RecordBatch) -> pa.Array:
         texts = batch.column(self._text).cast(pa.large_utf8())
         if texts.null_count and self._null is not None:
             return texts.fill_null(self._null)
         if texts.null_count:
-            row = origin.first_row + int(texts.is_null().to_numpy(zero_copy_only=False).argmax())
+            row = origin.row(int(texts.is_null().to_numpy(zero_copy_only=False).argmax()))
             raise SchemaError(
                 f"{origin.column(self._text)}, row {row}: the text is null; remove the row, or "
                 f"give a replacement with nulls={{{self._text!r}: ''}}"
@@ -195,7 +212,8 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
         documents.pieces,
         stamp(paths) if paths else xxhash.xxh3_64().hexdigest(),
         {"tokens": identity},
-        lambda: {"tokens": {**identity, "empty": documents.empty}},
+        lambda left_out: {"tokens": {**identity, "empty": left_out}},
+        Parts(tables.cut, documents.unit, documents.beginning),
         counted="documents",
     )
 
@@ -305,4 +323,4 @@ def _runs(
     """Yields the wanted rows as consecutive parts, so that messages can number them."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
     for begin, end in edges.reshape(-1, 2).tolist():
-        yield replace(origin, first_row=origin.first_row + begin), batch.slice(begin, end - begin)
+        yield origin.after(begin), batch.slice(begin, end - begin)

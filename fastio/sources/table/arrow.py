@@ -46,6 +46,8 @@ from fastio.sources.table.reading import (
     Batches,
     Grouped,
     Origin,
+    Place,
+    Spans,
     each_batch,
     from_beginning,
     reading,
@@ -286,6 +288,23 @@ class ArrowTable(Grouped):
         check = partial(_check_columns, self.name)
         return from_beginning(self.name, self._stream(), columns, check)
 
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`."""
+        return super().spans(columns, step) if self.has_batches else Spans.whole(self.file.size())
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        if self.has_batches:
+            return super().span(columns, types, place, rows, most)
+        return self.batches(columns, types, 0, rows)
+
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """See `Grouped`."""
         return [
@@ -415,3 +434,32 @@ class MemoryTable:
             self.name, iter(self._data.slice(start).to_batches()), columns, check
         )
         return ((Origin(self.name, start + origin.first_row), batch) for origin, batch in found)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`. Parts have equal numbers of rows."""
+        data = self._data
+        if not isinstance(data, pa.Table):
+            return None
+        nbytes, rows = max(data.select(list(columns)).nbytes, 1), data.num_rows
+        count = min(max(1, round(nbytes / step)), max(rows, 1))
+        edges = np.linspace(0, rows, count + 1).astype(np.int64)
+        sizes = np.maximum(np.diff(edges) * nbytes // max(rows, 1), 1)
+        return Spans(np.stack([edges[:-1], edges[1:], sizes], axis=1))
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        begin, end, nbytes = place
+        left = end - begin if most is None else min(end - begin, -(-(end - begin) * most // nbytes))
+        for origin, batch in self.batches(columns, types, begin, rows):
+            if left > 0:
+                yield origin, batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return

@@ -315,13 +315,14 @@ class ForwardFile(io.RawIOBase):
 class StreamFile(ForwardFile):
     """A file for `pyarrow.PythonFile` that reads an object from its beginning to its end.
 
-    `window` bytes are fetched at a time, by parallel requests of 8 MiB.
+    `window` bytes are fetched at a time, by parallel requests of 8 MiB. `begin` is the first byte.
     """
 
-    def __init__(self, source: TableFile, window: int) -> None:
+    def __init__(self, source: TableFile, window: int, begin: int = 0) -> None:
         super().__init__()
         self._source = source
-        self._size = source.size()
+        self._begin = begin
+        self._size = source.size() - begin
         self._window = window
 
     def _next(self) -> memoryview:
@@ -330,4 +331,5 @@ class StreamFile(ForwardFile):
         count = min(window, self._size - self._at)
         if count <= 0:
             return memoryview(b"")
-        return self._source.fetch([(self._at, count)]).data(self._at, count).data
+        offset = self._begin + self._at
+        return self._source.fetch([(offset, count)]).data(offset, count).data

@@ -25,7 +25,16 @@ from pyarrow.fs import LocalFileSystem
 from fastio.errors import SchemaError
 from fastio.sources.table.objects import TableFile, Values
 from fastio.sources.table.parquet import ParquetTable
-from fastio.sources.table.reading import AtHand, Batches, Grouped, Table, reading
+from fastio.sources.table.reading import (
+    AtHand,
+    Batches,
+    Cuttable,
+    Grouped,
+    Place,
+    Spans,
+    Table,
+    reading,
+)
 
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -259,9 +268,27 @@ class PartitionedTable(Grouped):
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        reads = self._reads(columns)
-        known = {**types, **{n: self.inner.schema.field(n).type for n in reads if n not in types}}
+        reads, known = self._known(columns, types)
         for origin, batch in self.inner.batches(reads, known, start, rows):
+            yield origin, self.constants.add(batch, columns)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`."""
+        inner = self.inner
+        return inner.spans(self._reads(columns), step) if isinstance(inner, Cuttable) else None
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        assert isinstance(self.inner, Cuttable)
+        reads, known = self._known(columns, types)
+        for origin, batch in self.inner.span(reads, known, place, rows, most):
             yield origin, self.constants.add(batch, columns)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
@@ -283,6 +310,13 @@ class PartitionedTable(Grouped):
     def _grouped(self) -> Grouped:
         assert isinstance(self.inner, Grouped)
         return self.inner
+
+    def _known(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType]
+    ) -> tuple[list[str], Mapping[str, pa.DataType]]:
+        """Returns the columns to read from the file, and their types."""
+        reads = self._reads(columns)
+        return reads, {n: types.get(n, self.inner.schema.field(n).type) for n in reads}
 
     def _reads(self, columns: Sequence[str]) -> list[str]:
         return self.constants.to_read(columns, self.inner.schema)
@@ -311,15 +345,46 @@ class FilteredTable:
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        about = [name for name in self._wanted.columns if name in self.schema.names]
-        reads = [*dict.fromkeys([*columns, *about])]
-        known = {**types, **{n: self.schema.field(n).type for n in reads if n not in types}}
-        for origin, batch in self.inner.batches(reads, known, 0, rows):
+        reads, known = self._known(columns, types)
+        return self._matching(self.inner.batches(reads, known, 0, rows), columns)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`. The sizes are those of all rows."""
+        inner = self.inner
+        return inner.spans(self._reads(columns), step) if isinstance(inner, Cuttable) else None
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        assert isinstance(self.inner, Cuttable)
+        reads, known = self._known(columns, types)
+        return self._matching(self.inner.span(reads, known, place, rows, most), columns)
+
+    def _matching(self, batches: Batches, columns: Sequence[str]) -> Batches:
+        """Yields columns of the rows that match."""
+        for origin, batch in batches:
             with reading(self.name):
                 kept, numbers = self._wanted.numbered(batch)
             if kept.num_rows:
                 found = replace(origin, numbers=numbers + origin.first_row)
                 yield found, kept.select(list(columns))
+
+    def _known(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType]
+    ) -> tuple[list[str], Mapping[str, pa.DataType]]:
+        """Returns the columns to read from the table, and their types."""
+        reads = self._reads(columns)
+        return reads, {n: types.get(n, self.schema.field(n).type) for n in reads}
+
+    def _reads(self, columns: Sequence[str]) -> list[str]:
+        about = [name for name in self._wanted.columns if name in self.schema.names]
+        return [*dict.fromkeys([*columns, *about])]
 
 
 def unwrapped(table: Table) -> tuple[Table, Constants | None]:

@@ -83,9 +83,18 @@ class TableFile(ABC):
             ShardCorrupt, SourceChanged: If a local file was truncated, replaced or written to.
         """
 
+    @property
     @abstractmethod
-    def stream(self) -> Any:
-        """Opens the contents as an Arrow stream. Decompresses them if the name ends so."""
+    def is_compressed(self) -> bool:
+        """Whether `stream` decompresses the contents, because the name ends so."""
+
+    @abstractmethod
+    def stream(self, begin: int = 0) -> Any:
+        """Opens the contents as an Arrow stream.
+
+        Args:
+            begin: The first byte; 0 if the contents are compressed.
+        """
 
     def check(self) -> None:  # noqa: B027 - of a store, every request checks the version
         """Raises SourceChanged if the file was replaced or written to since it was opened."""
@@ -167,20 +176,37 @@ class LocalFile(TableFile):
         data.check()
         self.check()
 
-    def stream(self) -> Any:
+    @property
+    def is_compressed(self) -> bool:
         """See `TableFile`."""
-        return decompressed(self.name)
+        return codec_of(self.name) is not None
+
+    def stream(self, begin: int = 0) -> Any:
+        """See `TableFile`."""
+        return decompressed(self.name, begin)
 
 
-def decompressed(path: str) -> Any:
-    """Returns a stream of a local file's bytes, decompressed if its name ends in .gz, .zst, ..."""
+def codec_of(path: str) -> str | None:
+    """Returns pyarrow's name of the compression of a file (.gz, .zst, ...), by its name."""
     suffix = os.path.splitext(path)[1]
     try:
-        codec = pa.Codec.detect(f"a{suffix}").name
+        return str(pa.Codec.detect(f"a{suffix}").name)
     except (TypeError, ValueError):  # pyarrow raises one or the other for a name of no codec
-        codec = None
+        return None
+
+
+def decompressed(path: str, begin: int = 0) -> Any:
+    """Returns a stream of a local file's bytes, decompressed if its name ends in .gz, .zst, ...
+
+    Args:
+        path: The path.
+        begin: The first byte; 0 for a compressed file.
+    """
     # pyarrow takes a path whose name is not UTF-8 as bytes only.
-    return pa.input_stream(pa.OSFile(os.fsencode(path)), compression=codec)
+    file = pa.OSFile(os.fsencode(path))
+    if begin:
+        file.seek(begin)
+    return pa.input_stream(file, compression=codec_of(path))
 
 
 class StoreFile(TableFile):
@@ -286,10 +312,15 @@ class StoreFile(TableFile):
                 self.store.transfers.note_refetch()
                 data = fresh
 
-    def stream(self) -> Any:
+    @property
+    def is_compressed(self) -> bool:
         """See `TableFile`."""
-        file = pa.PythonFile(StreamFile(self, _WINDOW_BYTES), mode="r")
-        return pa.CompressedInputStream(file, "gzip") if self.key.endswith(".gz") else file
+        return self.key.endswith(".gz")
+
+    def stream(self, begin: int = 0) -> Any:
+        """See `TableFile`."""
+        file = pa.PythonFile(StreamFile(self, _WINDOW_BYTES, begin), mode="r")
+        return pa.CompressedInputStream(file, "gzip") if self.is_compressed else file
 
 
 def _spans(data: Data) -> list[Span]:

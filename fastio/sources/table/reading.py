@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +37,15 @@ class Origin:
         first_row: The number of the first row in the file, from 0.
         row_group: The number of the row group; None if the file has none.
         numbers: int64, the numbers of all rows if they are not consecutive because of a filter.
+        rows_before: Returns what is added to the numbers of rows, if they do not count from the
+            beginning of the file; called for messages only, because it may read the file.
     """
 
     file: str
     first_row: int
     row_group: int | None = None
     numbers: NDArray[np.int64] | None = None
+    rows_before: Callable[[], int] | None = None
 
     def column(self, name: str) -> str:
         """Returns the file and a column, as messages begin."""
@@ -49,7 +53,8 @@ class Origin:
 
     def row(self, place: int) -> int:
         """Returns the number in the file of one of the rows."""
-        return self.first_row + place if self.numbers is None else int(self.numbers[place])
+        row = self.first_row + place if self.numbers is None else int(self.numbers[place])
+        return row if self.rows_before is None else row + self.rows_before()
 
     def rows(self, count: int) -> str:
         """Returns a description of the first `count` rows."""
@@ -64,11 +69,12 @@ class Origin:
         first = self.first_row + rows
         if numbers is not None and len(numbers):
             first = int(numbers[0])
-        return Origin(self.file, first, self.row_group, numbers)
+        return replace(self, first_row=first, numbers=numbers)
 
 
 ADVICE = "copy it again, or write it again"  # for damaged files
 Batches = Iterator[tuple[Origin, pa.RecordBatch]]
+Place = tuple[int, int, int]  # of a part of a table: one row of `Spans.places`
 
 
 class Table(Protocol):
@@ -101,6 +107,56 @@ class Table(Protocol):
             ShardCorrupt: If the file is damaged. For Parquet the message names the row group.
             StoreError: If the file's store does not deliver it.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The parts of a table, in order.
+
+    Attributes:
+        places: int64 (parts, 3): where each part begins and ends, in what the table counts (row
+            groups, rows or bytes), and its approximate size in bytes.
+        is_whole: Whether the table has one part because it can only be read from its beginning.
+    """
+
+    places: NDArray[np.int64]
+    is_whole: bool = False
+
+    @staticmethod
+    def whole(nbytes: int) -> Spans:
+        """Returns the only part of a table that is read from its beginning to its end."""
+        return Spans(np.array([[0, 1, max(nbytes, 1)]], np.int64), True)
+
+    @staticmethod
+    def of_lines(nbytes: int, step: int) -> Spans:
+        """Returns parts of about `step` bytes of a file, see `cuts.line_bytes`."""
+        count = max(1, round(nbytes / step))
+        edges = np.linspace(0, nbytes, count + 1).astype(np.int64)
+        return Spans(np.stack([edges[:-1], edges[1:], np.maximum(np.diff(edges), 1)], axis=1))
+
+
+@runtime_checkable
+class Cuttable(Protocol):
+    """A table that tells its parts, and reads each by itself. Others are read from the beginning.
+
+    `step` is the wanted size of a part in bytes. `most` is the number of bytes after which reading
+    stops, approximately; None reads the whole part.
+    """
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """Returns the parts, given the columns that will be read; None if it is read only once."""
+        ...
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """Yields the rows of a part; see `Table.batches` for the other arguments and errors."""
         ...
 
 
@@ -212,8 +268,46 @@ class Grouped(ABC):
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`. The next row group is fetched meanwhile."""
-        firsts = [0, *np.cumsum([count for count, _ in self.groups([])], dtype=np.int64).tolist()]
-        wanted = [n for n, end in enumerate(firsts[1:]) if end > start and n not in self.skip]
+        firsts = self._firsts
+        wanted = [n for n, end in enumerate(firsts[1:].tolist()) if end > start]
+        return self._batches_of(wanted, columns, start, rows)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`. Each row group is a part."""
+        groups = enumerate(self.groups(columns))
+        found = [(n, n + 1, max(nbytes, rows)) for n, (rows, nbytes) in groups if rows]
+        places = np.array(found, np.int64).reshape(-1, 3)
+        return Spans(places[~np.isin(places[:, 0], list(self.skip))] if self.skip else places)
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        begin, end, nbytes = place
+        count = int(self._firsts[end] - self._firsts[begin])
+        left = count if most is None else min(count, -(-count * most // nbytes))
+        for origin, batch in self._batches_of(range(begin, end), columns, 0, min(rows, left)):
+            yield origin, batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+    @cached_property
+    def _firsts(self) -> NDArray[np.int64]:
+        """The first row of each row group, and the number of rows: int64 (groups + 1,)."""
+        counts = [count for count, _ in self.groups([])]
+        return np.cumsum([0, *counts], dtype=np.int64)
+
+    def _batches_of(
+        self, groups: Sequence[int], columns: Sequence[str], start: int, rows: int
+    ) -> Batches:
+        """Yields the rows of some row groups from number `start` of the table on."""
+        wanted = [number for number in groups if number not in self.skip]
         at_hand = AtHand(_ANY_BYTES)
         try:
             for number, following in zip_longest(wanted, wanted[1:]):
@@ -221,7 +315,7 @@ class Grouped(ABC):
                 where = self.name if group is None else f"{self.name}, row group {group}"
                 if following is not None:
                     self.ahead(following, columns, at_hand)
-                first = firsts[number]
+                first = int(self._firsts[number])
                 for batch in each_batch(self.read(number, columns, rows, True, at_hand), where):
                     skipped = min(max(start - first, 0), batch.num_rows)
                     if skipped < batch.num_rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -12,11 +12,12 @@ from fastio.errors import SchemaError
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import Field, Image, Schema
 from fastio.sources.table.columns import Conversion
+from fastio.sources.table.cuts import Cut, cut
 from fastio.sources.table.features import class_names, features_of, with_classes
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.leaves import widest
 from fastio.sources.table.options import MASK, TableOptions
-from fastio.sources.table.reading import Origin, Table
+from fastio.sources.table.reading import Cuttable, Origin, Place, Table
 from fastio.sources.table.values import leaf_array
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
@@ -35,11 +36,17 @@ class WithClasses(Protocol):
 class Piece:
     """Consecutive rows from one or more tables, with their origins.
 
-    `first_row` is the number of the first row in all tables together.
+    Attributes:
+        first_row: The number of the first row in all tables together, or in the unit.
+        parts: The rows; there may be none.
+        left_out: The number of rows before or among these that are not packed.
+        ends_unit: Whether a unit ends with these rows.
     """
 
     first_row: int
     parts: Sequence[tuple[Origin, pa.RecordBatch]]
+    left_out: int = 0
+    ends_unit: bool = False
 
     @property
     def rows(self) -> int:
@@ -110,6 +117,7 @@ class Tables:
         counts = [table.rows for table in self.tables]
         known = [count for count in counts if count is not None]
         self.total: int | None = sum(known) if len(known) == len(counts) else None
+        self._cuts: dict[int, Cut | None] = {}
 
     def pieces(self, start: int, rows: int) -> Iterator[Piece]:
         """Yields all rows from number `start` on, cut at multiples of `rows`.
@@ -118,21 +126,31 @@ class Tables:
             ShardCorrupt: If a file is damaged.
             SchemaError: If a column's values have another type than earlier ones.
         """
-        parts: list[tuple[Origin, pa.RecordBatch]] = []
-        first, count = start, 0
-        for origin, batch in self._batches(start):
-            done = 0
-            while done < batch.num_rows:
-                room = rows - (first + count) % rows
-                part = batch.slice(done, min(room, batch.num_rows - done))
-                parts.append((origin.after(done), part))
-                done += part.num_rows
-                count += part.num_rows
-                if part.num_rows == room:
-                    yield Piece(first, parts)
-                    parts, first, count = [], first + count, 0
-        if parts:
-            yield Piece(first, parts)
+        return _pieces(self._batches(start), start, rows)
+
+    def cut(self, step: int) -> Cut | None:
+        """Divides the rows into units of about `step` bytes; see `cuts.cut`."""
+        if step not in self._cuts:
+            self._cuts = {step: cut(self.tables, self.conversion.reads, step)}
+        return self._cuts[step]
+
+    def unit(self, found: Cut, number: int, rows: int) -> Iterator[Piece]:
+        """Yields the rows of one unit, in pieces of `rows` rows; see `pieces` for its errors."""
+        parts = [(table, place, None) for table, place in found.parts(number)]
+        return _pieces(self._spans(parts), 0, rows)
+
+    def beginning(self, found: Cut, number: int, rows: int, most: int) -> Iterator[Piece]:
+        """Yields rows of about the first `most` bytes of the first part of a unit, as `unit`."""
+        table, place = next(found.parts(number))
+        return _pieces(self._spans([(table, place, most)]), 0, rows)
+
+    def _spans(
+        self, parts: Iterable[tuple[int, Place, int | None]]
+    ) -> Iterator[tuple[Origin, pa.RecordBatch]]:
+        for number, place, most in parts:
+            table = self.tables[number]
+            assert isinstance(table, Cuttable)
+            yield from table.span(self.conversion.reads, self.types, place, _READ_ROWS, most)
 
     def _batches(self, start: int) -> Iterator[tuple[Origin, pa.RecordBatch]]:
         reads = self.conversion.reads
@@ -184,6 +202,27 @@ class Tables:
                     found.append((name, dictionary))
                     last[name] = dictionary
         return found
+
+
+def _pieces(
+    batches: Iterable[tuple[Origin, pa.RecordBatch]], first: int, rows: int
+) -> Iterator[Piece]:
+    """Yields batches, of which the first row has a number, cut at multiples of `rows`."""
+    parts: list[tuple[Origin, pa.RecordBatch]] = []
+    count = 0
+    for origin, batch in batches:
+        done = 0
+        while done < batch.num_rows:
+            room = rows - (first + count) % rows
+            part = batch.slice(done, min(room, batch.num_rows - done))
+            parts.append((origin.after(done), part))
+            done += part.num_rows
+            count += part.num_rows
+            if part.num_rows == room:
+                yield Piece(first, parts)
+                parts, first, count = [], first + count, 0
+    if parts:
+        yield Piece(first, parts)
 
 
 def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ...]]:

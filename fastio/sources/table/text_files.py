@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,16 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from fastio.errors import ShardCorrupt
+from fastio.sources.table.cuts import line_bytes
 from fastio.sources.table.objects import TableFile, as_file
-from fastio.sources.table.reading import Batches, each_batch, from_beginning, reading
+from fastio.sources.table.reading import (
+    Batches,
+    Place,
+    Spans,
+    each_batch,
+    from_beginning,
+    reading,
+)
 
 # What types of text files are found out from, and what of them is read at a time.
 _TEXT_BLOCK = 8 << 20
@@ -40,6 +50,21 @@ class CsvTable:
         with reader:
             found = each_batch(reader, self.name, _TYPE_ADVICE)
             yield from from_beginning(self.name, found, columns)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`. Values may contain line breaks, so that only reading tells the rows."""
+        return Spans.whole(self._file.size())
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        return self.batches(columns, types, 0, rows)
 
     def _open(self, types: Mapping[str, pa.DataType], columns: list[str] | None) -> Any:
         return pa_csv.open_csv(
@@ -71,18 +96,61 @@ class JsonTable:
         schema = pa.schema([(name, types[name]) for name in columns])
         return from_beginning(self.name, self._batches(schema), columns)
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`."""
+        nbytes = self._file.size()
+        return Spans.whole(nbytes) if self._file.is_compressed else Spans.of_lines(nbytes, step)
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`. Rows before a part are counted only for messages.
+
+        Raises:
+            SourceChanged: The file was truncated, replaced or written to.
+        """
+        if self._file.is_compressed:
+            yield from self.batches(columns, types, 0, rows)
+            return
+        begin, end, _ = place
+        end = end if most is None else min(end, begin + most)
+        schema = pa.schema([(name, types[name]) for name in columns])
+        before = cache(partial(self._lines_before, begin))
+        for origin, batch in from_beginning(self.name, self._batches(schema, begin, end), columns):
+            self._file.check()
+            yield (replace(origin, rows_before=before) if begin else origin), batch
+
+    def _lines_before(self, begin: int) -> int:
+        """Returns the number of lines that are not empty before those that begin in a part."""
+        return sum(_parsed_lines(block) for block in self._blocks(0, begin))
+
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         # Columns that are not wanted may be there, and are left out.
         options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         with reading(self.name, _TYPE_ADVICE):
-            for block in self._blocks():
+            for block in self._blocks(begin, end):
                 yield from _parsed(block, options).to_batches()
 
-    def _blocks(self) -> Iterator[bytes]:
-        """Yields the file in blocks of whole lines, of 8 MiB or of one longer line."""
+    def _blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yields lines of the file in blocks of whole lines, of 8 MiB or of one longer line.
+
+        Args:
+            begin, end: The bytes in which the lines begin; None to the end of the file.
+        """
         left: list[bytes] = []
-        with self._file.stream() as file:
-            while block := file.read(_TEXT_BLOCK):
+        with self._file.stream(max(begin - 1, 0)) as file:
+            if end is None:
+                blocks = iter(partial(file.read, _TEXT_BLOCK), b"")
+            else:
+                blocks = line_bytes(file, self.name, begin, end, _TEXT_BLOCK)
+            for block in blocks:
                 whole, newline, rest = block.rpartition(b"\n")
                 if newline:
                     lines = b"".join([*left, whole, newline])
@@ -100,6 +168,11 @@ def _parsed(block: bytes, options: Any) -> pa.Table:
     size = max(_JSON_BLOCK, _longest_line(block) + 1)
     read = pa_json.ReadOptions(block_size=size)
     return pa_json.read_json(pa.BufferReader(block), read, options)
+
+
+def _parsed_lines(block: bytes) -> int:
+    """Returns the number of lines that are not empty."""
+    return sum(1 for line in block.split(b"\n") if line.strip())
 
 
 def _longest_line(block: bytes) -> int:

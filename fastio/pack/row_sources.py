@@ -1,0 +1,161 @@
+"""Tables, and text as tokens, as sources whose rows are read by the thousand.
+
+`tables.TableEncoder` makes shards of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError
+from fastio.pack.ray_data import RayTable, is_ray_dataset
+from fastio.pack.statistics import Moments
+from fastio.schema import Schema
+from fastio.sources.table.arrow import MemoryTable
+from fastio.sources.table.columns import Converted
+from fastio.sources.table.cuts import Cut
+from fastio.sources.table.filters import Filter
+from fastio.sources.table.opening import Opened, joined
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.reading import Origin, Table
+from fastio.sources.table.tables import Piece
+
+# Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
+# is a part of what makes a dataset's bytes.
+PIECE_ROWS = 32768
+
+Convert = Callable[[pa.RecordBatch, Origin, Mapping[str, NDArray[Any]] | None], Converted]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of tables, for `RowSource`; see `Tables` for the methods of the same names.
+
+    Attributes:
+        cut: Divides the source into units of about so many bytes of it; None if it cannot be.
+        unit: Yields the rows of a unit, in pieces.
+        beginning: Yields rows of the beginning of a unit, given about how many bytes of it.
+    """
+
+    cut: Callable[[int], Cut | None]
+    unit: Callable[[Cut, int], Iterator[Piece]]
+    beginning: Callable[[Cut, int, int], Iterator[Piece]]
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Tables, or text: rows that are read by the thousand.
+
+    Attributes:
+        name: What the manifest says the dataset was made of; no absolute path.
+        schema: The fields.
+        total: The number of rows, or None if it is not known beforehand.
+        columns: The field and name of each source column, in the order of `Converted.columns`.
+        convert: Returns rows as fields; called by several threads. Raises SchemaError if a value
+            cannot be stored.
+        pieces: Yields the rows from a number on, in pieces that are the same for any number.
+        parts: How the source is divided into parts that are read by themselves, or None.
+        stamp: A hash that changes if a file does; a constant for data in memory.
+        identity: What the dataset's bytes depend on beside the files, as JSON values.
+        packing: Returns what the manifest says of how it was made, given the number of documents
+            that were left out.
+        counted: What the rows are called: "rows" or "documents".
+        skipped: (name, reason) of the files that were left out.
+        can_skip: Whether damaged files may be left out.
+        sums: The statistics of each column over the existing rows, if rows are appended; empty
+            otherwise.
+    """
+
+    name: str
+    schema: Schema
+    total: int | None
+    columns: Sequence[tuple[str, str]]
+    convert: Convert
+    pieces: Callable[[int], Iterator[Piece]]
+    stamp: str
+    identity: Mapping[str, Any]
+    packing: Callable[[int], Mapping[str, Any]]
+    parts: Parts | None = None
+    counted: str = "rows"
+    skipped: Sequence[tuple[str, str]] = ()
+    can_skip: bool = False
+    sums: Sequence[Moments] = ()
+
+
+def table_source(opened: Opened, options: TableOptions, name: str) -> RowSource:
+    """Returns tables as a source.
+
+    Args:
+        opened: The tables, and the rows that are wanted. Files whose damage is found later cannot
+            be left out, because resuming counts rows.
+        options: Which columns become which fields.
+        name: As for `RowSource`.
+    """
+    tables = joined(opened, options)
+    filters = {} if opened.wanted is None else {"filters": str(opened.wanted)}
+    identity = {"table": {**options.to_json(), **filters}}
+    return RowSource(
+        name,
+        tables.schema,
+        tables.total,
+        tables.conversion.columns(),
+        tables.conversion.convert,
+        lambda start: tables.pieces(start, PIECE_ROWS),
+        opened.stamp or xxhash.xxh3_64().hexdigest(),
+        identity,
+        lambda left_out: {**identity, "skipped": len(opened.skipped)},
+        Parts(
+            tables.cut,
+            lambda cut, number: tables.unit(cut, number, PIECE_ROWS),
+            lambda cut, number, most: tables.beginning(cut, number, PIECE_ROWS, most),
+        ),
+        skipped=opened.skipped,
+        can_skip=bool(opened.files),
+    )
+
+
+def open_memory(src: Any, filters: Any = None) -> Opened | None:
+    """Returns Arrow data in memory as a table, or None for other objects; see `memory_table`.
+
+    Raises:
+        SchemaError: As for `Filter.of`, or a stream has dictionary-encoded strings.
+    """
+    name = type(src).__name__
+    arrow = (pa.Table, pa.RecordBatch, pa.RecordBatchReader)
+    if not isinstance(src, arrow) and hasattr(src, "__arrow_c_stream__"):
+        src = pa.RecordBatchReader.from_stream(src).read_all()
+    table = memory_table(src, name)
+    if table is None:
+        return None
+    for column in table.schema if table.rows is None else ():
+        if pa.types.is_dictionary(column.type):
+            raise SchemaError(
+                f"{name}: column {column.name!r} is dictionary-encoded, and its dictionary has "
+                "to be known first: give a Table (reader.read_all()), or files"
+            )
+    return Opened((), [table], Filter.of(filters, table.schema, name))
+
+
+def memory_table(src: Any, name: str) -> Table | None:
+    """Returns Arrow data as a table, or None for other objects.
+
+    Args:
+        src: A Table, RecordBatch or RecordBatchReader, or an object that gives an Arrow stream (a
+            pandas or polars DataFrame), or a ray.data.Dataset.
+        name: The name of the table in messages.
+    """
+    if is_ray_dataset(src):
+        return RayTable(src)
+    if isinstance(src, pa.RecordBatch):
+        src = pa.Table.from_batches([src])
+    if not isinstance(src, (pa.Table, pa.RecordBatchReader)):
+        if not hasattr(src, "__arrow_c_stream__"):
+            return None
+        src = pa.RecordBatchReader.from_stream(src)
+    return MemoryTable(name, src)

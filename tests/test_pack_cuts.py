@@ -223,7 +223,7 @@ def test_a_bad_line_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
         fastio.pack(tmp_path / "a.jsonl", tmp_path / "out", tokenizer="bytes", shard_size=5000)
     lines[2500] = json.dumps({"text": "a", "x": None})
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.raises(SchemaError, match="1 null in rows 24[0-9]{2} to 25[0-9]{2},"):
+    with pytest.raises(SchemaError, match=r"1 null in rows 24[0-9]{2} to 25[0-9]{2},"):
         fastio.pack(tmp_path / "a.jsonl", tmp_path / "more", shard_size=5000)
     (tmp_path / "b.txt").write_bytes(b"line\n" * 2500 + b"\xff\n" + b"line\n" * 100)
     with pytest.raises(ShardCorrupt, match=r"b\.txt line 2501 is not UTF-8"):

@@ -206,11 +206,8 @@ class RayRunner:
         )
         # The task has to know the position only, and not each end of a unit before.
         position = sum(end.samples for end in finished.ends())
-        number, last, losses = (
-            len(finished),
-            [replace(end, samples=position) for end in finished.last],
-            0,
-        )
+        last = [replace(end, samples=position) for end in finished.last]
+        number, losses = len(finished), 0
         while True:
             results = task.remote(installed, [job], last, number)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,3 +79,42 @@ def test_what_does_not_fit_is_named(packed: Path) -> None:
             fastio.Loader(packed, seed=0, distributed=of_others)
     with pytest.raises(TypeError, match="distributed should be True, False, None or a DeviceMesh"):
         fastio.Loader(packed, distributed="dp")  # type: ignore[arg-type]
+
+
+def gloo_rank(rank: int, folder: str, packed: str) -> None:
+    """One of four processes: writes the rows of its batches, before and after a resume."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=4
+    )
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    rows = []
+    with fastio.Loader(packed, 3, shuffle=True, seed=1, distributed=mesh["dp"]) as loader:
+        for _ in loader:
+            rows.append(loader.batch.rows.tolist())
+            if len(rows) == 3:
+                break
+        state = loader.state_dict()
+    states: list[Any] = [None] * 4
+    torch.distributed.all_gather_object(states, state)
+    # The state of any rank continues on any other.
+    with fastio.Loader(packed, 3, shuffle=True, seed=1, distributed=mesh["dp"]) as loader:
+        loader.load_state_dict(states[(rank + 1) % 4])
+        rows += [loader.batch.rows.tolist() for _ in loader]
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(rows))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+def test_four_processes_of_gloo_divide_the_data_and_resume_exactly(
+    packed: Path, tmp_path: Path
+) -> None:
+    """Rank 2 d + t has the coordinates (d, t)."""
+    torch.multiprocessing.spawn(gloo_rank, (str(tmp_path), str(packed)), nprocs=4)  # type: ignore[no-untyped-call]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    for place in range(2):
+        with fastio.Loader(packed, 3, shuffle=True, seed=1, rank=place, world_size=2) as loader:
+            rows = [loader.batch.rows.tolist() for _ in loader]
+        assert found[2 * place] == found[2 * place + 1] == rows
+    assert sorted(row for rows in (found[0], found[2]) for batch in rows for row in batch) == list(
+        range(48)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fastio.pack.tables import TableEncoder
 from fastio.pack.tokens.readers import PlainText
 from fastio.pack.units import ShardWriter, pack_unit
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.cuts import cut
 from fastio.sources.table.reading import Cuttable
 from fastio.sources.table.text_files import JsonTable
@@ -306,3 +308,10 @@ def test_units_consist_of_all_parts_in_order(tmp_path: Path, step: int) -> None:
     assert sorted(table for table, _ in parts) == [table for table, _ in parts]
     sizes = [found.nbytes(unit) for unit in range(len(found))]
     assert max(sizes) <= 2 * step + size * (step < size) or len(found) == 1
+
+
+def test_an_arrow_file_that_is_open_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    table = ArrowTable(str(write_arrow(tmp_path / "source") / "a.arrow"))
+    sent = pickle.loads(pickle.dumps(table))
+    batches = [list(each.batches(["x"], {}, 0, 100)) for each in (table, sent)]
+    assert [batch for _, batch in batches[0]] == [batch for _, batch in batches[1]]

@@ -192,6 +192,10 @@ class Fetched(Data):
         self._source = source
         self.spans = sorted(spans, key=_start)
 
+    def __reduce__(self) -> Any:
+        # Ray sends a memoryview as bytes, and pickle refuses it.
+        return _received, (self._source, [(offset, bytes(data)) for offset, data in self.spans])
+
     def data(self, offset: int, length: int) -> np.ndarray:
         """Returns the bytes of a range: uint8 (length,), or fewer if no span has all of it."""
         last = bisect_right(self.spans, offset, key=_start) - 1
@@ -215,6 +219,11 @@ class Fetched(Data):
     def joined(self, other: Fetched) -> Fetched:
         """Returns these ranges and others of the same file."""
         return Fetched(self._source, [*self.spans, *other.spans])
+
+
+def _received(source: TableFile, spans: Sequence[tuple[int, bytes]]) -> Fetched:
+    """Returns ranges that another process has sent."""
+    return Fetched(source, [(offset, memoryview(data)) for offset, data in spans])
 
 
 def _start(span: Span) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -120,35 +121,55 @@ COLOURS: dict[str, tuple[str, Draw]] = {
 EXACT = ("posterize", "solarize", "invert", "equalize")
 
 
+# What torchvision makes of pictures takes most of the time: it is kept for all instruction sets.
+
+
+@cache
+def coloured(functional: Any, name: str, channels: int) -> list[tuple[Pixels, Any, torch.Tensor]]:
+    """Pictures, numbers drawn for an operation, and what torchvision makes of them."""
+    theirs, draw = COLOURS[name]
+    rng = np.random.default_rng(1)
+    drawn = [(pixels, draw(rng)) for pixels in pictures(2, 40, channels)]
+    adjust = getattr(functional, theirs)
+    return [(pixels, numbers, adjust(tensor(pixels), *numbers)) for pixels, numbers in drawn]
+
+
 @pytest.mark.parametrize("name", COLOURS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_colours_are_torchvisions(functional: Any, level: None, name: str, channels: int) -> None:
-    theirs, draw = COLOURS[name]
-    rng = np.random.default_rng(1)
-    for pixels in pictures(2, 40, channels):
-        numbers = draw(rng)
-        wanted = getattr(functional, theirs)(tensor(pixels), *numbers)
+    for pixels, numbers, wanted in coloured(functional, name, channels):
         found = differences(run_op(pixels, name, *numbers), wanted)
         assert found.max() <= (0 if name in EXACT else 1), numbers
 
 
-def test_gray_and_blur_are_torchvisions(functional: Any, level: None) -> None:
+@cache
+def blurred(functional: Any) -> list[tuple[Pixels, tuple[int, int, float], torch.Tensor]]:
+    """Pictures, the size of a blur in columns and rows, its sigma, and the blurred pictures."""
     rng = np.random.default_rng(3)
+    cases = []
     for pixels in pictures(4, 60):
-        gray = functional.rgb_to_grayscale(tensor(pixels), 3)
-        assert differences(run_op(pixels, "grayscale"), gray).max() <= 1
         columns, rows = (int(size) for size in 2 * rng.integers(0, 12, 2) + 1)
         sigma = float(rng.uniform(0.1, 3))
-        blurred = functional.gaussian_blur(tensor(pixels), [columns, rows], [sigma, sigma])
-        found = differences(run_op(pixels, "gaussian_blur", columns, rows, sigma), blurred)
-        assert found.max() <= 1, (columns, rows, sigma)
+        wanted = functional.gaussian_blur(tensor(pixels), [columns, rows], [sigma, sigma])
+        cases.append((pixels, (columns, rows, sigma), wanted))
+    return cases
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["any", "rotation", "shear", "shift"])
-def test_affine_maps_are_torchvisions(functional: Any, level: None, mode: str, kind: str) -> None:
+def test_gray_and_blur_are_torchvisions(functional: Any, level: None) -> None:
+    for pixels, numbers, wanted in blurred(functional):
+        gray = functional.rgb_to_grayscale(tensor(pixels), 3)
+        assert differences(run_op(pixels, "grayscale"), gray).max() <= 1
+        found = differences(run_op(pixels, "gaussian_blur", *numbers), wanted)
+        assert found.max() <= 1, numbers
+
+
+@cache
+def mapped(
+    functional: Any, mode: str, kind: str
+) -> list[tuple[Pixels, tuple[float, ...], list[float] | None, torch.Tensor]]:
+    """Pictures, the numbers of an affine map, the fill, and what torchvision makes of them."""
     rng = np.random.default_rng(5)
-    far = total = 0
+    cases = []
     for number, pixels in enumerate(pictures(6, 40)):
         height, width = pixels.shape[:2]
         angle, scale, shear_x, shear_y = rng.uniform([-180, 0.5, -40, -40], [180, 1.6, 40, 40])
@@ -165,9 +186,20 @@ def test_affine_maps_are_torchvisions(functional: Any, level: None, mode: str, k
             interpolation=interpolation(functional, mode), fill=fill, center=centre,
         )  # fmt: skip
         middle = (0.0, 0.0) if centre is None else (-width / 2, -height / 2)
+        cases.append(
+            (pixels, (angle, move_x, move_y, scale, shear_x, shear_y, *middle), fill, wanted)
+        )
+    return cases
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["any", "rotation", "shear", "shift"])
+def test_affine_maps_are_torchvisions(functional: Any, level: None, mode: str, kind: str) -> None:
+    far = total = 0
+    for pixels, numbers, fill, wanted in mapped(functional, mode, kind):
         got = run_op(
-            pixels, "affine", angle, move_x, move_y, scale, shear_x, shear_y, *middle,
-            fill=None if fill is None else tuple(fill), bilinear=mode == "bilinear",
+            pixels, "affine", *numbers, fill=None if fill is None else tuple(fill),
+            bilinear=mode == "bilinear",
         )  # fmt: skip
         found = differences(got, wanted)
         far, total = far + int((found > 1).sum()), total + found.size
@@ -192,13 +224,13 @@ _NUDGES = {
 SIZES = [(1, 1), (1, 7), (7, 1), (3, 3), (17, 16), (33, 40), (2, 301)]
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("mode", MODES)
-def test_points_between_pixels_fall_as_torchvisions(
-    functional: Any, level: None, mode: str, channels: int
-) -> None:
+@cache
+def nudged(
+    functional: Any, mode: str, channels: int
+) -> list[tuple[Pixels, tuple[float, ...], list[torch.Tensor]]]:
+    """Pixels, the numbers of an affine map, and what torchvision makes of it and its nudges."""
     rng = np.random.default_rng(13)
-    far = total = 0
+    cases = []
     for height, width in SIZES:
         pixels = rng.integers(0, 256, (height, width, channels), np.uint8)
         for angle, move, scale, shear in BETWEEN:
@@ -214,20 +246,30 @@ def test_points_between_pixels_fall_as_torchvisions(
                 middle = (
                     (0, 0) if centre is None else (centre[0] - width / 2, centre[1] - height / 2)
                 )
-                got = run_op(
-                    pixels, "affine", angle, *move, scale, *shear, *middle, fill=(200.0,) * 3,
-                    bilinear=mode == "bilinear",
-                )  # fmt: skip
-                found = np.min([differences(got, each) for each in wanted], axis=0)
-                far, total = far + int((found > 1).sum()), total + found.size
-    assert far <= total / 1000
+                cases.append((pixels, (angle, *move, scale, *shear, *middle), wanted))
+    return cases
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colours_of_small_images_are_torchvisions(
-    functional: Any, level: None, channels: int
+@pytest.mark.parametrize("mode", MODES)
+def test_points_between_pixels_fall_as_torchvisions(
+    functional: Any, level: None, mode: str, channels: int
 ) -> None:
+    far = total = 0
+    for pixels, numbers, wanted in nudged(functional, mode, channels):
+        got = run_op(pixels, "affine", *numbers, fill=(200.0,) * 3, bilinear=mode == "bilinear")
+        found = np.min([differences(got, each) for each in wanted], axis=0)
+        far, total = far + int((found > 1).sum()), total + found.size
+    assert far <= total / 1000
+
+
+@cache
+def coloured_small(
+    functional: Any, channels: int
+) -> list[tuple[Pixels, str, list[float], torch.Tensor]]:
+    """Small images, the name and numbers of an operation, and what torchvision makes of them."""
     rng = np.random.default_rng(14)
+    cases = []
     factors = [0.0, 0.3, 1.0, 1.99, 1.9995, 2.0, 2.3, 2.62, 3.0, 10.0]
     values: dict[str, list[float]] = {
         "hue": [-0.5, -1 / 3, -1e-4, 0.0, 0.25, 0.5], "posterize": [0, 1, 8],
@@ -243,8 +285,17 @@ def test_colours_of_small_images_are_torchvisions(
                 for value in values.get(name, factors) or [None]:
                     numbers = [] if value is None else [value]
                     wanted = getattr(functional, theirs)(tensor(pixels), *numbers)
-                    found = differences(run_op(pixels, name, *numbers), wanted)
-                    assert found.max() <= (0 if name in EXACT else 1), (name, value, pixels.shape)
+                    cases.append((pixels, name, numbers, wanted))
+    return cases
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_of_small_images_are_torchvisions(
+    functional: Any, level: None, channels: int
+) -> None:
+    for pixels, name, numbers, wanted in coloured_small(functional, channels):
+        found = differences(run_op(pixels, name, *numbers), wanted)
+        assert found.max() <= (0 if name in EXACT else 1), (name, numbers, pixels.shape)
 
 
 def test_flips_are_mirror_images(level: None) -> None:

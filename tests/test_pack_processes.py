@@ -69,8 +69,10 @@ def test_one_worker_or_few_samples_are_read_in_this_process(
 
 
 def test_samples_that_are_read_faster_than_they_are_sent_are_read_in_this_process(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # More than a busy machine interrupts the reads for, each of which takes microseconds.
+    monkeypatch.setattr("fastio.pack.objects._MESSAGE_S", 60.0)
     data = bytes(1 << 20)
     source = Samples(64, lambda index: {"process": os.getpid(), "data": data}, takes_s=0)
     pack(source, tmp_path / "out", workers=2)

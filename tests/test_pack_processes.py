@@ -29,6 +29,7 @@ from fastio import (
     SchemaError,
     pack,
 )
+from fastio.pack import objects
 from fastio.packed import JOURNAL_NAME
 from tests.children import run_code
 from tests.pictures import decoded, jpeg
@@ -72,7 +73,7 @@ def test_samples_that_are_read_faster_than_they_are_sent_are_read_in_this_proces
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More than a busy machine interrupts the reads for, each of which takes microseconds.
-    monkeypatch.setattr("fastio.pack.objects._MESSAGE_S", 60.0)
+    monkeypatch.setattr(objects, "_MESSAGE_S", 60.0)
     data = bytes(1 << 20)
     source = Samples(64, lambda index: {"process": os.getpid(), "data": data}, takes_s=0)
     pack(source, tmp_path / "out", workers=2)

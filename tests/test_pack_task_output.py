@@ -63,6 +63,9 @@ class Elsewhere:
             self.before(number, begin)
             yield end(begin(number))
 
+    def rest(self, plan: Plan, number: int) -> Iterator[Any]:
+        return iter(())
+
     def before(self, number: int, begin: Callable[[int], Task]) -> None:
         """Called before a unit is packed."""
 

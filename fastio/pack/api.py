@@ -25,7 +25,8 @@ from fastio.pack.images import (
 )
 from fastio.pack.items import Source
 from fastio.pack.lists import lists_urls
-from fastio.pack.packer import Packer
+from fastio.pack.packer import Packer, UnitRunner
+from fastio.pack.process_units import ProcessUnits
 from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
 from fastio.pack.row_sources import RowSource
@@ -324,7 +325,7 @@ def pack(
                     )
         make_encoder = partial(_encoder_of, source, options)
         encoder = make_encoder(options.workers)
-        runner = None
+        runner: UnitRunner | None = None
         if engine == "ray":
             if cache is not None:
                 raise PackError(
@@ -334,6 +335,8 @@ def pack(
             runner = RayRunner(encoder, make_encoder, src, source.name, destination, workers)
         elif engine != "threads":
             raise PackError(f"engine must be 'threads' or 'ray', got {engine!r}")
+        elif isinstance(source, Source) and isinstance(encoder, SampleEncoder) and source.processes:
+            runner = ProcessUnits(encoder, source.processes, options)
         if base is not None:
             if destination.was_completed(base, encoder.identity() if resume else None):
                 return _complete(base, start)

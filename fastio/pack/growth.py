@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import DatasetNotFound, PackError, SchemaError
 from fastio.pack.images import CodebookChoice, codebook_hash
-from fastio.pack.items import Item, Source
+from fastio.pack.items import Item, Source, SourceProcesses
 from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleOptions
 from fastio.pack.statistics import Moments
@@ -188,13 +189,29 @@ def _renumbered_samples(source: Source, schema: Schema, numbers: Numbers) -> Sou
                 item = replace(item, error=SchemaError(f"{item.name}: {error}"))
             yield replace(item, values=values)
 
+    processes = source.processes
+    if processes is not None:
+        call = processes.call
+        processes = SourceProcesses(
+            processes.count,
+            lambda functions: call(
+                partial(_call_with_numbers, each, schema, numbers) for each in functions
+            ),
+        )
     return replace(
         source,
         schema=schema,
         items=lambda start: renumbered(source.items(start)),
         pick=lambda rows: renumbered(source.pick(rows)),
         rows=None,  # worker processes would encode the source's own numbers
+        processes=processes,
     )
+
+
+def _call_with_numbers(
+    function: Callable[[Source], Any], schema: Schema, numbers: Numbers, source: Source
+) -> Any:
+    return function(_renumbered_samples(source, schema, numbers))
 
 
 def _renumbered(value: Any, known: NDArray[np.int64]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +107,21 @@ class Row:
 
 
 @dataclass(frozen=True)
+class SourceProcesses:
+    """Worker processes that can read a source.
+
+    Attributes:
+        count: The number of processes.
+        call: Calls functions with the source in the processes, and yields what they return, in
+            order. There, the source reads its samples by itself. If an error ends the iteration,
+            the processes have ended. The functions can be pickled.
+    """
+
+    count: int
+    call: Callable[[Iterable[Callable[[Source], Any]]], Generator[Any, None, None]]
+
+
+@dataclass(frozen=True)
 class Source:
     """Samples to pack, in order.
 
@@ -123,6 +138,7 @@ class Source:
             them. None if they are encoded in this process. The function can be pickled.
         named: Yields the samples from the first on without values that are objects of a store, and
             with the keys that `items` gives them. None if `items` reads no objects.
+        processes: Worker processes that can read the source; None if there are none.
     """
 
     name: str
@@ -134,6 +150,7 @@ class Source:
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
     rows: Callable[[int, Callable[[Item], Row]], Iterator[Row]] | None = None
     named: Callable[[], Iterator[Item]] | None = None
+    processes: SourceProcesses | None = None
 
     def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""

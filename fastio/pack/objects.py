@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from fastio.pack.cells import (
     memory_bytes,
 )
 from fastio.pack.images import PillowFile
-from fastio.pack.items import Item, Row, Source, ended, source_of_rows, unreadable
+from fastio.pack.items import Item, Row, Source, SourceProcesses, ended, source_of_rows, unreadable
 from fastio.schema import Field, Image, Schema
 from fastio.sources.arrays import class_names
 
@@ -46,16 +46,18 @@ _PICKLED = (
     *(PillowFile, PillowImage.Image, ValueError),
 )
 
-_Found = TypeVar("_Found", Item, Row)
+_Found = TypeVar("_Found", Item, Row, "_Bad")
 
 
 def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Source:
     """Returns the samples of a dataset with `__len__` and `__getitem__`.
 
     Worker processes read and encode them if there are enough samples for at least two, and if it
-    takes longer to read a sample than to send it to this process. Then this process never asks the
-    dataset for a sample, because a forked worker must not use a file (HDF5) or environment (LMDB)
-    that the dataset has opened here for an earlier sample.
+    takes longer to read a sample than to send it to this process. Otherwise, this process reads
+    them; but whole units are packed in worker processes all the same (`process_units`). Before the
+    processes were started, this process never asks the dataset for a sample, because a forked
+    worker must not use a file (HDF5) or environment (LMDB) that the dataset has opened here for an
+    earlier sample.
 
     Args:
         dataset: The dataset.
@@ -97,11 +99,14 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
 
     calls, total = DatasetCalls(dataset, processes, name), len(dataset)
     (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
-    if not found.pays:
-        calls.close()
-        return _source_here(dataset, name, found.schema)
     schema = found.schema
     reads = _Reads(calls, name, schema)
+    if not found.pays:
+        return replace(
+            _source_here(dataset, name, schema),
+            reading=partial(_reading, calls),
+            processes=SourceProcesses(processes, reads.with_source),
+        )
 
     def items(start: int) -> Iterator[Item]:
         if start > total:
@@ -114,7 +119,17 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
         return reads.encoded(start, total, encode)
 
     reading = partial(_reading, calls)
-    return Source(name, schema, total, False, items, reads.single, reading, rows)
+    return Source(
+        name,
+        schema,
+        total,
+        False,
+        items,
+        reads.single,
+        reading,
+        rows,
+        processes=SourceProcesses(processes, reads.with_source),
+    )
 
 
 def _source_here(dataset: Any, name: str, schema: Schema | None) -> Source:
@@ -151,6 +166,20 @@ class _Reads:
         for found in self._calls.results(calls):
             self._sized(sum(row.nbytes for row in found), len(found))
             yield from map(_received, found)
+
+    def with_source(
+        self, functions: Iterable[Callable[[Source], Any]]
+    ) -> Generator[Any, None, None]:
+        """Yields what functions return that are called with the source in a worker process."""
+        call = partial(_call_with_source, wanted=self._schema, name=self._name)
+        try:
+            for found in self._calls.results(partial(call, function=each) for each in functions):
+                if isinstance(found, _Bad):
+                    raise _received(found).error
+                yield found
+        except BaseException:
+            self._calls.close()
+            raise
 
     def single(self, rows: Sequence[int]) -> Iterator[Item]:
         """Yields the samples of some numbers."""
@@ -264,7 +293,37 @@ class _Tried:
     pays: bool
 
 
-def _tried(dataset: Any, wanted: Schema | None, name: str) -> _Tried:
+@dataclass(frozen=True)
+class _Bad:
+    """The error of a function that was called with a source."""
+
+    error: FastioError
+
+
+def _call_with_source(
+    dataset: Any,
+    is_wanted: Callable[[], bool],
+    function: Callable[[Source], Any],
+    wanted: Schema,
+    name: str,
+) -> Any:
+    """Returns what a function returns, or its error."""
+    read = partial(_read, dataset, wanted=wanted, name=name)
+
+    def items(rows: Sequence[int]) -> Iterator[Item]:
+        for row in rows:
+            if not is_wanted():
+                raise PackError(f"the samples of {name} are no longer wanted")
+            yield read(row)
+
+    source = source_of_rows(name, wanted, len(dataset), items, has_keys=False)
+    try:
+        return function(source)
+    except FastioError as error:
+        return _Bad(_sent_error(error))
+
+
+def _tried(dataset: Any, is_wanted: Callable[[], bool], wanted: Schema | None, name: str) -> _Tried:
     """Reads some samples and compares how long it takes to read them and to send them."""
     schema = wanted or _first_schema(dataset, name)
     read_s, sent_s = [], []
@@ -283,13 +342,16 @@ def _tried(dataset: Any, wanted: Schema | None, name: str) -> _Tried:
     return _Tried(schema, sum(usual_s) / len(usual_s) > min(sent_s))
 
 
-def _read_some(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> list[Item]:
+def _read_some(
+    dataset: Any, is_wanted: Callable[[], bool], rows: Sequence[int], wanted: Schema, name: str
+) -> list[Item]:
     """Returns samples in a form that can be sent to this process."""
     return [_sent(_read(dataset, row, wanted, name), wanted) for row in rows]
 
 
 def _encode_some(
     dataset: Any,
+    is_wanted: Callable[[], bool],
     rows: Sequence[int],
     wanted: Schema,
     name: str,

@@ -4,15 +4,15 @@
 
 Every kind of data takes this way. What differs is the source, which gives the parts, and the
 encoder (`encoder.Encoder`). Units are packed by threads of this process (`units`), or by a
-`UnitRunner` on other machines.
+`UnitRunner` in other processes, on this machine (`process_units`) or others (`ray_engine`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import chain
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from fastio.pack.destination import Destination
 from fastio.pack.encoder import E, Encoder, P
@@ -32,12 +32,15 @@ from fastio.runtime.texts import Names
 
 
 class UnitRunner(Protocol):
-    """Packs the units of a source in other processes."""
+    """Packs units of a source in other processes, from the first unit that is not finished."""
 
     def run(
         self, plan: Plan, finished: FinishedUnits, writer: ShardWriter
-    ) -> Generator[WrittenUnit, None, None]:
+    ) -> Generator[WrittenUnit | FinishedUnit, None, None]:
         """Yields the units after the finished ones, in order, when their shards are written.
+
+        A `FinishedUnit` has its shards in the folder under their names, and the packer's encoder
+        has counted it.
 
         Args:
             plan: How the source is divided into units.
@@ -46,6 +49,13 @@ class UnitRunner(Protocol):
 
         Raises:
             As for `units.pack_units`; the first error in the order of the source.
+        """
+        ...
+
+    def rest(self, plan: Plan, number: int) -> Iterator[Any]:
+        """Returns the parts of the units that are left to the packer, given the first one's number.
+
+        Called after `run`.
         """
         ...
 
@@ -121,17 +131,23 @@ class Packer(Generic[P, E]):
             with progress_bar("packing", encoder.counted, encoder.total, progress) as advance:
                 shown = 0
                 if runner is not None:
+                    number = len(journal.finished)
                     with closing(runner.run(plan, journal.finished, self._writer)) as units:
-                        for written in units:
-                            encoder.count(written.unit.end)
-                            self._record_written(written)
+                        for unit in units:
+                            if isinstance(unit, WrittenUnit):
+                                encoder.count(unit.unit.end)
+                                self._record_written(unit)
+                            else:
+                                self._commit(unit)
+                            number += 1
                             advance(encoder.position - shown)
                             shown = encoder.position
-                else:
-                    for part in parts:
-                        self.add(part)
-                        advance(encoder.position - shown)
-                        shown = encoder.position
+                    parts = runner.rest(plan, number)
+                    self._units.number = number
+                for part in parts:
+                    self.add(part)
+                    advance(encoder.position - shown)
+                    shown = encoder.position
                 self.finish()
                 advance(encoder.position - shown)
         finally:

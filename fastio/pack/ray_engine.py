@@ -143,6 +143,10 @@ class RayRunner:
             job = self._put_job(plan, writer, self._workers or 1)
             yield from self._run_units(job, range(len(finished), count), plan.unit_rows)
 
+    def rest(self, plan: Plan, number: int) -> Iterator[Any]:
+        """See `packer.UnitRunner`. There are no units left."""
+        return iter(())
+
     def _put_job(self, plan: Plan, writer: ShardWriter, threads: int) -> Any:
         """Returns a reference to the job, which was put into Ray's object store."""
         make, output = self._make_encoder, self._destination.task_output()

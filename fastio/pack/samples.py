@@ -205,6 +205,12 @@ class SampleEncoder:
         self.position = self._begin = number * rows
         return islice(self._parts(self.position), rows)
 
+    def parts_from_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
+        """Returns the parts of a unit and of all units after it; other encoders packed the rest."""
+        self._use(plan)
+        self.position = self._begin = min(number * (plan.unit_rows or 0), self.total or 0)
+        return self._parts(self.position)
+
     def count(self, end: UnitEnd) -> None:
         """See `encoder.Encoder`."""
         self.position = self._begin = self.position + end.samples

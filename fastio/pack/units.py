@@ -79,14 +79,15 @@ class UnitPacker(Generic[P, E]):
         number: The number of the first unit.
 
     Attributes:
-        entries: The shards of the unit that is being packed.
+        number: The number of the unit that is being packed.
+        entries: The shards of this unit.
     """
 
     def __init__(self, encoder: Encoder[P, E], writer: ShardWriter, number: int) -> None:
         self.entries: list[ShardEntry] = []
         self._encoder = encoder
         self._writer = writer
-        self._number = number
+        self.number = number
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
             encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
         )
@@ -116,10 +117,10 @@ class UnitPacker(Generic[P, E]):
     def _write(self, filled: Filled) -> Iterator[FinishedUnit]:
         """Writes a shard, and yields its unit if it ends with it."""
         if filled.arrays:
-            self.entries.append(self._writer.write(filled, self._number, len(self.entries)))
+            self.entries.append(self._writer.write(filled, self.number, len(self.entries)))
         if filled.end is not None:
             unit = FinishedUnit(self.entries, filled.end)
-            self._number, self.entries = self._number + 1, []
+            self.number, self.entries = self.number + 1, []
             yield unit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,8 @@ from fastio.sources.torch_dataset import TorchReader, WorkerSettings
 # Results up to this size go through a pipe, larger ones through shared memory.
 _PIPE_BYTES = 64 << 10
 
-Call = Callable[[Any], Any]
+# Called with the dataset, and a function that returns whether results are still wanted.
+Call = Callable[[Any, Callable[[], bool]], Any]
 
 
 class DatasetCalls:
@@ -43,7 +45,9 @@ class DatasetCalls:
             generator=torch.Generator(),
             persistent_workers=True,
         )
-        self._reader: TorchReader | None = TorchReader(_Called(dataset), settings, batched=False)
+        called = _Called(dataset)
+        self._ended = called.ended
+        self._reader: TorchReader | None = TorchReader(called, settings, batched=False)
 
     def results(self, calls: Iterable[Call]) -> Iterator[Any]:
         """Yields the results of functions, in order. They are drawn as far ahead as workers take.
@@ -77,6 +81,7 @@ class DatasetCalls:
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
+        self._ended.value = True
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -116,17 +121,25 @@ class _Failed:
 
 
 class _Called:
-    """What DataLoader indexes: a key is a function, and its item what the function returns."""
+    """What DataLoader indexes: a key is a function, and its item what the function returns.
+
+    Attributes:
+        ended: Whether the calls were closed, in memory that the processes share.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        self.ended = multiprocessing.RawValue(ctypes.c_bool, False)
 
     def __getitem__(self, call: Call) -> Any:
         # Pickled here: if DataLoader's thread cannot pickle a result, the result is never sent.
         try:
-            return _message(call(self._dataset))
+            return _message(call(self._dataset, self._is_wanted))
         except Exception as error:
             return pickle.dumps(_Failed(portable(error)))
+
+    def _is_wanted(self) -> bool:
+        return not self.ended.value
 
 
 class _Parts(list[memoryview]):

@@ -1,0 +1,105 @@
+"""Packs units of a Python dataset in the worker processes that read it.
+
+A worker reads, encodes and writes a whole unit, so that samples are not sent between processes.
+Shards get random endings there (`task_output`), and this process gives them their names in the
+order of the source. If the number of units is not a multiple of the number of workers, the last
+ones are packed by this process, which gets their samples from all workers: otherwise some workers
+would have nothing to do at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastio.pack.destination import is_task_output_name, own_files
+from fastio.pack.items import Source, SourceProcesses
+from fastio.pack.journal import FinishedUnit, FinishedUnits, Plan, writing_to
+from fastio.pack.samples import SampleEncoder, SampleOptions
+from fastio.pack.task_output import WrittenUnit, new_ending
+from fastio.pack.units import ShardWriter, pack_unit
+from fastio.runtime.files import flush_folder
+from fastio.runtime.memory import available_memory
+
+# The memory that a worker takes while it packs a unit, in shards: its rows, and the columns that
+# are made of them.
+_SHARDS_IN_MEMORY = 2.5
+# The share of the available memory that all workers may take.
+_MEMORY_SHARE = 0.5
+
+
+class ProcessUnits:
+    """Runs units in the processes of a source; see `packer.UnitRunner`.
+
+    Args:
+        encoder: The encoder of this process, which encodes the units that are left.
+        processes: The processes.
+        options: How samples are packed.
+    """
+
+    def __init__(
+        self, encoder: SampleEncoder, processes: SourceProcesses, options: SampleOptions
+    ) -> None:
+        self._encoder = encoder
+        self._processes = processes
+        self._options = replace(options, workers=0)
+
+    def run(
+        self, plan: Plan, finished: FinishedUnits, writer: ShardWriter
+    ) -> Generator[FinishedUnit, None, None]:
+        """See `packer.UnitRunner`."""
+        at_once = self._at_once()
+        numbers = range(len(finished), self._encoder.units(plan) or 0)
+        numbers = numbers[: len(numbers) // at_once * at_once] if at_once else numbers[:0]
+        tasks = (_UnitTask(plan, number, writer, self._options) for number in numbers)
+        if not numbers:
+            return
+        try:
+            with closing(self._processes.call(tasks)) as units:
+                for written in units:
+                    with writing_to(writer.folder, writer.when_full):
+                        _give_names(writer.folder, written)
+                    self._encoder.count(written.unit.end)
+                    yield written.unit
+        except BaseException:
+            # The processes have ended. Those ahead may have written shards.
+            for name in filter(is_task_output_name, own_files(writer.folder)):
+                (writer.folder / name).unlink(missing_ok=True)
+            raise
+
+    def rest(self, plan: Plan, number: int) -> Iterator[Any]:
+        """See `packer.UnitRunner`."""
+        return self._encoder.parts_from_unit(plan, number)
+
+    def _at_once(self) -> int:
+        """Returns how many processes pack whole units; 0 if memory is scarce."""
+        count = self._processes.count
+        needed = count * _SHARDS_IN_MEMORY * self._options.shard_bytes
+        return count if needed <= _MEMORY_SHARE * available_memory() else 0
+
+
+def _give_names(folder: Path, written: WrittenUnit) -> None:
+    """Gives the shards of a unit, which a worker process has written, their names."""
+    for entry in written.unit.entries:
+        os.replace(folder / (entry.name + written.ending), folder / entry.name)
+    flush_folder(folder)
+
+
+@dataclass(frozen=True)
+class _UnitTask:
+    """Packs a unit in a worker process. Can be pickled."""
+
+    plan: Plan
+    number: int
+    writer: ShardWriter
+    options: SampleOptions
+
+    def __call__(self, source: Source) -> WrittenUnit:
+        """Packs the unit of this source, and returns it when its shards are on the disk."""
+        writer = replace(self.writer, ending=new_ending())
+        encoder = SampleEncoder(source, self.options)
+        return WrittenUnit(pack_unit(encoder, self.plan, self.number, writer), writer.ending)

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import fastio
 from fastio import Dataset, SampleError, WorkerDied, pack
-from fastio.pack import process_units
+from fastio.pack import objects, process_units
 from fastio.packed import JOURNAL_NAME
 from tests.pictures import jpeg
 from tests.support import contents
@@ -36,6 +36,12 @@ class Samples(TorchDataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.sample(index)
+
+
+@pytest.fixture(autouse=True)
+def never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a busy machine takes to read samples, they are not sent one by one."""
+    monkeypatch.setattr(objects, "_MESSAGE_S", 60.0)
 
 
 def process(index: int) -> int:

@@ -39,9 +39,11 @@ class Hub:
         self.asked: list[tuple[str, str, str]] = []
         self.cdn = self.endpoint = ""
 
-    def commit(self, folder: Path) -> None:
-        """Makes the files of a folder the newest commit."""
-        self.commits[hashlib.sha1(str(len(self.commits) + 1).encode()).hexdigest()] = folder
+    def commit(self, folder: Path) -> str:
+        """Makes the files of a folder the newest commit, and returns its name."""
+        name = hashlib.sha1(str(len(self.commits) + 1).encode()).hexdigest()
+        self.commits[name] = folder
+        return name
 
     def folder(self, revision: str) -> tuple[str, Path] | None:
         """Returns the commit of a revision and its folder."""

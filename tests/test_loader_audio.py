@@ -223,7 +223,6 @@ def test_tars_are_read_as_they_are(tmp_path: Path) -> None:
         ({"length": 0}, "length must be"),
         ({"crop": "end"}, "crop must be"),
         ({"dtype": "float64"}, "dtype must be"),
-        ({"resample": True}, "needs a sample_rate"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -300,3 +299,8 @@ def test_callables_get_the_decoded_batch(packed: Path) -> None:
     }
     with Loader(packed, 4, transforms=how) as loader:
         assert bool((next(iter(loader))["audio"] == 1).all())
+
+
+def test_resample_needs_a_rate_of_its_own_or_of_the_dataset(packed: Path) -> None:
+    with pytest.raises(TransformError, match="needs a sample_rate"):
+        next(iter(Loader(packed, 4, transforms={"audio": AudioDecode(resample=True)})))

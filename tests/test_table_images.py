@@ -16,6 +16,7 @@ import fastio
 from fastio import ImageError, Loader, RandomResizedCrop, Resize, SchemaError, ShardCorrupt
 from fastio.schema import Bytes, Image, Scalar, Text
 from fastio.sources import check
+from tests.object_server import object_server
 from tests.pictures import decoded, jpeg, png
 from tests.servers import S3, http_folder
 
@@ -339,3 +340,17 @@ def test_a_folder_of_tables_in_s3(s3: S3, tmp_path: Path) -> None:
     dataset = fastio.open(f"{url}/photos/", storage_options=s3.options())
     with dataset, Loader(dataset, 4, shuffle=True, transforms={"image": CROP}) as loader:
         assert sorted(rows_of(loader)) == list(range(N))
+
+
+def test_the_first_file_of_a_remote_table_is_opened_once() -> None:
+    objects = {}
+    for part in range(2):
+        data = pa.BufferOutputStream()
+        pa.parquet.write_table(pa.table({"x": list(range(5))}), data)
+        objects[f"t/{part}.parquet"] = data.getvalue().to_pybytes()
+    with object_server(objects) as server:
+        with fastio.open(f"{server.url}/t/", storage_options=server.options) as dataset:
+            assert len(dataset) == 10
+        asked = server.requests()
+    first, second = (asked.count(f"GET t/{part}.parquet") for part in range(2))
+    assert first == second > 0

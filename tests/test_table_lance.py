@@ -13,6 +13,7 @@ import fastio
 from fastio import Loader, RandomResizedCrop, ShardCorrupt
 from fastio.schema import Image, Scalar
 from tests.pictures import decoded, jpeg
+from tests.servers import S3
 
 N = 40
 FILES = [jpeg(30 + n, 40, seed=n) for n in range(N)]
@@ -39,6 +40,28 @@ def test_images_of_a_lance_dataset_are_decoded(photos: Path) -> None:
     with Loader(photos, 6, shuffle=True, seed=1, transforms=CROP) as loader:
         assert loader.path == "native"
         assert sorted(labels(loader)) == list(range(N))
+
+
+# The server's process is forked, from a process that may have imported lance already.
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+def test_a_lance_dataset_in_a_bucket_is_a_table(photos: Path, s3: S3) -> None:
+    bucket = s3.bucket("lance")
+    for path in photos.rglob("*"):
+        if path.is_file():
+            s3.put("lance", f"x/{path.relative_to(photos.parent)}", path.read_bytes())
+    url = f"{bucket}/x/photos.lance"
+    with fastio.open(url, storage_options=s3.options()) as dataset:
+        assert (dataset[25]["image"] == decoded(FILES[25])).all()
+        assert len(dataset.fingerprint) == 16
+        with Loader(dataset, 6, shuffle=True, seed=1, transforms=CROP) as loader:
+            assert sorted(labels(loader)) == list(range(N))
+    chosen = fastio.open(url, storage_options=s3.options(), columns=["label"])
+    with Loader(chosen, 6) as loader:
+        assert labels(loader) == list(range(N))
+    with pytest.raises(fastio.SourceNotFound, match=r"none\.lance does not exist"):
+        fastio.open(f"{bucket}/x/none.lance", storage_options=s3.options())
+    with pytest.raises(fastio.StoreError, match="is not of s3, gs or az"):
+        fastio.open(["memory://x/photos.lance"])
 
 
 def test_other_columns_are_read_by_groups_of_rows(photos: Path) -> None:

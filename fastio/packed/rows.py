@@ -14,6 +14,7 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 | rows of different sizes | `ragged_rows` | None: they are read in Python |
 | row groups that are decoded as wholes | `row_grouping`, `row_groups` | "no": there are none |
 | a file of sound | `sound_file` | the bytes that `gather_all` returns |
+| the rate of sound | `sampling_rate` | None: that of each file |
 | values in Python | `gather_all` | every dataset has it |
 
 The native engine reads the bytes that `image_reads`, `fixed_columns`, `array_columns` and
@@ -348,6 +349,10 @@ class Rows(ABC):
         """Returns the path of a row's sound file, or its bytes, uint8 (n,)."""
         (value,) = self.gather_all([field], np.array([row], np.int64))[field]
         return np.frombuffer(value, np.uint8)
+
+    def sampling_rate(self, field: str) -> int | None:
+        """Returns the sampling rate in Hz at which a field of sound is wanted; None if unknown."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -75,6 +75,7 @@ class FolderDataset(Rows):
         paths: paths of the files in row order.
         labels: int64 (rows,), numbers of the classes.
         stored: the objects of the rows, if the files are in a store; else None.
+        details: a table with more fields of the rows; None if there is none.
         upright: whether images are rotated according to their EXIF orientation.
 
     Raises:
@@ -86,6 +87,7 @@ class FolderDataset(Rows):
     whole = False
     head_bytes_fetched = 0
     stored: StoredFiles | None = None
+    details: Rows | None = None  # a table with a row for each file
 
     def __init__(
         self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
@@ -115,6 +117,7 @@ class FolderDataset(Rows):
         path: str = "",
         *,
         upright: bool = True,
+        labelled: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FolderDataset:
         """Returns a dataset of listed files, as torchvision's ImageFolder has them in `samples`.
@@ -126,6 +129,7 @@ class FolderDataset(Rows):
                 stands for what comes after it, as with an image folder.
             upright: turn images as their EXIF orientation says; False delivers them as they are
                 stored, as torchvision does.
+            labelled: whether samples are (file, label). If False, a sample is only the file.
             storage_options: for URLs: options of their file system.
 
         Raises:
@@ -141,6 +145,7 @@ class FolderDataset(Rows):
         if is_remote(names[0]):
             self.upright = upright
             self._fill_stored(of_urls(names, storage_options), labels, tuple(classes))
+            self.schema = _schema(self.field, labelled, tuple(classes))
             return self
         below = [name[len(os.path.join(path, "")) :] for name in names]
         if [os.path.join(path, name) for name in below] == names:
@@ -148,6 +153,7 @@ class FolderDataset(Rows):
         else:
             paths = PathTable("", names)
         self._fill(path, paths, labels, tuple(classes))
+        self.schema = _schema(self.field, labelled, tuple(classes))
         self.upright = upright
         return self
 
@@ -193,6 +199,17 @@ class FolderDataset(Rows):
         self.schema = _schema(cls.field, labels is not None, tuple(classes))
         return self
 
+    def describe(self, table: Rows, schema: Schema) -> None:
+        """Makes samples those of a schema, which has the file and fields of a table.
+
+        Args:
+            table: the table, which has a row for each file. `close` closes it.
+            schema: the fields.
+        """
+        self.schema, self.details = schema, table
+        both = f"{self._fingerprint} {table.fingerprint}"
+        self._fingerprint = xxhash.xxh3_64_hexdigest(both.encode())
+
     @property
     def samples(self) -> list[tuple[str, int]]:
         """(path, class number) of every row, as torchvision's ImageFolder has them."""
@@ -213,12 +230,13 @@ class FolderDataset(Rows):
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
         """See `Rows`."""
         kinds, rows = self._not_images(fields), self._in_range(rows)
-        return {
-            name: [self._read(row) for row in rows.tolist()]
-            if isinstance(kind, Bytes)
-            else self.labels[rows]
-            for name, kind in kinds.items()
-        }
+        own = [name for name in kinds if self.details is None or name == self.field]
+        others = [name for name in kinds if name not in own]
+        found = dict(self.details.gather_all(others, rows)) if self.details and others else {}
+        for name in own:
+            is_file = isinstance(kinds[name], Bytes)
+            found[name] = list(map(self._read, rows.tolist())) if is_file else self.labels[rows]
+        return found
 
     def _read(self, row: int, *, staged: bool = True) -> bytes:
         with of_sample(self, row):
@@ -260,6 +278,8 @@ class FolderDataset(Rows):
         """Closes the store; files of this machine are not open."""
         if self.stored is not None:
             self.stored.store.close()
+        if self.details is not None:
+            self.details.close()
 
     # --- Objects of a store -----------------------------------------------------------------------
 

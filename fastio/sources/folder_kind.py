@@ -11,9 +11,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastio.errors import FastioError, SourceNotFound, StoreError
+from fastio.errors import FastioError, OptionError, SourceNotFound, StoreError
 from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
@@ -29,6 +28,7 @@ from fastio.sources.base import (
     described,
     files_findings,
 )
+from fastio.sources.described import metadata_beside, open_described
 from fastio.sources.folder import (
     AUDIO_EXTENSIONS,
     IMG_EXTENSIONS,
@@ -36,11 +36,12 @@ from fastio.sources.folder import (
     FolderDataset,
     folder_extension,
 )
-from fastio.sources.hugging_face.hub import HubFiles
+from fastio.sources.listed import ListedFiles
 from fastio.sources.stored_files import StoredFiles, listed, of_urls
 from fastio.store import OBJECTS_AT_ONCE, Store, is_remote, open_store
 
 _EXTENSIONS = (IMG_EXTENSIONS, AUDIO_EXTENSIONS)
+_OF_METADATA = frozenset({"columns", "dtypes", "nulls"})  # options of its columns
 # A folder behind a URL is of another kind if its first objects, in pages of 1,000, are.
 _PAGES_LOOKED_AT = 20
 
@@ -52,8 +53,14 @@ class _Urls:
     urls: tuple[str, ...]
 
 
-def _sniff(number: int, source: Any, options: Options) -> str | Store | _Urls | None:
-    """Returns a folder whose first image or sound file is of kind `number`, or a list of URLs."""
+Parts = str | Store | _Urls | ListedFiles
+
+
+def _sniff(number: int, source: Any, options: Options) -> Parts | None:
+    """Returns a folder whose first image or sound file is of kind `number`, or a list of files."""
+    if isinstance(source, ListedFiles):
+        fits = [name.lower().endswith(_EXTENSIONS[number]) for name in source]
+        return source if fits and all(fits) else None
     if isinstance(source, (list, tuple)):
         names = tuple(source)
         ours = names and all(is_file_url(name, _EXTENSIONS[number]) for name in names)
@@ -92,28 +99,47 @@ def _first_kind(store: Store) -> int | None:
 def _opened(found: Found) -> FolderDataset:
     (opener,) = found.kind.classes
     assert issubclass(opener, FolderDataset)
-    parts, options = found.parts, found.options
-    if isinstance(parts, str):
-        return opener(parts)
-    if isinstance(parts, _Urls):
-        stored = of_urls(parts.urls, options.storage_options)
-        dataset = opener.of_objects(stored, *_labels_of(stored, isinstance(found.source, HubFiles)))
-    else:
-        dataset = _stored_folder(opener, parts, options)
-    dataset.cache = options.kept
+    dataset = _dataset(opener, found)
+    if not isinstance(found.parts, str):
+        dataset.cache = found.options.kept
     return dataset
 
 
-def _labels_of(
-    stored: StoredFiles, by_folder: bool
-) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """Returns labels and classes of listed files by their folders, if those are of a dataset."""
-    folders = [name.rpartition("/")[0].rpartition("/")[2] for name in stored.objects.names]
+def _dataset(opener: type[FolderDataset], found: Found) -> FolderDataset:
+    parts, options = found.parts, found.options
+    listed_here = metadata_beside(parts) if isinstance(parts, str) else None
+    metadata = parts if isinstance(parts, ListedFiles) else listed_here
+    if metadata is not None and metadata.about.metadata:
+        return open_described(opener, metadata.about, options)
+    given = sorted(_OF_METADATA.intersection(options.given))
+    if given:
+        raise OptionError(
+            f"{given[0]} is an option for folders with metadata.csv, .jsonl or .parquet, and "
+            f"{found.name} has none: leave it out"
+        )
+    if isinstance(parts, str):
+        return opener(parts)
+    if isinstance(parts, ListedFiles):
+        return _of_listed(opener, parts, options)
+    if isinstance(parts, _Urls):
+        return opener.of_objects(of_urls(parts.urls, options.storage_options))
+    return _stored_folder(opener, parts, options)
+
+
+def _of_listed(opener: type[FolderDataset], files: ListedFiles, options: Options) -> FolderDataset:
+    """Returns listed files, whose folders are their classes, as the datasets package decides it."""
+    folders = [name.rpartition("/")[0].rpartition("/")[2] for name in files]
     classes = tuple(sorted(set(folders)))
-    if not by_folder or len(classes) < 2:
-        return None, ()
+    labelled = files.about.labels
+    if labelled is None:
+        labelled = len(classes) > 1 and len({name.count("/") for name in files}) == 1
     number = {name: place for place, name in enumerate(classes)}
-    return np.fromiter((number[name] for name in folders), np.int64, len(folders)), classes
+    labels = np.fromiter((number[name] for name in folders), np.int64, len(folders))
+    if is_remote(files[0]):
+        stored = of_urls(files, options.storage_options)
+        return opener.of_objects(stored, *((labels, classes) if labelled else ()))
+    samples = list(zip(files, labels.tolist(), strict=True))
+    return opener.from_samples(samples, classes, files.about.name, labelled=labelled)
 
 
 def _stored_folder(opener: type[FolderDataset], store: Store, options: Options) -> FolderDataset:
@@ -202,7 +228,7 @@ def _check_file(dataset: FolderDataset, row: int) -> ShardCheck:
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    options = frozenset({"cache", "partitions"})
+    options = frozenset({"cache", "partitions"}) | _OF_METADATA
     return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
 
 

@@ -21,7 +21,7 @@ from fastio.sources.base import (
     decoded_images,
     described,
 )
-from fastio.sources.table.files import table_kind
+from fastio.sources.table.names import table_kind
 from fastio.sources.tar.reader import is_tar_url
 from fastio.store import is_remote
 

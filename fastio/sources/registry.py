@@ -23,8 +23,8 @@ from fastio.sources.hugging_face.hub import hub_files
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
 from fastio.sources.packed import PACKED
-from fastio.sources.table.files import table_kind
 from fastio.sources.table.kind import TABLES
+from fastio.sources.table.names import table_kind
 from fastio.sources.tar.kind import TARS
 from fastio.sources.tar.reader import is_tar_name
 from fastio.store import is_remote
@@ -146,8 +146,9 @@ def open(
 
             - the folder that `fastio.pack` or `fastio.Writer` wrote;
             - a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list;
-            - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list; local
-              Lance datasets;
+            - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list; Lance
+              datasets, local or in s3, gs and az;
+            - a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME (docs/hugging_face.md);
             - a directory that `save_to_disk` of the datasets package wrote, or a
               `datasets.Dataset`;
             - token files: a .bin file of Megatron (with its .idx file), llm.c or nanoGPT, a
@@ -166,7 +167,8 @@ def open(
         incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
             are opened (the default), "skip" it, or "keep" it and raise when it is read.
         columns, groups, dtypes, nulls: of table files and data of the datasets package: which
-            columns become which fields, as in `fastio.pack`. Token files of nanoGPT need the type
+            columns become which fields, as in `fastio.pack`; also of the metadata of images and
+            sounds (without groups). Token files of nanoGPT need the type
             of their tokens: dtypes={"tokens": "uint16"}.
         filters: of the same: the rows to read, as in pyarrow: [("day", ">", 7), ...], or an
             expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
@@ -192,8 +194,9 @@ def open(
             None: as metadata and first values of the columns say (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
-        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
-            its split and configuration. They may be left out where there is only one.
+        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME, or of a folder
+            that is laid out in the same way: the names of its split and configuration. For the
+            Hub, they may be left out where there is only one.
         separator: of token files without an index (nanoGPT, llm.c): the number of the token that
             ends each document. All tokens are read once to find the documents. None: each file is
             one document.

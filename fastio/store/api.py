@@ -15,7 +15,13 @@ from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
 from fastio.store.backends import Backend, of_version, open_backend
-from fastio.store.options import check_seconds, seconds_of
+from fastio.store.options import (
+    Untranslatable,
+    check_seconds,
+    family_of,
+    for_obstore,
+    seconds_of,
+)
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import (
@@ -29,7 +35,7 @@ from fastio.store.retry import (
     attempt,
     described,
 )
-from fastio.store.urls import join, secrets_of
+from fastio.store.urls import join, scheme_of, secrets_of
 from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
@@ -122,6 +128,23 @@ class Store:
     def is_plain(self) -> bool:
         """Whether requests go without TLS, as far as is known, so that data may be altered."""
         return self._backend().is_plain
+
+    def options_of_rust(self) -> dict[str, str]:
+        """Returns the options in the names of the Rust crate object_store, for its other users.
+
+        Raises:
+            StoreError: It has no store for this URL, or no such option.
+        """
+        family = family_of(scheme_of(self._location))
+        if family is None or family == "http":
+            raise StoreError(f"{self.url} is not of s3, gs or az, which object_store reads")
+        try:
+            settings = for_obstore(family, self._location, self._options)
+        except Untranslatable as error:
+            raise StoreError(f"{self.url}: object_store does not take the option {error}") from None
+        found = {name: str(value) for name, value in settings.config.items()}
+        flags = {name: text.lower() for name, text in found.items() if text in ("True", "False")}
+        return found | flags | ({"allow_http": "true"} if settings.allow_http else {})
 
     @property
     def backend(self) -> str:

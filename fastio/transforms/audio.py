@@ -39,7 +39,8 @@ class AudioDecode:
         mono: deliver the mean of all channels, C = 1.
         dtype: "float32", in [-1, 1], or "int16".
         sample_rate: sample rate of every clip in Hz. A file with another rate is an error, unless
-            `resample` is set.
+            `resample` is set. None: the rate that the dataset has for the field (an Audio feature
+            of the datasets package); if it has none, clips have the rates of their files.
         resample: convert other sample rates, with the soxr library.
         channels: number of channels that every file must have. None: all files of a batch must have
             the same number.
@@ -68,8 +69,6 @@ class AudioDecode:
             raise TransformError(
                 f"AudioDecode: dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}"
             )
-        if self.resample and self.sample_rate is None:
-            raise TransformError("AudioDecode: resample=True needs a sample_rate")
 
     @property
     def shape(self) -> tuple[int, int] | None:

@@ -227,6 +227,10 @@ class TokenPad(Rows, View):
         """Returns the path of a row's sound file, or its bytes; see `Rows`."""
         return self._documents.parts[0].sound_file(field, row)
 
+    def sampling_rate(self, field: str) -> int | None:
+        """See `Rows`."""
+        return self._documents.parts[0].sampling_rate(field)
+
     def fixed_columns(self, fields: Sequence[str]) -> PaddedLayout:
         """Returns where the tokens, and those of `fields` that have one size, lie."""
         return PaddedLayout(self, fields)

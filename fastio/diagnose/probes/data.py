@@ -32,8 +32,8 @@ from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.packed import PACKED
 from fastio.sources.registry import kind_of
-from fastio.sources.table.files import table_kind
 from fastio.sources.table.kind import TABLES
+from fastio.sources.table.names import table_kind
 from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.kind import TARS
 from fastio.store import is_remote

@@ -37,7 +37,7 @@ from fastio.diagnose.probes.rates import (
 from fastio.pack import pack
 from fastio.packed import Dataset
 from fastio.sources import open as open_data
-from fastio.sources.table.files import table_kind
+from fastio.sources.table.names import table_kind
 from fastio.transforms import PerSample
 from fastio.views.windows import TokenWindows
 

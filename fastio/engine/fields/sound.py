@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -45,6 +46,13 @@ class SoundReader(Reader):
         self._how = settings.audio[name]
         if not isinstance(dataset.schema.fields[name], Bytes):
             raise TransformError(f"{self._how} needs a field of bytes, and {name!r} is not one")
+        if self._how.sample_rate is None:
+            self._how = replace(self._how, sample_rate=dataset.sampling_rate(name))
+        if self._how.resample and self._how.sample_rate is None:
+            raise TransformError(
+                "AudioDecode: resample=True needs a sample_rate, and the dataset has none for "
+                f"the field {name!r}"
+            )
         self._how.check_installed()
         self.fields = (name,)
         self._name = name

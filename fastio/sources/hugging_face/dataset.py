@@ -19,7 +19,7 @@ from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
 from fastio.sources.table.columns import Conversion
 from fastio.sources.table.direct import TableDataset
-from fastio.sources.table.features import with_classes
+from fastio.sources.table.features import sampling_rates, with_classes
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import Ragged, listed
@@ -148,6 +148,10 @@ class HuggingFaceDataset(Rows):
             IndexError: the row number is out of range.
         """
         return self._images[field].read(row)
+
+    def sampling_rate(self, field: str) -> int | None:
+        """See `Rows`."""
+        return sampling_rates(self._table.features).get(field)
 
     def close(self) -> None:
         """Releases images that were copied out of memory; no image can be read any more."""

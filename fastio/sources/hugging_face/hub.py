@@ -1,78 +1,87 @@
-"""Datasets on the Hugging Face Hub: the files that hf://datasets/ORG/NAME, a split, stands for.
+"""Datasets as the Hugging Face Hub lays them out: the files that a split stands for.
 
-The rules by which the Hub lays data out (configurations in README.md, names of files and folders)
-are those of the datasets package, which is asked for them. It reads lists of files and README.md,
-and no data; fastio reads the files, of the commit that they were found in.
+The rules (configurations in README.md, names of files and folders) are those of the datasets
+package, which is asked for them. It lists files, reads README.md, and no data; fastio reads the
+files, of a dataset on the Hub in the commit that they were found in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from fastio.errors import DatasetNotFound, OptionError, PackageMissing, SchemaError, StoreError
+from fastio.errors import (
+    DatasetNotFound,
+    FormatUnsupported,
+    OptionError,
+    PackageMissing,
+    StoreError,
+)
+from fastio.runtime.files import walk
 from fastio.shown import without_secrets
 from fastio.sources.base import Options
+from fastio.sources.listed import METADATA, About, ListedFiles
 
 _SCHEME = "hf://"
 _WANTED = "hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REVISION"
-# Files that describe images or sound, which the datasets package joins with them.
-_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-
-
-class HubFiles(list[str]):
-    """URLs of the files of a split, all in one commit of a dataset on the Hub.
-
-    Args:
-        url: URL of the dataset, which stands for the list in messages.
-        files: URLs of the files.
-    """
-
-    def __init__(self, url: str, files: Iterable[str]) -> None:
-        super().__init__(files)
-        self._url = url
-
-    def __str__(self) -> str:
-        return self._url
+# The table formats by the name of the builder of the datasets package.
+_TABLES = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "json": "jsonl", "text": "text"}
+_BUILDERS = (*_TABLES, "webdataset", "imagefolder", "audiofolder")
+# Settings of builders that fastio understands, or that change nothing of what is read.
+_UNDERSTOOD = frozenset(
+    {
+        *("name", "version", "data_dir", "data_files", "description", "features"),
+        *("sep", "delimiter", "drop_labels", "drop_metadata"),
+        *("chunksize", "batch_size", "decode_num_threads", "use_threads", "block_size"),
+    }
+)
+_COMPRESSED = (".zip", ".zst", ".bz2", ".xz", ".lz4", ".7z", ".rar")
+_LISTED = 10  # files that an error names
 
 
 def hub_files(source: Any, options: Options) -> Any:
-    """Returns the files of a dataset on the Hub; other sources as they are.
+    """Returns the files of a split of a dataset as the Hub lays it out; other sources as they are.
 
     Args:
-        source: A source. A URL of a file or folder in a dataset is returned as it is.
+        source: A source. A URL of a dataset on the Hub, or, if a split or a configuration is
+            chosen, a folder on this machine. A URL of a file or folder in a dataset is returned
+            as it is.
         options: The split and configuration, and the token in storage_options.
 
     Raises:
         OptionError: There are several splits or configurations and none was chosen, or none of the
-            given name; or the source is no dataset on the Hub.
+            given name; or the source is no dataset of this kind.
         DatasetNotFound: There is no such dataset, or it has no data files.
+        FormatUnsupported: fastio does not read its files.
         StoreError: The Hub does not answer, or refuses to.
     """
-    is_whole = isinstance(source, str) and source.startswith(_SCHEME) and _is_repository(source)
-    if not is_whole:
-        if options.split is not None or options.config is not None:
-            raise OptionError(f"split and config are only for datasets on the Hub: {_WANTED}")
-        return source
-    repository, _, revision = source.removeprefix(f"{_SCHEME}datasets/").strip("/").partition("@")
-    files = _files_of_splits(source, repository, revision or None, options)
-    split = options.split
-    if split is None:
-        if len(files) > 1:
+    text = isinstance(source, str)
+    chosen = options.split is not None or options.config is not None
+    if not (text and source.startswith(_SCHEME) and _is_repository(source)):
+        if not chosen:
+            return source
+        if not text or not os.path.isdir(source):
             raise OptionError(
-                f"{source} has the splits {', '.join(files)}: choose one, for example "
-                f"fastio.open(..., split={next(iter(files))!r}), or --split {next(iter(files))}"
+                f"split and config are only for datasets on the Hub ({_WANTED}) and for folders "
+                "that are laid out in the same way"
             )
-        (split,) = files
-    if split not in files:
-        raise OptionError(f"{source} has no split {split!r}. Its splits are {', '.join(files)}")
-    names = [name.rpartition("/")[2].lower() for name in files[split]]
-    if any(name.endswith(_METADATA) for name in names):
-        raise SchemaError(
-            f"{source} has metadata of its files in {' or '.join(_METADATA)}, which fastio does "
-            "not read: load it with datasets.load_dataset, and pass the result to fastio"
-        )
-    return HubFiles(source, files[split])
+    builder = _builder(source, options)
+    files = {
+        str(split): [str(file) for file in listed]
+        for split, listed in (builder.config.data_files or {}).items()
+    }
+    where = _named(source, options)
+    if not any(files.values()):
+        raise DatasetNotFound(f"{where} has no data files. {_there(source, options)}")
+    split = _chosen(source, options.split, files)
+    if not files[split]:
+        raise DatasetNotFound(f"{where}: split {split!r} has no files. {_there(source, options)}")
+    about = _about(source, split, builder)
+    names = [file for file in files[split] if not file.lower().endswith(METADATA)]
+    return ListedFiles(about, names if about.table is None else files[split])
 
 
 def _is_repository(url: str) -> bool:
@@ -83,46 +92,157 @@ def _is_repository(url: str) -> bool:
     return len(parts) == 2 or (len(parts) == 4 and parts[1].endswith("@refs"))
 
 
-def _files_of_splits(
-    url: str, repository: str, revision: str | None, options: Options
-) -> dict[str, list[str]]:
-    """Returns the URLs of the files of each split of the chosen configuration."""
+def _chosen(source: str, split: str | None, files: dict[str, list[str]]) -> str:
+    """Returns the name of the split that is read."""
+    if split is None and len(files) > 1:
+        first = next(iter(files))
+        raise OptionError(
+            f"{source} has the splits {', '.join(files)}: choose one, for example "
+            f"fastio.open(..., split={first!r}), or --split {first}"
+        )
+    if split is not None and split not in files:
+        raise OptionError(f"{source} has no split {split!r}. Its splits are {', '.join(files)}")
+    return next(iter(files)) if split is None else split
+
+
+def _about(source: str, split: str, builder: Any) -> About:
+    """Returns what the datasets package knows of the files of a split.
+
+    A dataset has one builder. The files of a configuration may have another format than those of
+    the first one, for which the builder was chosen; then the names of its files decide.
+
+    Raises:
+        FormatUnsupported: fastio does not read them, or not as README.md says.
+    """
+    # An optional package, which is loaded already.
+    from datasets.load import infer_module_for_data_files_list  # type: ignore[import-untyped]
+
+    files = [str(file) for file in builder.config.data_files[split]]
+    name = f"{source}, split {split!r}"
+    packed = [file for file in files if file.lower().endswith(_COMPRESSED)]
+    if packed:
+        raise FormatUnsupported(
+            f"{name} has compressed files ({_some(packed)}), which fastio does not read from where "
+            "they are: load it with datasets.load_dataset, and pass the result to fastio"
+        )
+    module, settings = infer_module_for_data_files_list(builder.config.data_files[split])
+    module = module or builder.name
+    if module not in _BUILDERS:
+        raise FormatUnsupported(
+            f"{name} has files that the datasets package reads as {module!r}, which fastio does "
+            f"not read ({_some(files)}): load it with datasets.load_dataset, and pass the result "
+            "to fastio"
+        )
+    if module == builder.name:
+        settings = {**settings, **_settings(name, builder.config)}
+    features, labels = builder.info.features, settings.get("drop_labels")
+    metadata = [file for file in files if file.lower().endswith(METADATA)]
+    return About(
+        source,
+        _TABLES.get(module),
+        settings.get("sep", ","),
+        {} if features is None else features.to_dict(),
+        None if labels is None else not labels,
+        () if settings.get("drop_metadata") else tuple(metadata),
+    )
+
+
+def _settings(name: str, config: Any) -> dict[str, Any]:
+    """Returns the settings of a builder; FormatUnsupported if fastio does not apply one."""
+    default = type(config)()
+    for setting, value in vars(config).items():
+        if setting not in _UNDERSTOOD and value != getattr(default, setting, None):
+            raise FormatUnsupported(
+                f"{name}: its README.md sets {setting}={value!r}, which fastio does not apply: "
+                "load it with datasets.load_dataset, and pass the result to fastio"
+            )
+    return {each: value for each, value in vars(config).items() if value is not None}
+
+
+def _builder(source: str, options: Options) -> Any:
+    """Returns the builder that the datasets package makes for a configuration of a dataset."""
+    remote = source.startswith(_SCHEME)
     try:
         # Optional packages, whose import takes a second.
         import datasets  # type: ignore[import-untyped]
+        from datasets.data_files import EmptyDatasetError  # type: ignore[import-untyped]
         from huggingface_hub import errors
     except ImportError as error:
-        raise PackageMissing("datasets", f"read {url}", "fastio[hub]", error) from None
+        raise PackageMissing("datasets", f"read {source}", "fastio[hub]", error) from None
     given = options.storage_options or {}
-    if "endpoint" in given:
+    if remote and "endpoint" in given:
         raise OptionError(
             "the endpoint of the Hub cannot be an option: set the environment variable HF_ENDPOINT"
         )
-    token = given.get("token")
+    name, revision = _repository(source) if remote else (os.path.abspath(source), None)
+    where = _named(source, options)
     try:
-        builder = datasets.load_dataset_builder(
-            repository, options.config, revision=revision, token=token
+        return datasets.load_dataset_builder(
+            name, options.config, revision=revision, token=given.get("token")
         )
     except (datasets.exceptions.DatasetNotFoundError, errors.RepositoryNotFoundError) as error:
         raise DatasetNotFound(
-            f"{url}: {_line(error)} A private dataset needs a token: set HF_TOKEN, or run "
+            f"{source}: {_line(error)} A private dataset needs a token: set HF_TOKEN, or run "
             "`hf auth login`"
         ) from error
-    except datasets.exceptions.DataFilesNotFoundError as error:
-        raise DatasetNotFound(f"{url} has no data files: {_line(error)}") from error
+    except (datasets.exceptions.DataFilesNotFoundError, EmptyDatasetError) as error:
+        raise DatasetNotFound(f"{where} has no data files. {_there(source, options)}") from error
     except ValueError as error:
-        if "config" in str(error).lower():
-            raise OptionError(
-                f"{url}: {_line(error)} Choose one with fastio.open(..., config=...) or --config"
-            ) from error
-        raise DatasetNotFound(f"{url}: {_line(error)}") from error
+        raise _of_value_error(error, source, options) from error
     except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
-        raise StoreError(f"{url}: the Hub did not answer: {_line(error)}") from error
-    found = builder.config.data_files or {}
-    files = {str(split): [str(file) for file in listed] for split, listed in found.items()}
-    if not files or not all(files.values()):
-        raise DatasetNotFound(f"{url} has no data files")
-    return files
+        raise StoreError(f"{source}: the Hub did not answer: {_line(error)}") from error
+
+
+def _of_value_error(
+    error: ValueError, source: str, options: Options
+) -> OptionError | DatasetNotFound:
+    """Returns the error that stands for a ValueError of the datasets package."""
+    line, where = _line(error), _named(source, options)
+    lacks = re.search(r"'([^']+)': \(None", line)
+    if lacks:  # "Couldn't infer the same data file format for all splits. Got {...}"
+        return DatasetNotFound(
+            f"{where}: split {lacks[1]!r} has no files, or none of a format that the datasets "
+            f"package knows: the configuration in README.md names files that are not there. "
+            f"{_there(source, options)}"
+        )
+    if "config" in line.lower() and "data file" not in line.lower():
+        return OptionError(
+            f"{source}: {line} Choose one with fastio.open(..., config=...) or --config"
+        )
+    return DatasetNotFound(f"{where}: {line} {_there(source, options)}")
+
+
+def _repository(url: str) -> tuple[str, str | None]:
+    """Returns ORG/NAME and the revision of a dataset on the Hub."""
+    name, _, revision = url.removeprefix(f"{_SCHEME}datasets/").strip("/").partition("@")
+    return name, revision or None
+
+
+def _there(source: str, options: Options) -> str:
+    """Returns a sentence that names the files of a dataset; empty if they cannot be listed."""
+    found: list[str] = []
+    with suppress(Exception):  # another error is on its way, which matters more
+        if source.startswith(_SCHEME):
+            from huggingface_hub import HfApi
+
+            name, revision = _repository(source)
+            api = HfApi(token=(options.storage_options or {}).get("token"))
+            found = api.list_repo_files(name, revision=revision, repo_type="dataset")
+        else:
+            for folder, _, names in walk(source):
+                found += [os.path.relpath(os.path.join(folder, each), source) for each in names]
+    return f"There are the files {_some(sorted(found))}" if found else "There are no files"
+
+
+def _some(files: Sequence[str]) -> str:
+    names = [file.partition("@")[2].partition("/")[2] or file for file in files[:_LISTED]]
+    more = f" and {len(files) - _LISTED:,} more" if len(files) > _LISTED else ""
+    return ", ".join(names) + more
+
+
+def _named(source: str, options: Options) -> str:
+    """Returns how messages name the dataset, with the configuration if one was chosen."""
+    return source if options.config is None else f"{source}, configuration {options.config!r}"
 
 
 def _line(error: Exception) -> str:

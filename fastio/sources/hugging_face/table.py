@@ -48,6 +48,7 @@ class HuggingFaceTable(Grouped):
         stored: The data as they were opened.
         classes: names of classes, by the path of their column.
         named_files: the files that its paths may name.
+        features: The features of the columns.
         schema: The columns; those of images have a type of no meaning.
         images: The path of every column of images, by the name of its field.
         special: The fields of images, of lists of lists and of lists of strings, by their names.
@@ -73,15 +74,15 @@ class HuggingFaceTable(Grouped):
         self.name = opened.name
         self.stamp = opened.stamp
         self.rows = len(opened.rows)
-        self._features = _known(opened, options or TableOptions())
-        whole = plain_schema(opened.rows.schema, self._features)
+        self.features = _known(opened, options or TableOptions())
+        whole = plain_schema(opened.rows.schema, self.features)
         self.schema = whole.remove_metadata()
-        unknown = [n for n, f in self._features.items() if isinstance(f, Unknown)]
+        unknown = [n for n, f in self.features.items() if isinstance(f, Unknown)]
         for name in unknown:
             if name in self.schema.names:
                 self.schema = self.schema.remove(self.schema.get_field_index(name))
-        self.classes = class_names(self._features)
-        images = pictures(self._features)
+        self.classes = class_names(self.features)
+        images = pictures(self.features)
         self.images = {"_".join(path).replace(".", "_"): path for path in images}
         self.special: dict[str, Field] = {
             name: Image(images[path].mode) for name, path in self.images.items()
@@ -106,7 +107,7 @@ class HuggingFaceTable(Grouped):
         first = self._runs[number].start
         for batch in self.stored.rows.read(self._runs[number], columns):
             origin = Origin(self.name, first)
-            whole = plain_batch(batch, self._features, origin, self.named_files)
+            whole = plain_batch(batch, self.features, origin, self.named_files)
             yield from sliced(whole, rows)
             first += batch.num_rows
 
@@ -119,7 +120,7 @@ class HuggingFaceTable(Grouped):
         """
         batch = self.stored.rows.take(columns, rows)
         first = int(rows[0]) if len(rows) else 0
-        return plain_batch(batch, self._features, Origin(self.name, first), self.named_files)
+        return plain_batch(batch, self.features, Origin(self.name, first), self.named_files)
 
     @cached_property
     def _runs(self) -> list[range]:

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, ShardCorrupt
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import Field, fixed_shape
 from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.columns import Part
-from fastio.sources.table.embedded import EncodedImages, encoded_images
+from fastio.sources.table.embedded import EncodedImages, check_sounds, encoded_images
+from fastio.sources.table.features import features_of, sampling_rates
 from fastio.sources.table.filters import Filter, PartitionedTable, unwrapped
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
@@ -124,6 +126,8 @@ class TableDataset:
         self._names = [table.name for table in opened.tables]
         self.path = self._names[0]
         self._filter = opened.wanted
+        self._embedded: Mapping[str, Field] = embedded or {}
+        self._filled = frozenset(options.nulls)
         if self._filter is not None:
             for table in opened.tables:
                 self._filter.check(table.schema, table.name)
@@ -144,6 +148,19 @@ class TableDataset:
     def __len__(self) -> int:
         """Returns the number of rows that match the filter."""
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
+
+    @property
+    def sampling_rates(self) -> dict[str, int]:
+        """The sampling rates in Hz of fields of sound, as the first file tells them."""
+        return sampling_rates(features_of(unwrapped(self._opened.tables[0])[0].schema))
+
+    @property
+    def file_bounds(self) -> NDArray[np.int64]:
+        """The first row of each file, and the number of rows: int64 (files + 1,)."""
+        rows = np.zeros(len(self._names) + 1, np.int64)
+        for group in self.groups:
+            rows[group.file + 1] += group.rows
+        return np.cumsum(rows)
 
     @property
     def row_bytes(self) -> int:
@@ -179,6 +196,7 @@ class TableDataset:
                 at, batch = next(batches, (origin, None))
             if batch is None or done + batch.num_rows > group.rows:
                 break
+            check_sounds(batch, self._embedded, self._filled, at)
             parts, ragged = self._conversion.parts(batch, at)
             if self._tables[group.file].lends:  # the file is checked when all was read
                 ragged = {name: each.copied() for name, each in ragged.items()}

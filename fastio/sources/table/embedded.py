@@ -6,12 +6,13 @@ package writes them. What kind of files they are is decided in this order:
 1. by the user: `fastio.open(path, images=[...])` names the columns of images, none if it is empty;
 2. by the metadata of the datasets package, if the file has any: `Image` columns are images, and the
    files of `Audio` and similar columns become one field of bytes;
-3. by the first values: a column whose first values begin as image files do has images.
+3. by the first values: a column whose first values begin as image files do has images, and structs
+   whose bytes begin as sound files do become one field of bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,7 @@ from fastio.sources.table.features import File, Picture, features_of
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.leaves import children, is_binary
 from fastio.sources.table.parquet import ParquetTable
-from fastio.sources.table.reading import Table
+from fastio.sources.table.reading import Origin, Table
 
 _LOOKED_AT = 16  # first rows of a table, of which one has to be there
 _BEGINNINGS = (
@@ -38,6 +39,7 @@ _BEGINNINGS = (
     b"MM\0*",
 )
 _JPEG = (0xFF, 0xD8)
+_SOUNDS = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"caff", b".snd")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,10 @@ def embedded_files(
             unknown.append(name)
     if unknown:
         first = _first_rows(inner, unknown)
-        found |= {name: Image() for name in unknown if _begins_as_image(first, name)}
+        begins = {name: _beginning(first, name) for name in unknown}
+        found |= {name: Image() for name, begin in begins.items() if _is_image(begin)}
+        structs = [name for name in unknown if pa.types.is_struct(types[name])]
+        found |= {name: Bytes() for name in structs if _is_sound(begins[name])}
     return {name: found[name] for name in types if name in found}
 
 
@@ -160,6 +165,34 @@ def encoded_images(array: pa.Array, where: str) -> EncodedImages:
     return EncodedImages(values, ends, missing if missing.any() else None)
 
 
+def check_sounds(
+    batch: pa.RecordBatch, embedded: Mapping[str, Field], filled: Set[str], origin: Origin
+) -> None:
+    """Raises SchemaError for a row whose column of files other than images has no bytes.
+
+    Args:
+        batch: The rows.
+        embedded: The columns that hold files.
+        filled: The columns whose nulls have a value.
+        origin: Where the rows come from.
+    """
+    for name, kind in embedded.items():
+        if isinstance(kind, Image) or name not in batch.schema.names:
+            continue
+        data, paths = bytes_and_paths(batch.column(name))
+        if not data.null_count or not filled.isdisjoint((name, f"{name}.bytes", f"{name}_bytes")):
+            continue
+        row = int(np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))[0])
+        path = None if paths is None else paths[row].as_py()
+        has = "has no bytes" if path is None else f"has no bytes, only the path {path!r}"
+        raise SchemaError(
+            f"{origin.file}, row {origin.row(row)}: column {name!r} {has}. fastio opens no files "
+            "that a table names: write the table with the bytes in it (Dataset.to_parquet of the "
+            "datasets package embeds them), leave such rows out with filters=, or give "
+            f'nulls={{"{name}.bytes": b""}}, so that they are bad samples'
+        )
+
+
 def _holds_files(kind: pa.DataType) -> bool:
     """Returns whether a type is one of byte strings, or a struct of `bytes` and `path`."""
     if not pa.types.is_struct(kind):
@@ -177,12 +210,22 @@ def _first_rows(table: Table, columns: Sequence[str]) -> pa.RecordBatch | None:
     return next((batch for _, batch in batches), None)
 
 
-def _begins_as_image(batch: pa.RecordBatch | None, name: str) -> bool:
-    """Returns whether the first value that a column has is the beginning of an image file."""
+def _beginning(batch: pa.RecordBatch | None, name: str) -> bytes:
+    """Returns how the first value that a column has begins; no bytes if it has none."""
     if batch is None:
-        return False
+        return b""
     data, _ = bytes_and_paths(batch.column(name).slice(0, _LOOKED_AT))
-    value = next((each.as_py() for each in data if each.is_valid), b"")
-    riff = value[:4] == b"RIFF" and value[8:12] == b"WEBP"
-    bitmap = value[:2] == b"BM" and value[6:10] == bytes(4)
-    return value.startswith(_BEGINNINGS) or riff or bitmap
+    value: bytes = next((each.as_py() for each in data if each.is_valid), b"")
+    return value[:16]
+
+
+def _is_image(begin: bytes) -> bool:
+    riff = begin[:4] == b"RIFF" and begin[8:12] == b"WEBP"
+    bitmap = begin[:2] == b"BM" and begin[6:10] == bytes(4)
+    return begin.startswith(_BEGINNINGS) or riff or bitmap
+
+
+def _is_sound(begin: bytes) -> bool:
+    wave = begin[:4] in (b"RIFF", b"RF64") and begin[8:12] == b"WAVE"
+    aiff = begin[:4] == b"FORM" and begin[8:12] in (b"AIFF", b"AIFC")
+    return begin.startswith(_SOUNDS) or wave or aiff

@@ -47,7 +47,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class File:
-    """Another file, struct<bytes, path>, whose bytes are kept."""
+    """Another file, struct<bytes, path>, whose bytes are kept.
+
+    Attributes:
+        sampling_rate: Of sound, the rate in Hz at which it is wanted; None if that of each file is.
+    """
+
+    sampling_rate: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,15 @@ def pictures(features: Mapping[str, Feature]) -> dict[tuple[str, ...], Picture]:
     }
 
 
+def sampling_rates(features: Mapping[str, Feature]) -> dict[str, int]:
+    """Returns the sampling rates in Hz of the columns of sound that have one, by their fields."""
+    return {
+        "_".join(path).replace(".", "_"): feature.sampling_rate
+        for path, feature, listed in leaf_features(features)
+        if isinstance(feature, File) and feature.sampling_rate and not listed
+    }
+
+
 def with_classes(schema: Schema, names: Mapping[tuple[str, ...], tuple[str, ...]]) -> Schema:
     """Returns a schema with the names of classes that `class_names` returned."""
     words = dict(schema.vocabularies)
@@ -166,7 +181,8 @@ def _feature(value: Any) -> Feature:
     if kind == "Image":
         return Picture("L" if value.get("mode") in ("L", "1") else "RGB")
     if kind in _FILES:
-        return File()
+        rate = value.get("sampling_rate")
+        return File(rate if type(rate) is int and rate > 0 else None)
     if kind in _ARRAYS:
         return FixedArray(tuple(None if n is None else int(n) for n in value["shape"]))
     if kind in _LISTS:

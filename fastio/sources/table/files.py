@@ -14,38 +14,17 @@ from fastio.errors import SchemaError, SourceNotFound
 from fastio.runtime.files import check_file, unless_gone
 from fastio.shown import without_secrets
 from fastio.sources.folder import AUDIO_EXTENSIONS, IMG_EXTENSIONS
-from fastio.sources.table.lance import LanceFolder, is_lance
+from fastio.sources.listed import ListedFiles
+from fastio.sources.table.lance import LanceFolder, LanceUrl, is_lance
+from fastio.sources.table.names import table_kind
 from fastio.sources.table.objects import LocalFile, StoreFile, TableFile
 from fastio.store import Stamp, Store, is_remote, join, open_store, split
 
-KINDS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".jsonl.gz": "jsonl",
-    ".ndjson.gz": "jsonl",
-}
 _PATTERN = frozenset("*?[")
 # Files of samples, beside which a table is one about them.
 _OF_SAMPLES = (*IMG_EXTENSIONS, *AUDIO_EXTENSIONS)
 # Files of a folder that is no folder of tables: a packed dataset, finished or not.
 _OF_DATASETS = frozenset({"manifest.arrow", "pack.journal"})
-
-
-def table_kind(path: str | os.PathLike[str]) -> str | None:
-    """Returns "parquet", "arrow", "csv", "jsonl" or "lance" by a name; None for other names."""
-    name = os.path.basename(os.fspath(path)).lower()
-    if is_remote(path):
-        name = name.partition("?")[0]
-    if name.endswith(".lance"):
-        return "lance"
-    return next((kind for suffix, kind in KINDS.items() if name.endswith(suffix)), None)
 
 
 def find_tables(
@@ -74,6 +53,9 @@ def find_tables(
         found = _of_list(path, storage_options)
     else:
         return None
+    if found is not None and isinstance(path, ListedFiles):
+        for file in found:
+            file.about = path.about
     if found is not None:
         _check_files(found)
         _check_one_kind(found)
@@ -112,7 +94,8 @@ def _of_list(
     paths: Iterable[Any], storage_options: Mapping[str, Any] | None
 ) -> list[TableFile] | None:
     names = [os.fspath(p) if isinstance(p, (str, os.PathLike)) else None for p in paths]
-    tables = [name for name in names if name is not None and table_kind(name) is not None]
+    known = isinstance(paths, ListedFiles) and paths.about.table is not None
+    tables = [name for name in names if name is not None and (known or table_kind(name))]
     if len(tables) != len(names):
         return None
     stores: dict[str, Store] = {}
@@ -121,7 +104,10 @@ def _of_list(
         if is_remote(name):
             root, key = split(name)
             store = stores.get(root) or stores.setdefault(root, open_store(root, storage_options))
-            found.append(StoreFile(store, key, values_of(key.split("/")[:-1])))
+            if table_kind(key) == "lance" and not known:
+                found.append(LanceUrl(store, key))
+            else:
+                found.append(StoreFile(store, key, values_of(key.split("/")[:-1])))
         elif is_lance(name):
             found.append(LanceFolder(name.rstrip("/")))
         elif os.path.isfile(name):
@@ -151,6 +137,8 @@ def _local(path: str) -> LocalFile:
 
 def _of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[TableFile] | None:
     root, key = split(url)
+    if table_kind(key.rstrip("/")) == "lance" and not _PATTERN.intersection(key):
+        return [LanceUrl(open_store(root, storage_options), key)]
     if table_kind(key) is not None and not _PATTERN.intersection(key):
         return [StoreFile(open_store(root, storage_options), key, {})]
     if table_kind(key) is not None:
@@ -219,9 +207,9 @@ def _regular(pattern: str) -> str:
 
 
 def _check_one_kind(files: Sequence[TableFile]) -> None:
-    first_of: dict[str | None, str] = {}
+    first_of: dict[str, str] = {}
     for file in files:
-        first_of.setdefault(table_kind(file.name), file.name)
+        first_of.setdefault(file.kind, file.name)
     if len(first_of) > 1:
         raise SchemaError(
             f"there are tables of different kinds: {' and '.join(first_of.values())}; choose "

@@ -157,6 +157,15 @@ class TableSamples(Rows):
         """The first row of each row group, and the number of rows: int64 (groups + 1,)."""
         return np.append(self._first, len(self))
 
+    def sampling_rate(self, field: str) -> int | None:
+        """See `Rows`."""
+        return self._dataset.sampling_rates.get(field)
+
+    @property
+    def file_bounds(self) -> NDArray[np.int64]:
+        """The first row of each file, and the number of rows: int64 (files + 1,)."""
+        return self._dataset.file_bounds
+
     @property
     def group_bytes(self) -> int:
         """The approximate size in memory of the largest row group, in bytes."""

@@ -36,13 +36,14 @@ from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.embedded import embedded_files
 from fastio.sources.table.features import File, Picture
-from fastio.sources.table.files import find_tables, table_kind
+from fastio.sources.table.files import find_tables
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.indexed import TableSamples
 from fastio.sources.table.leaves import Leaf, field_or_none, leaves
 from fastio.sources.table.media import MediaTable
+from fastio.sources.table.names import table_kind
 from fastio.sources.table.objects import TableFile, stamp
-from fastio.sources.table.opening import Opened, open_all, open_table
+from fastio.sources.table.opening import Opened, look_into, open_all, open_table
 from fastio.sources.table.parquet import ParquetTable, check_codecs
 from fastio.sources.table.reading import Grouped, Table, reading
 from fastio.store import is_remote
@@ -64,7 +65,7 @@ def _sniff(source: Any, options: Options) -> list[TableFile] | None:
 
 
 def _open(found: Found) -> TableSamples | HuggingFaceDataset:
-    return _opened(found, _embedded(found, map(open_table, found.parts)))
+    return _opened(found, _embedded(found, map(look_into, found.parts)))
 
 
 def _opened(found: Found, embedded: dict[str, Field]) -> TableSamples | HuggingFaceDataset:
@@ -96,7 +97,7 @@ def _embedded(found: Found, tables: Iterable[Table]) -> dict[str, Field]:
     options = found.options
     named = None if options.images is None else [str(name) for name in options.images]
     columns = options.tables.columns
-    text = table_kind(found.parts[0].name) in ("csv", "jsonl")
+    text = found.parts[0].kind in ("csv", "jsonl", "text")
     if text and named is None:
         return {}
     rest = iter(tables)
@@ -111,7 +112,7 @@ def _lie_in_place(files: Sequence[TableFile], embedded: Mapping[str, Field]) -> 
     images = [name for name, kind in embedded.items() if isinstance(kind, Image)]
     if not images or any(file.remote or file.values for file in files):
         return False
-    if table_kind(files[0].name) != "arrow":
+    if files[0].kind != "arrow":
         return False
     tables = open_all(files).tables
     kinds = [_bytes_type(tables[0].schema.field(name).type) for name in images]
@@ -136,7 +137,7 @@ def _pack(found: Found, skip_damaged: bool) -> Opened | TableSamples | HuggingFa
     if isinstance(found.source, TableSamples):
         return found.source
     with suppress(ShardCorrupt) if skip_damaged else nullcontext():
-        embedded = _embedded(found, map(open_table, found.parts))
+        embedded = _embedded(found, map(look_into, found.parts))
         if embedded:
             return _opened(found, embedded)
     opened = open_all(found.parts, found.options.filters, skip_damaged=skip_damaged)
@@ -163,7 +164,7 @@ def _describe(found: Found) -> dict[str, Any]:
         counts = list(pool.map(_rows, inner, opened.files))
     return {
         "path": str(found.source),
-        "kind": table_kind(found.parts[0].name) or "",
+        "kind": found.parts[0].kind,
         "files": len(found.parts),
         "bytes": sum(file.size() for file in opened.files),
         "rows": None if None in counts else sum(count or 0 for count in counts),
@@ -264,7 +265,7 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
     done = checked_files(checks(), "files", len(found.parts), progress)
     findings = files_findings(str(found.source), done, rows)
     sound = deep and not findings.damaged
-    embedded = _embedded(found, map(open_table, found.parts)) if sound else {}
+    embedded = _embedded(found, map(look_into, found.parts)) if sound else {}
     if embedded:
         with _opened(found, embedded) as dataset:
             dataset.limit(found.options.max_pixels, None)

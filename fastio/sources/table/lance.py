@@ -1,4 +1,4 @@
-"""Lance datasets on this machine as tables, read by the pylance package (the extra `lance`).
+"""Lance datasets as tables, here or in s3, gs and az, read by pylance (the extra `lance`).
 
 Its fragments are divided into groups of consecutive rows, which are read separately.
 """
@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastio.errors import PackageMissing, SchemaError, ShardCorrupt, SourceNotFound
-from fastio.sources.table.objects import LocalFile, TableFile, as_file
+from fastio.errors import PackageMissing, ShardCorrupt, SourceNotFound
+from fastio.sources.table.objects import LocalFile, StoreFile, TableFile, as_file
 from fastio.sources.table.reading import AtHand, Grouped
+from fastio.store import Stamp, Store
 
 _SUFFIX = ".lance"
 _VERSIONS = "_versions"
@@ -48,6 +49,35 @@ class LanceFolder(LocalFile):
         """Does nothing: what a version has does not change."""
 
 
+class LanceUrl(StoreFile):
+    """A Lance dataset in a store. It is listed once, when its size or version is first asked for.
+
+    Args:
+        store: The store of its bucket.
+        key: The name of its folder in the store.
+    """
+
+    def __init__(self, store: Store, key: str) -> None:
+        super().__init__(store, key.rstrip("/"), {})
+        self._objects: list[tuple[str, Stamp]] | None = None
+
+    def size(self) -> int:
+        """Returns the size of all of its objects in bytes."""
+        return sum(stamp.size for _, stamp in self._listed())
+
+    def stamp(self) -> str:
+        """Returns the name of its folder, and the names of its versions."""
+        versions = sorted(name for name, _ in self._listed() if f"/{_VERSIONS}/" in name)
+        return "\0".join(versions)
+
+    def _listed(self) -> list[tuple[str, Stamp]]:
+        if self._objects is None:
+            self._objects = self.store.list(f"{self.key}/")
+        if not self._objects:
+            raise SourceNotFound(f"{self.name} does not exist, or is empty")
+        return self._objects
+
+
 def is_lance(path: str) -> bool:
     """Returns whether a path is the folder of a Lance dataset."""
     name = path.rstrip("/").lower()
@@ -58,11 +88,12 @@ class LanceTable(Grouped):
     """A Lance dataset, as it was when it was opened; see `Grouped`. Safe to use from threads.
 
     Args:
-        file: Its folder.
+        file: Its folder, or its objects in a store.
         version: The version to read. If None, the newest.
 
     Raises:
-        SchemaError: pylance is not installed, or the dataset is behind a URL.
+        PackageMissing: pylance is not installed.
+        StoreError: pylance does not read the URL, or takes none of the options.
         ShardCorrupt: The dataset cannot be read.
     """
 
@@ -71,16 +102,15 @@ class LanceTable(Grouped):
     def __init__(self, file: TableFile | str, version: int | None = None) -> None:
         self.file = as_file(file)
         self.name = self.file.name
-        if self.file.remote:
-            raise SchemaError(
-                f"{self.name}: Lance datasets behind URLs cannot be read: copy it to this machine"
-            )
         try:
             import lance  # optional, and large
         except ImportError as error:
             raise PackageMissing("pylance", f"read {self.name}", "fastio[lance]", error) from error
+        options, where = None, self.name
+        if isinstance(self.file, LanceUrl):
+            options, where = self.file.store.options_of_rust(), self.file.url
         with _named(self.name):
-            self._dataset: Any = lance.dataset(self.name, version=version)
+            self._dataset: Any = lance.dataset(where, version=version, storage_options=options)
             self._fragments = list(self._dataset.get_fragments())
             counts = [fragment.count_rows() for fragment in self._fragments]
             self.schema = self._dataset.schema

@@ -13,6 +13,7 @@ import xxhash
 
 from fastio.errors import FastioError, ShardCorrupt, SourceChanged, SourceNotFound, StoreError
 from fastio.shown import without_secrets
+from fastio.sources.listed import About
 from fastio.sources.table.data import (
     Data,
     Fetched,
@@ -23,6 +24,7 @@ from fastio.sources.table.data import (
     fetch,
     read_ranges,
 )
+from fastio.sources.table.names import separator_of, table_kind
 from fastio.store import Stamp, Store, join
 from fastio.store.ranges import parallel
 
@@ -43,11 +45,29 @@ class TableFile(ABC):
         name: The path or URL, for messages.
         values: The partition values in the file's path.
         remote: Whether it is in a store.
+        about: What is known of it beside its name.
+        looked_into: The table, if it was opened to look into it and is to be opened again.
     """
 
     name: str
     values: Values
     remote: bool
+    about: About | None = None
+    looked_into: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "looked_into": None}
+
+    @property
+    def kind(self) -> str:
+        """The format: "parquet", "arrow", "csv", "jsonl", "lance" or "text"; empty if unknown."""
+        known = None if self.about is None else self.about.table
+        return known or table_kind(self.name) or ""
+
+    @property
+    def separator(self) -> str:
+        """What separates the values of a line, if it is a CSV file."""
+        return separator_of(self.name) if self.about is None else self.about.separator
 
     @abstractmethod
     def size(self) -> int:
@@ -229,6 +249,11 @@ class StoreFile(TableFile):
         self._stamp = stamp
         self._mark = ""
         self._twice = False
+
+    @property
+    def url(self) -> str:
+        """The URL of the object, for other readers than the store."""
+        return join(self.store.url, self.key)
 
     def size(self) -> int:
         """See `TableFile`."""

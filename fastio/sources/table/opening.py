@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from fastio.errors import DatasetNotFound, SchemaError, ShardCorrupt
 from fastio.packed.manifest import MANIFEST_NAME, METADATA_KEY
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import ArrowTable
-from fastio.sources.table.files import table_kind
+from fastio.sources.table.features import METADATA_KEY as FEATURES_KEY
 from fastio.sources.table.filters import Filter, FilteredTable, PartitionedTable, constants_of
 from fastio.sources.table.lance import LanceTable
 from fastio.sources.table.objects import TableFile, as_file
@@ -18,7 +19,7 @@ from fastio.sources.table.options import TableOptions
 from fastio.sources.table.parquet import ParquetTable
 from fastio.sources.table.reading import Table, reading
 from fastio.sources.table.tables import Tables
-from fastio.sources.table.text_files import CsvTable, JsonTable
+from fastio.sources.table.text_files import CsvTable, JsonTable, LinesTable
 
 _OPENED_AT_ONCE = 16  # of files in stores, where opening waits; of others as many as there is to do
 _OPENED_HERE = 4
@@ -68,8 +69,9 @@ def open_all(
     remote = any(file.remote for file in found)
 
     def opened(number: int) -> Table | ShardCorrupt:
+        file = found[number]
         try:
-            table = open_table(found[number])
+            table, file.looked_into = file.looked_into or open_table(file), None
         except ShardCorrupt as error:
             if not skip_damaged:
                 raise
@@ -111,6 +113,14 @@ def joined(opened: Opened, options: TableOptions) -> Tables:
     return Tables([FilteredTable(table, wanted) for table in opened.tables], options)
 
 
+def look_into(file: TableFile) -> Table:
+    """Opens a table file as `open_table` does, and keeps it for `open_all`, which opens it next."""
+    if file.looked_into is None:
+        file.looked_into = open_table(file)
+    table: Table = file.looked_into
+    return table
+
+
 def open_table(file: TableFile | str) -> Table:
     """Opens a table file and reads its schema.
 
@@ -127,15 +137,19 @@ def open_table(file: TableFile | str) -> Table:
         "csv": CsvTable,
         "jsonl": JsonTable,
         "lance": LanceTable,
+        "text": LinesTable,
     }
     file = as_file(file)
     if file.size() == 0:
         raise ShardCorrupt(f"{file.name} is empty: it has 0 bytes; write it again, or leave it out")
-    table: Table = kinds[table_kind(file.name) or ""](file)  # type: ignore[call-arg]
+    table: Table = kinds[file.kind](file)  # type: ignore[call-arg]
     with reading(file.name):
         table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # or no UTF-8
         names = table.schema.names
         metadata = table.schema.metadata or {}
+    if file.about is not None and file.about.features and FEATURES_KEY not in metadata:
+        told = json.dumps({"info": {"features": file.about.features}})
+        table.schema = table.schema.with_metadata({**metadata, FEATURES_KEY: told})
     if METADATA_KEY in metadata:
         raise DatasetNotFound(
             f"{file.name} is a shard of a packed dataset, which can only be read with its "

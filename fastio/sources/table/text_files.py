@@ -1,7 +1,8 @@
-"""CSV and JSONL files, read from their beginning to their end."""
+"""CSV files, JSON and lines of text, read from their beginning to their end."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -26,6 +27,7 @@ from fastio.sources.table.reading import (
 
 # What types of text files are found out from, and what of them is read at a time.
 _TEXT_BLOCK = 8 << 20
+_BEGINNING = 4096  # bytes of a JSON file, which tell whether it is an array
 _JSON_BLOCK = 1 << 20  # that pyarrow's threads parse at a time, where lines are shorter
 _TYPE_ADVICE = "give its column's type with dtypes (--dtype), if that is it"
 
@@ -70,13 +72,18 @@ class CsvTable:
         return pa_csv.open_csv(
             self._file.stream(),
             read_options=pa_csv.ReadOptions(block_size=_TEXT_BLOCK, use_threads=False),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=self._file.separator, newlines_in_values=True
+            ),
             convert_options=pa_csv.ConvertOptions(column_types=types, include_columns=columns),
         )
 
 
 class JsonTable:
-    """A file of JSON objects, one a line; the columns and types are those of its first rows."""
+    """A file of JSON objects, one a line, or in one array; the first rows tell columns and types.
+
+    An array is read into memory as a whole.
+    """
 
     def __init__(self, file: TableFile | str) -> None:
         self.is_text = True
@@ -84,6 +91,8 @@ class JsonTable:
         self.name = self._file.name
         self.rows: int | None = None
         with reading(self.name):
+            with self._file.stream() as file:
+                self._is_array = file.read(_BEGINNING).lstrip()[:1] == b"["
             block = next(self._blocks(), None)
             if block is None:
                 raise ShardCorrupt(f"{self.name} has no lines; leave it out")
@@ -99,7 +108,8 @@ class JsonTable:
     def spans(self, columns: Sequence[str], step: int) -> Spans | None:
         """See `Cuttable`."""
         nbytes = self._file.size()
-        return Spans.whole(nbytes) if self._file.is_compressed else Spans.of_lines(nbytes, step)
+        whole = self._file.is_compressed or self._is_array
+        return Spans.whole(nbytes) if whole else Spans.of_lines(nbytes, step)
 
     def span(
         self,
@@ -114,7 +124,7 @@ class JsonTable:
         Raises:
             SourceChanged: The file was truncated, replaced or written to.
         """
-        if self._file.is_compressed:
+        if self._file.is_compressed or self._is_array:
             yield from self.batches(columns, types, 0, rows)
             return
         begin, end, _ = place
@@ -144,6 +154,13 @@ class JsonTable:
         Args:
             begin, end: The bytes in which the lines begin; None to the end of the file.
         """
+        if self._is_array:
+            with self._file.stream() as file:
+                parts = iter(partial(file.read, _TEXT_BLOCK), b"")
+                lines = _lines_of_array(b"".join(parts), self.name)
+            if lines:
+                yield lines
+            return
         left: list[bytes] = []
         with self._file.stream(max(begin - 1, 0)) as file:
             if end is None:
@@ -161,6 +178,80 @@ class JsonTable:
         last = b"".join(left)
         if last.strip():
             yield last
+
+
+class LinesTable:
+    """A file of text: a column `text` with a row for each line, without its line break."""
+
+    schema = pa.schema([("text", pa.string())])
+
+    def __init__(self, file: TableFile | str) -> None:
+        self.is_text = True
+        self._file = as_file(file)
+        self.name = self._file.name
+        self.rows: int | None = None
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`."""
+        kind = types.get("text", pa.string())
+        return from_beginning(self.name, self._batches(kind), columns)
+
+    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
+        """See `Cuttable`."""
+        return Spans.whole(self._file.size())
+
+    def span(
+        self,
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        place: Place,
+        rows: int,
+        most: int | None = None,
+    ) -> Batches:
+        """See `Cuttable`."""
+        return self.batches(columns, types, 0, rows)
+
+    def _batches(self, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
+        with reading(self.name), self._file.stream() as file:
+            for block in _whole_lines(file, file.read(_TEXT_BLOCK)):
+                lines = pa.array(block.splitlines(), pa.large_binary())
+                yield pa.record_batch([lines.cast(pa.large_string()).cast(kind)], ["text"])
+
+
+def _whole_lines(file: Any, block: bytes) -> Iterator[bytes]:
+    """Yields a block of a file and all that follows, in blocks of whole lines."""
+    left: list[bytes] = []
+    while block:
+        whole, newline, rest = block.rpartition(b"\n")
+        if newline:
+            yield b"".join([*left, whole, newline])
+            left = []
+        left.append(rest)
+        block = file.read(_TEXT_BLOCK)
+    last = b"".join(left)
+    if last:
+        yield last
+
+
+def _lines_of_array(data: bytes, name: str) -> bytes:
+    """Returns the objects of a JSON array, one a line.
+
+    Raises:
+        ShardCorrupt: It is no array of objects.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ShardCorrupt(f"{name} begins as a JSON array, and is none: {error}") from error
+    wrong = next((place for place, each in enumerate(found) if not isinstance(each, dict)), None)
+    if wrong is not None:
+        raise ShardCorrupt(
+            f"{name}: item {wrong} of its JSON array is no object; rows are objects, "
+            '[{"column": value, ...}, ...]'
+        )
+    return b"".join(json.dumps(each).encode() + b"\n" for each in found)
 
 
 def _parsed(block: bytes, options: Any) -> pa.Table:

@@ -35,7 +35,7 @@ from fastio.sources.base import (
     described,
     files_findings,
 )
-from fastio.sources.table.files import table_kind
+from fastio.sources.table.names import table_kind
 from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.fields import choose_columns, complete_rows, field_name, lacks
 from fastio.sources.tar.headers import TarSamples, Window, check_end, samples_of

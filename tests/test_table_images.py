@@ -16,6 +16,7 @@ import fastio
 from fastio import ImageError, Loader, RandomResizedCrop, Resize, SchemaError, ShardCorrupt
 from fastio.schema import Bytes, Image, Scalar, Text
 from fastio.sources import check
+from fastio.sources.table.media import MediaTable
 from tests.object_server import object_server
 from tests.pictures import decoded, jpeg, png
 from tests.servers import S3, http_folder
@@ -189,6 +190,43 @@ def test_a_state_continues_exactly_and_ranks_share_the_rows(large: Any) -> None:
         with Loader(large, 2, **how, rank=rank, world_size=3) as loader:
             found += rows_of(loader)
     assert sorted(found) == list(range(N))
+
+
+def test_each_rank_reads_its_part_of_the_row_groups(
+    large: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: dict[str, Any] = {"shuffle": True, "seed": 5, "transforms": {"image": CROP}}
+    read: set[int] = set()
+    held = MediaTable.held
+
+    def noted(self: MediaTable, number: int, fields: Any = None) -> Any:
+        read.add(number)
+        return held(self, number, fields)
+
+    monkeypatch.setattr(MediaTable, "held", noted)
+    every: set[int] = set()
+    for rank in range(3):
+        read.clear()
+        with Loader(large, 2, **how, rank=rank, world_size=3) as loader:
+            for _ in range(2):
+                assert len(rows_of(loader)) == N // 3
+        assert len(read) <= 5  # a third of nine row groups, and those at both ends of its part
+        every |= read
+    assert every == set(range(9))
+
+
+def test_a_state_of_several_ranks_goes_on_with_one(large: Any) -> None:
+    how: dict[str, Any] = {"shuffle": True, "seed": 5, "transforms": {"image": CROP}}
+    begun: list[int] = []
+    for rank in range(3):
+        with Loader(large, 2, **how, rank=rank, world_size=3) as loader:
+            batches = iter(loader)
+            begun += [int(text.split()[1]) for _ in range(2) for text in next(batches)["text"]]
+            state = loader.state_dict()
+    with Loader(large, 6, **how) as loader:
+        loader.load_state_dict(state)
+        rest = rows_of(loader)
+    assert sorted(begun + rest) == list(range(N))
 
 
 def test_a_null_image_is_an_error_of_its_sample(tmp_path: Path) -> None:

@@ -191,8 +191,9 @@ class Sampling:
         """Returns the number of partitions of the dataset of which each batch has equal parts.
 
         If the ranks are on several nodes, each one that fetches data from the store for itself has
-        a partition, so that each byte is fetched once. A state, or the option with which the data
-        was opened, may decide on another number. Batches that have a row several times, or rows of
+        a partition, so that each byte is fetched once. Row groups that each rank reads for itself
+        are divided among the ranks of one node, too. A state, or the option with which the data was
+        opened, may decide on another number. Batches that have a row several times, or rows of
         similar lengths, have no partitions, because it is not the order that decides their ranks.
         """
         how = self.how
@@ -201,8 +202,10 @@ class Sampling:
         if self.repeat > 1 or self.buckets is not None:
             return 1
         decided = self.partitions or how.partitions
-        if decided is not None or ranks.nodes == 1:
-            return decided or 1
+        if decided is not None:
+            return decided
+        if ranks.nodes == 1 and how.granularity != "row group":
+            return 1
         return ranks.nodes if how.fetched_by == "node" else ranks.world_size
 
     def described(self, ranks: Ranks) -> OrderState:

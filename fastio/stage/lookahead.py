@@ -58,7 +58,8 @@ def staged(
     sampling = replace(sampling, partitions=remote.partitions)
     groups = remote.grouped
     if groups is not None:
-        sampling = by_groups(sampling, groups.group_bounds.tolist(), groups_in_window(groups))
+        bounds, window = groups.group_bounds.tolist(), groups_in_window(groups)
+        sampling = by_groups(sampling, bounds, window, shared=True)
         return sampling, Stager(GroupBlocks(groups, fields), None, _GROUPS_AT_ONCE)
     packed, bounds = remote.packed, dataset.shard_bounds()
     if remote.whole and packed is not None and bounds is not None:

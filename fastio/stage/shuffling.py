@@ -21,7 +21,8 @@ whole:
   shuffled by windows of blocks, of which two are in memory: the current one and the next one; see
   `engine.fields.cold` (`place_table`).
 - rows of table files read one by one: windows of row groups that fit in memory (`by_groups`). If
-  they have images, the row groups of a window are read before its batches need them.
+  they have images, the row groups of a window are read before its batches need them, and each rank
+  has a partition of the row groups: to read one takes a rank's processor time, too.
 - table files read by whole row groups: windows of their bytes (`by_whole_groups`); how the row
   groups are divided is in `feed/row_groups/cut.py`.
 - datasets one after the other: windows of the blocks of all, if one has windows (`by_parts`).
@@ -141,19 +142,23 @@ def by_shards(sampling: Sampling, bounds: Sequence[int], cached: bool) -> Sampli
     return _with(sampling, "window", "shards", "shard", **how)
 
 
-def by_groups(sampling: Sampling, bounds: Sequence[int], groups: int) -> Sampling:
+def by_groups(
+    sampling: Sampling, bounds: Sequence[int], groups: int, *, shared: bool = False
+) -> Sampling:
     """Returns the sampling for table files whose rows are read one by one.
 
     Args:
         sampling: The requested sampling.
         bounds: The first row of each row group, and the number of rows.
         groups: The number of row groups that fit in memory.
+        shared: Whether the ranks share the row groups, so that each reads some of them.
     """
     if not sampling.ours or sampling.shuffling.window is not None:
         return sampling
     if groups >= len(bounds) - 1:  # all fit
         return _with(sampling, "shuffle", "any row", "row group", bounds=tuple(bounds))
     how: dict[str, Any] = {"window": groups, "bounds": tuple(bounds)}
+    how["fetched_by"] = "rank" if shared else None
     return _with(sampling, "window", "row groups", "row group", **how)
 
 

@@ -11,7 +11,7 @@ from fastio.errors import PackError, SourceNotFound
 from fastio.packed import is_dataset
 from fastio.runtime.files import check_file, unless_gone
 from fastio.shown import without_secrets
-from fastio.sources.table.files import table_kind
+from fastio.sources.table.names import table_kind
 from fastio.store import is_remote
 
 _PLAIN = (".txt", ".txt.gz", ".txt.zst")

@@ -91,8 +91,8 @@ class JsonTable:
         self.name = self._file.name
         self.rows: int | None = None
         with reading(self.name):
-            with self._file.stream() as file:
-                self._is_array = file.read(_BEGINNING).lstrip()[:1] == b"["
+            with self._file.stream() as content:
+                self._is_array = content.read(_BEGINNING).lstrip()[:1] == b"["
             block = next(self._blocks(), None)
             if block is None:
                 raise ShardCorrupt(f"{self.name} has no lines; leave it out")

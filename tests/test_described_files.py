@@ -1,11 +1,10 @@
-"""Folders with metadata.csv, .jsonl or .parquet, and splits of folders, on this machine."""
+"""Folders with metadata.csv, .jsonl or .parquet on this machine."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -52,13 +51,6 @@ def test_it_can_be_packed_and_pickled(folder: Path, tmp_path: Path) -> None:
         assert copy[2]["caption"] == "d"
 
 
-def test_columns_of_the_metadata_are_selected_and_their_nulls_replaced(folder: Path) -> None:
-    describe(folder, stars=[None, 4, 3, 2, 1, 0], other=[{"a": [[{"b": 1}]]}] * 6)
-    with fastio.open(folder, columns=["stars"], nulls={"stars": 9}) as photos:
-        assert list(photos.schema.fields) == ["image", "stars"]
-        assert photos.gather("stars", np.arange(2)).tolist() == [9, 4]
-
-
 def test_a_changed_column_changes_the_fingerprint(folder: Path) -> None:
     describe(folder, stars=[5, 4, 3, 2, 1, 0])
     before = fastio.open(folder).fingerprint
@@ -81,20 +73,3 @@ def test_a_field_of_its_own_name_is_refused(folder: Path) -> None:
     describe(folder, image=[1, 2, 3, 4, 5, 6])
     with pytest.raises(fastio.SchemaError, match="has a column 'image'"):
         fastio.open(folder)
-
-
-def test_options_of_columns_need_metadata(folder: Path) -> None:
-    with pytest.raises(fastio.OptionError, match="columns is an option for folders with metadata"):
-        fastio.open(folder, columns=["stars"])
-
-
-def test_splits_of_a_folder_are_found_as_on_the_hub(tmp_path: Path) -> None:
-    pytest.importorskip("datasets", reason="knows which files are a split")
-    for split, rows in (("train", 5), ("test", 3)):
-        path = tmp_path / "data" / f"{split}-00000-of-00001.parquet"
-        path.parent.mkdir(exist_ok=True)
-        pq.write_table(pa.table({"x": np.arange(rows)}), path)
-    with fastio.open(tmp_path, split="test") as test:
-        assert [row["x"] for row in test] == [0, 1, 2]
-    with pytest.raises(fastio.OptionError, match="has no split 'dev'"):
-        fastio.open(tmp_path, split="dev")

@@ -220,7 +220,7 @@ def test_a_table_beside_files_of_samples_does_not_make_them_tables(
     data: Path, tmp_path: Path, name: str
 ) -> None:
     shutil.copytree(data / name, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "metadata.csv").write_text("file_name,n\na,1\n")
+    (tmp_path / "notes.csv").write_text("file_name,n\na,1\n")
     assert find(tmp_path).kind.key == name  # type: ignore[union-attr]
     assert describe(tmp_path)["rows"] == describe(data / name)["rows"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastio.errors import FastioError, OptionError, SourceNotFound, StoreError
+from fastio.errors import FastioError, SourceNotFound, StoreError
 from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
@@ -41,7 +41,6 @@ from fastio.sources.stored_files import StoredFiles, listed, of_urls
 from fastio.store import OBJECTS_AT_ONCE, Store, is_remote, open_store
 
 _EXTENSIONS = (IMG_EXTENSIONS, AUDIO_EXTENSIONS)
-_OF_METADATA = frozenset({"columns", "dtypes", "nulls"})  # options of its columns
 # A folder behind a URL is of another kind if its first objects, in pages of 1,000, are.
 _PAGES_LOOKED_AT = 20
 
@@ -111,12 +110,6 @@ def _dataset(opener: type[FolderDataset], found: Found) -> FolderDataset:
     metadata = parts if isinstance(parts, ListedFiles) else listed_here
     if metadata is not None and metadata.about.metadata:
         return open_described(opener, metadata.about, options)
-    given = sorted(_OF_METADATA.intersection(options.given))
-    if given:
-        raise OptionError(
-            f"{given[0]} is an option for folders with metadata.csv, .jsonl or .parquet, and "
-            f"{found.name} has none: leave it out"
-        )
     if isinstance(parts, str):
         return opener(parts)
     if isinstance(parts, ListedFiles):
@@ -228,7 +221,7 @@ def _check_file(dataset: FolderDataset, row: int) -> ShardCheck:
 
 def _kind(number: int, key: str, name: str, opener: type[FolderDataset]) -> Kind:
     sniff = partial(_sniff, number)
-    options = frozenset({"cache", "partitions"}) | _OF_METADATA
+    options = frozenset({"cache", "partitions"})
     return Kind(key, name, (opener,), options, sniff, _opened, _describe, _check, _pack)
 
 

@@ -167,8 +167,7 @@ def open(
         incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
             are opened (the default), "skip" it, or "keep" it and raise when it is read.
         columns, groups, dtypes, nulls: of table files and data of the datasets package: which
-            columns become which fields, as in `fastio.pack`; also of the metadata of images and
-            sounds (without groups). Token files of nanoGPT need the type
+            columns become which fields, as in `fastio.pack`. Token files of nanoGPT need the type
             of their tokens: dtypes={"tokens": "uint16"}.
         filters: of the same: the rows to read, as in pyarrow: [("day", ">", 7), ...], or an
             expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
@@ -194,9 +193,8 @@ def open(
             None: as metadata and first values of the columns say (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
-        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME, or of a folder
-            that is laid out in the same way: the names of its split and configuration. For the
-            Hub, they may be left out where there is only one.
+        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
+            its split and configuration. They may be left out where there is only one.
         separator: of token files without an index (nanoGPT, llm.c): the number of the token that
             ends each document. All tokens are read once to find the documents. None: each file is
             one document.

@@ -46,28 +46,21 @@ def hub_files(source: Any, options: Options) -> Any:
     """Returns the files of a split of a dataset as the Hub lays it out; other sources as they are.
 
     Args:
-        source: A source. A URL of a dataset on the Hub, or, if a split or a configuration is
-            chosen, a folder on this machine. A URL of a file or folder in a dataset is returned
-            as it is.
+        source: A source. A URL of a file or folder in a dataset is returned as it is.
         options: The split and configuration, and the token in storage_options.
 
     Raises:
         OptionError: There are several splits or configurations and none was chosen, or none of the
-            given name; or the source is no dataset of this kind.
+            given name; or the source is no dataset on the Hub.
         DatasetNotFound: There is no such dataset, or it has no data files.
         FormatUnsupported: fastio does not read its files.
         StoreError: The Hub does not answer, or refuses to.
     """
-    text = isinstance(source, str)
-    chosen = options.split is not None or options.config is not None
-    if not (text and source.startswith(_SCHEME) and _is_repository(source)):
-        if not chosen:
-            return source
-        if not text or not os.path.isdir(source):
-            raise OptionError(
-                f"split and config are only for datasets on the Hub ({_WANTED}) and for folders "
-                "that are laid out in the same way"
-            )
+    is_whole = isinstance(source, str) and source.startswith(_SCHEME) and _is_repository(source)
+    if not is_whole:
+        if options.split is not None or options.config is not None:
+            raise OptionError(f"split and config are only for datasets on the Hub: {_WANTED}")
+        return source
     builder = _builder(source, options)
     files = {
         str(split): [str(file) for file in listed]

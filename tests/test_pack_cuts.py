@@ -159,6 +159,45 @@ def test_a_pack_that_was_stopped_in_the_middle_gives_the_same_bytes(
     )
 
 
+@pytest.mark.parametrize("change", ["chunks", "more rows"])
+def test_a_pack_is_not_resumed_with_data_in_memory_that_is_divided_otherwise(
+    tmp_path: Path, change: str
+) -> None:
+    def table(rows: int, chunk: int) -> pa.Table:
+        words = pa.array([f"word {number % 500}" for number in range(rows)])
+        numbers, texts = np.arange(rows), (TEXTS + TEXTS)[:rows]
+        return pa.concat_tables(
+            pa.table(
+                {
+                    "text": texts[at : at + chunk],
+                    "word": words[at : at + chunk].dictionary_encode(),  # of each chunk
+                    "x": numbers[at : at + chunk],
+                }
+            )
+            for at in range(0, rows, chunk)
+        )
+
+    other = table(3000, 100) if change == "chunks" else table(4000, 3000)
+    commit, seen = Packer._commit, 0
+
+    def stop(self: Packer[Any, Any], unit: Any) -> None:
+        nonlocal seen
+        if seen == 4:
+            raise KeyboardInterrupt
+        seen += 1
+        commit(self, unit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Packer, "_commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fastio.pack(table(3000, 3000), tmp_path / "out", shard_size=5000)
+    with pytest.raises(PackError, match="cannot resume"):
+        fastio.pack(other, tmp_path / "out", shard_size=5000, resume=True)
+    fastio.pack(table(3000, 3000), tmp_path / "out", shard_size=5000, resume=True)
+    with fastio.open(tmp_path / "out") as dataset:
+        assert [sample["x"] for sample in dataset] == list(range(3000))
+
+
 def test_all_rows_are_packed_in_order_and_shards_have_about_the_size(tmp_path: Path) -> None:
     fastio.pack(write_lines(tmp_path / "lines"), tmp_path / "out", shard_size=5000)
     with fastio.open(tmp_path / "out") as dataset:

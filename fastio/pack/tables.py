@@ -143,6 +143,10 @@ class TableEncoder:
         parts = self._source.parts
         if plan.unit_bytes is not None and parts is not None:
             self._cut, self._unit_bytes = parts.cut(plan.unit_bytes), plan.unit_bytes
+        if self._cut is not None:
+            # The same rows in memory may have other chunks when a pack is resumed; then units begin
+            # at other rows.
+            self._stamp = f"{self._source.stamp} {self._cut.stamp()}"
 
     def _bytes_of_units(self) -> int | None:
         """Returns how many bytes of the source make a shard, by packing samples of it.
@@ -175,7 +179,7 @@ class TableEncoder:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
                     f"{self.position + done.samples} rows were packed (files added, removed, "
-                    f"renamed or modified); {AGAIN}"
+                    f"renamed or modified, or data in memory that has other chunks); {AGAIN}"
                 )
             self.count(done)
             ended = done.last

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SourceChanged
@@ -36,6 +37,12 @@ class Cut:
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    def stamp(self) -> str:
+        """Returns a hash of where units begin and end."""
+        digest = xxhash.xxh3_64(self.spans.tobytes())
+        digest.update(self.bounds.tobytes())
+        return digest.hexdigest()
 
     def parts(self, unit: int) -> Iterator[tuple[int, Place]]:
         """Yields the number of the table and the place of each part of a unit."""

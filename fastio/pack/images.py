@@ -174,11 +174,12 @@ def taken(value: Any) -> Any:
     """Returns a value of a sample in a form that does not change, for use by other threads.
 
     Called in the order of the samples. A Pillow image becomes a `PillowFile`, or is decoded if its
-    pixels may differ from its file; if that fails, it becomes a ValueError. Other values are
-    returned unchanged.
+    pixels may differ from its file; if that fails, it becomes a ValueError. Arrays, tensors and
+    other values that can be written to are copied: the code of the user may use their memory for
+    the next sample. Other values are returned unchanged.
     """
     if not isinstance(value, PillowImage.Image):
-        return value
+        return _copied(value)
     data = _file_of(value)
     if data is not None:
         return PillowFile(data, value.mode)
@@ -186,6 +187,16 @@ def taken(value: Any) -> Any:
         value.load()
     except Exception as error:  # as for `open_image`
         return ValueError(f"cannot be decoded: {error or type(error).__name__}")
+    return value.copy()
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, list, bytearray)):
+        return value.copy()
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if hasattr(value, "detach") and hasattr(value, "clone"):  # a tensor, without importing torch
+        return value.detach().clone()
     return value
 
 

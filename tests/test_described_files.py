@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio import Loader, RandomResizedCrop, Resize
+from fastio import Loader, PackError, RandomResizedCrop, Resize
+from fastio.pack.packer import Packer
 from tests.pictures import decoded, jpeg
 
 FILES = [jpeg(20, 30, seed=n) for n in range(6)]
@@ -49,6 +51,28 @@ def test_it_can_be_packed_and_pickled(folder: Path, tmp_path: Path) -> None:
         assert [row["caption"] for row in packed] == list("fedcba")
         assert copy.fingerprint == photos.fingerprint
         assert copy[2]["caption"] == "d"
+
+
+def test_a_pack_is_not_resumed_with_another_column(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe(folder, caption=list("fedcba"))
+    commit, seen = Packer._commit, 0
+
+    def stop(self: Packer[Any, Any], unit: Any) -> None:
+        nonlocal seen
+        if seen == 2:
+            raise KeyboardInterrupt
+        seen += 1
+        commit(self, unit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Packer, "_commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fastio.pack(folder, tmp_path / "out", shard_size=500)
+    describe(folder, caption=list("FEDCBA"))
+    with pytest.raises(PackError, match="cannot resume"):
+        fastio.pack(folder, tmp_path / "out", shard_size=500, resume=True)
 
 
 def test_a_changed_column_changes_the_fingerprint(folder: Path) -> None:

@@ -88,6 +88,7 @@ class FolderDataset(Rows):
     head_bytes_fetched = 0
     stored: StoredFiles | None = None
     details: Rows | None = None  # a table with a row for each file
+    _of_details = ""  # the part of the keys of rows that changes with this table
 
     def __init__(
         self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
@@ -207,6 +208,7 @@ class FolderDataset(Rows):
             schema: the fields.
         """
         self.schema, self.details = schema, table
+        self._of_details = f" {table.fingerprint}"
         both = f"{self._fingerprint} {table.fingerprint}"
         self._fingerprint = xxhash.xxh3_64_hexdigest(both.encode())
 
@@ -252,8 +254,8 @@ class FolderDataset(Rows):
         return read_file(self.paths[row]) if self.stored is None else self._read(row, staged=False)
 
     def row_key(self, row: int) -> str:
-        """Returns the path of a row's file below the folder, and the version of an object."""
-        name = self.paths.relative(row)
+        """Returns the path of a row's file below the folder, and the versions of its data."""
+        name = self.paths.relative(row) + self._of_details
         return name if self.stored is None else f"{name} {self.stored.objects.stamp(row).key}"
 
     def sample_name(self, row: int) -> str:
@@ -441,8 +443,8 @@ class AudioFolder(FolderDataset):
         try:
             status = os.stat(path)
         except OSError:
-            return path
-        return f"{path} {status.st_size} {status.st_mtime_ns}"
+            return path + self._of_details
+        return f"{path} {status.st_size} {status.st_mtime_ns}{self._of_details}"
 
     def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
         """Returns the path of a row's file, or OSError: libsndfile waits for a pipe's writer."""

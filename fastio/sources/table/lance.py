@@ -72,6 +72,7 @@ class LanceUrl(StoreFile):
 
     def _listed(self) -> list[tuple[str, Stamp]]:
         if self._objects is None:
+            self.store.options_of_rust()  # an error for a store that pylance does not read
             self._objects = self.store.list(f"{self.key}/")
         if not self._objects:
             raise SourceNotFound(f"{self.name} does not exist, or is empty")

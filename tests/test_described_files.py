@@ -97,3 +97,22 @@ def test_a_field_of_its_own_name_is_refused(folder: Path) -> None:
     describe(folder, image=[1, 2, 3, 4, 5, 6])
     with pytest.raises(fastio.SchemaError, match="has a column 'image'"):
         fastio.open(folder)
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
+def test_a_table_that_names_no_files_is_ignored(folder: Path, name: str) -> None:
+    if name.endswith(".csv"):
+        (folder / name).write_text("camera,lens\nx,y\n")
+    elif name.endswith(".jsonl"):
+        (folder / name).write_text('{"camera": "file"}\n')
+    else:
+        pq.write_table(pa.table({"camera": ["x"]}), folder / name)
+    with fastio.open(folder) as photos:
+        assert photos.classes == ("0", "1")
+        assert photos.labels.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_damaged_table_is_an_error(folder: Path) -> None:
+    (folder / "metadata.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(fastio.ShardCorrupt, match=r"metadata\.parquet"):
+        fastio.open(folder)

@@ -18,6 +18,7 @@ from fastio import Dataset as open_dataset
 from fastio import (
     DatasetExists,
     DatasetNotFound,
+    FolderDataset,
     ImageError,
     PackError,
     PackReport,
@@ -93,6 +94,22 @@ def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path:
             assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     assert report.shards >= 2
     assert kills >= 4 * report.shards + 5
+
+
+def test_a_list_of_files_with_other_labels_is_not_resumed(folder: Path, tmp_path: Path) -> None:
+    good = sorted(map(str, (folder / "class0").glob("[2-9].jpg"))) * 10
+    files = [*good, str(folder / "class2" / "4.jpg")]  # the last one is damaged
+
+    def dataset(label: int) -> FolderDataset:
+        return FolderDataset.from_samples([(file, label) for file in files], ["a", "b"])
+
+    with pytest.raises(ImageError):
+        pack(dataset(0), tmp_path / "out", shard_size=SHARD_SIZE)
+    assert finished_shards(tmp_path / "out")
+    Path(files[-1]).write_bytes(jpeg(20, 30))
+    with pytest.raises(PackError, match="cannot resume"):
+        resume(dataset(1), tmp_path / "out", on_error="raise")
+    assert resume(dataset(0), tmp_path / "out", on_error="raise").rows == len(files)
 
 
 def finished_shards(out: Path) -> list[Path]:

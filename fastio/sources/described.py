@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from fastio.errors import FormatUnsupported, SchemaError, SourceNotFound
+from fastio.errors import FastioError, FormatUnsupported, SchemaError, SourceNotFound
 from fastio.schema import Schema, Text
 from fastio.shown import without_secrets
 from fastio.sources.base import Options
@@ -24,17 +24,34 @@ from fastio.sources.stored_files import StoredFiles, of_urls
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.files import find_tables
 from fastio.sources.table.indexed import TableSamples
+from fastio.sources.table.opening import open_table
 from fastio.store import is_remote, join
 
 _NAME = "file_name"
 _OTHER_NAMES = ("_file_name", "file_names")  # ends of the names of columns that name other files
+_MOST_HEADER_BYTES = 1 << 20  # of a CSV file, or of the first row of a JSON Lines file
 _KEPT_BYTES = 1 << 30  # of the tables, which single rows are read of
 
 
 def metadata_beside(folder: str) -> ListedFiles | None:
-    """Returns the metadata that lies in a folder of files on this machine; None if none does."""
-    found = tuple(path for name in METADATA if os.path.isfile(path := os.path.join(folder, name)))
+    """Returns the metadata that lies in a folder of files on this machine; None if none does.
+
+    Tables without a column `file_name` are about something else, and are ignored.
+    """
+    beside = (os.path.join(folder, name) for name in METADATA)
+    found = tuple(path for path in beside if os.path.isfile(path) and _names_files(path))
     return ListedFiles(About(folder, metadata=found), []) if found else None
+
+
+def _names_files(path: str) -> bool:
+    """Returns whether a table has a column with the names of files, or is damaged."""
+    if path.endswith(".parquet"):
+        try:
+            return any(_NAME in name for name in open_table(path).schema.names)
+        except FastioError:  # whoever reads it reports it
+            return True
+    with open(path, "rb") as file:
+        return _NAME.encode() in file.readline(_MOST_HEADER_BYTES)
 
 
 def open_described(opener: type[FolderDataset], about: About, options: Options) -> FolderDataset:

@@ -254,9 +254,17 @@ class FolderDataset(Rows):
         return read_file(self.paths[row]) if self.stored is None else self._read(row, staged=False)
 
     def row_key(self, row: int) -> str:
-        """Returns the path of a row's file below the folder, and the versions of its data."""
-        name = self.paths.relative(row) + self._of_details
+        """Returns the path of a row's file below the folder, its class, and the versions of its data.
+
+        The class is named, because its number changes when the list of classes grows.
+        """
+        name = self.paths.relative(row) + self._about(row)
         return name if self.stored is None else f"{name} {self.stored.objects.stamp(row).key}"
+
+    def _about(self, row: int) -> str:
+        label, classes = int(self.labels[row]), self.classes or ()
+        name = classes[label] if 0 <= label < len(classes) else label
+        return f" {name}{self._of_details}"
 
     def sample_name(self, row: int) -> str:
         """Returns how messages name a row: its file's path."""
@@ -443,8 +451,8 @@ class AudioFolder(FolderDataset):
         try:
             status = os.stat(path)
         except OSError:
-            return path + self._of_details
-        return f"{path} {status.st_size} {status.st_mtime_ns}{self._of_details}"
+            return path + self._about(row)
+        return f"{path} {status.st_size} {status.st_mtime_ns}{self._about(row)}"
 
     def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
         """Returns the path of a row's file, or OSError: libsndfile waits for a pipe's writer."""

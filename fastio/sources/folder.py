@@ -254,7 +254,7 @@ class FolderDataset(Rows):
         return read_file(self.paths[row]) if self.stored is None else self._read(row, staged=False)
 
     def row_key(self, row: int) -> str:
-        """Returns the path of a row's file below the folder, its class, and the versions of its data.
+        """Returns the path of a file below the folder, its class, and the versions of its data.
 
         The class is named, because its number changes when the list of classes grows.
         """

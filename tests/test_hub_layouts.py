@@ -227,7 +227,7 @@ def test_text_has_a_row_for_each_line(told: dict[str, Any]) -> None:
 def test_json_is_lines_or_an_array(told: dict[str, Any]) -> None:
     assert told["json"] == {"a": [1, 2]}
     assert told["array"] == {"a": [1, 2, 3]}
-    assert "item 0 of its JSON array is no object" in told["numbers"]
+    assert "item 0 of its JSON array is not an object" in told["numbers"]
 
 
 def test_separators_are_those_of_the_ending_and_of_the_readme(told: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ def test_sounds_have_the_columns_of_their_metadata(told: dict[str, Any]) -> None
         ("missing", "SourceNotFound", "missing/z.png does not exist"),
         ("unnamed", "SchemaError", "needs a column 'file_name' of text"),
         ("video", "FormatUnsupported", "reads as 'videofolder'"),
-        ("none", "DatasetNotFound", "configuration 'none' has no data files. There are the files"),
+        ("none", "DatasetNotFound", "configuration 'none' has no data files. It has the files"),
         ("half", "DatasetNotFound", "configuration 'half': split 'test' has no files"),
         ("nowhere", "OptionError", "'nowhere' not found. Available: ['sounds', 'rated'"),
         ("no split", "OptionError", "has no split 'dev'. Its splits are train, test"),

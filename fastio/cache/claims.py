@@ -47,8 +47,8 @@ class Claims:
         if state == READY:
             return "ready"
         if owner == self._token or is_alive(self._files.members, owner):
-            # A suspended process keeps its claim, since it may go on in the middle of a write. But
-            # who waits for it may wait for ever, so the caller decides.
+            # A suspended process keeps its claim, since it may go on in the middle of a write. A
+            # process that waits for it may wait for ever, so the caller decides.
             return if_stopped if is_stopped(owner) else "others"
         self.bury(db, owner)
         return None

@@ -28,7 +28,7 @@ class Unknown(Exception):
 
 
 class Known:
-    """An object whose attributes raise Unknown where they are None."""
+    """An object whose attributes raise Unknown if they are None."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -197,7 +197,7 @@ class Case(Known):
     # --- What the rules of stages ask: another kind of case answers otherwise ---------------------
 
     def is_slow(self, culprit: Culprit) -> bool:
-        """Returns whether an epoch is known to wait for this; rules ask where no costs tell it."""
+        """Returns whether an epoch is known to wait for this culprit; for unknown costs."""
         if culprit == "network":
             return self.use.cache is None and self.cached_share < 1.0 and self.network_rate > 0
         return culprit == "fetch" and self.facts.storage is not None
@@ -348,8 +348,9 @@ class BenchCase(Case):
 class StatsCase(Case):
     """The statistics of a loader that ran.
 
-    Gains are those of waiting that would be gone as a whole, up to what the loader's threads and
-    the model take at least: without the model's rate they are upper bounds.
+    The gain of a remedy assumes that it removes the whole wait of its culprit. An epoch never takes
+    less than the loader's threads and the model need. Without the model's rate, gains are upper
+    bounds.
 
     Args:
         stats: the statistics of a loader, or the difference of two snapshots, of some time.
@@ -424,7 +425,7 @@ class StatsCase(Case):
         return self._samples / self.stats.elapsed_s
 
     def is_slow(self, culprit: Culprit) -> bool:
-        """Returns whether this was waited for."""
+        """Returns whether the loop waited for this culprit."""
         return self.waited.get(culprit, 0.0) > 0.0
 
     def waits(self, culprit: Culprit) -> str:

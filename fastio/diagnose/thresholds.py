@@ -1,4 +1,4 @@
-"""The thresholds of the diagnosis: from which value on something is worth a finding.
+"""The thresholds of the diagnosis: values from which on something becomes a finding.
 
 Rules, cost model and cases take them from here, so that doctor, bench and the statistics of a
 loader agree on what is slow.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 # --- Time -----------------------------------------------------------------------------------------
 
-LEAST_GAIN = 1.05  # a smaller speed-up of an epoch is within what two runs of the same differ by
-COLD_IS_SLOWER = 1.1  # a cold run that takes less than this times the warm one waits for no storage
-MOST_OVERHEAD = 1.25  # that an epoch may take beyond the cost model and still be explained by it
-NEAR_THE_BEST = 0.97  # of the best rate: the fewest threads that reach it are advised
-FASTER = 1.2  # times as fast: a setting of the GPU that is worth a finding
+LEAST_GAIN = 1.05  # two runs of the same epoch may differ by a smaller factor
+COLD_IS_SLOWER = 1.1  # times a warm run: a faster cold run does not wait for storage
+MOST_OVERHEAD = 1.25  # times the time of the cost model: the model explains a faster epoch
+NEAR_THE_BEST = 0.97  # of the best rate: findings advise the fewest threads that reach it
+FASTER = 1.2  # times as fast: a GPU setting with a smaller speed-up is no finding
 COLD_FIRST_EPOCH = 1.2  # times a later epoch's duration, for data that fits in memory
-NOT_IN_MEMORY = 0.2  # the share of it that is missing now
+NOT_IN_MEMORY = 0.2  # the share of the data that is not in the page cache now
 
 # --- Data -----------------------------------------------------------------------------------------
 
@@ -26,12 +26,12 @@ SMALL_SHARD = 4 << 20
 MANY_ROW_GROUPS = 8
 SMALL_ROW_GROUP = 4096  # rows
 LARGE_ROW_GROUP = 512 << 20  # bytes
-HELD_BYTES = 64 << 20  # that a loader without a cache fetches ahead, also for the next epoch
+HELD_BYTES = 64 << 20  # bytes that a loader without a cache fetches ahead, also for the next epoch
 FITS_IN_MEMORY = 0.9  # of the available memory: a smaller dataset stays in the page cache
 
 # --- Machine --------------------------------------------------------------------------------------
 
-FREE_CORES = 0.75  # of the cores that are to be used: where other processes leave fewer
+FREE_CORES = 0.75  # of the cores that the loader may use: other processes leave fewer
 THREADS_PER_CORE = 2
 THROTTLED = 0.05  # of the periods of a CPU quota
 SWAPPED = 0.05  # of the memory

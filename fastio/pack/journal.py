@@ -184,8 +184,8 @@ class Journal:
     def remove(self) -> None:
         """Deletes the journal, after the manifest was written, and closes it. Idempotent."""
         if not self._file.closed:
-            # While it is locked: after `close`, another pack could begin its journal at the path,
-            # and lose it here.
+            # The journal is deleted while it is locked: after `close`, another pack could begin its
+            # own journal at this path, and it would be deleted here.
             _unlink(self._file, self.path)
             flush_folder(self.path.parent)
             self.close()
@@ -354,8 +354,8 @@ def _lock(file: IO[bytes], folder: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise in_use(folder) from error
-    # The pack before may have deleted it between opening and locking: what is written to it then,
-    # nobody would find.
+    # The previous pack may have deleted the file between opening and locking. Nobody would find
+    # what is written to a deleted file.
     if not os.fstat(file.fileno()).st_nlink:
         raise PackConflict(f"another process has just finished packing to {folder}: try again")
 

@@ -1,10 +1,10 @@
 """Packs units of a Python dataset in the worker processes that read it.
 
 A worker reads, encodes and writes a whole unit, so that samples are not sent between processes.
-Shards get random endings there (`task_output`), and this process gives them their names in the
-order of the source. If the number of units is not a multiple of the number of workers, the last
-ones are packed by this process, which gets their samples from all workers: otherwise some workers
-would have nothing to do at the end.
+The names of shards that a worker writes have random endings (`task_output`). The calling process
+gives the shards their final names in the order of the source. If the number of units is not a
+multiple of the number of workers, the calling process packs the last units, and gets their samples
+from all workers. Otherwise, some workers would have nothing to do at the end.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ProcessUnits:
                     self._encoder.count(written.unit.end)
                     yield written.unit
         except BaseException:
-            # The processes have ended. Those ahead may have written shards.
+            # The processes have ended. Processes that were ahead may have written shards.
             for name in filter(is_task_output_name, own_files(writer.folder)):
                 (writer.folder / name).unlink(missing_ok=True)
             raise
@@ -83,7 +83,7 @@ class ProcessUnits:
 
 
 def _give_names(folder: Path, written: WrittenUnit) -> None:
-    """Gives the shards of a unit, which a worker process has written, their names."""
+    """Gives final names to the shards of a unit that a worker process has written."""
     for entry in written.unit.entries:
         os.replace(folder / (entry.name + written.ending), folder / entry.name)
     flush_folder(folder)

@@ -103,10 +103,10 @@ class RecodedTable:
             self._count(block, 1)
 
     def may_replace(self, block: int) -> bool:
-        """Returns whether a piece may be deleted that is not of the present originals.
+        """Returns whether to delete a piece that was not made from the present originals.
 
-        If there are versions, this is so once for each block: a later piece is of another version
-        that is in use too, and the two would delete each other's pieces for ever.
+        With several versions, True is returned once for each block. A later piece belongs to
+        another version that is in use too: two loaders would delete each other's pieces for ever.
         """
         with self._lock:
             first = block not in self._replaced

@@ -187,7 +187,7 @@ class _Together(Generic[T]):
                 self.future.set_exception(error)
 
     def cancel(self) -> None:
-        """Records that a call was dropped."""
+        """Records that a call was dropped before it began."""
         with self._lock:
             if not self.future.done() and self.future.cancel():
                 self.future.set_running_or_notify_cancel()  # wakes up those who wait for it

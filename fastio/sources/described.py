@@ -87,8 +87,8 @@ def _table(about: About, options: Options) -> TableSamples:
     ends = sorted({os.path.splitext(name)[1].lower() for name in listed})
     if len(ends) > 1:
         raise FormatUnsupported(
-            f"{about.name} has metadata files of several formats ({', '.join(ends)}): keep those "
-            "of one format"
+            f"{about.name} has metadata files of several formats ({', '.join(ends)}): keep the "
+            "files of one format, and remove the others"
         )
     files = find_tables(listed, options.storage_options)
     assert files is not None
@@ -107,9 +107,9 @@ def _names(table: TableSamples, about: About) -> list[str]:
     several = [name for name in fields if name.endswith(_OTHER_NAMES)]
     if several:
         raise FormatUnsupported(
-            f"{table.path}: the column {several[0]!r} names more files of each row, and fastio "
-            f"reads one, that of {_NAME!r}: load it with datasets.load_dataset, and pass the "
-            "result to fastio"
+            f"{table.path}: the column {several[0]!r} names files, but fastio reads only the file "
+            f"of each row that the column {_NAME!r} names: load the data with "
+            "datasets.load_dataset, and pass the result to fastio"
         )
     if not isinstance(fields.get(_NAME), Text):
         raise SchemaError(
@@ -117,7 +117,7 @@ def _names(table: TableSamples, about: About) -> list[str]:
             f"has {', '.join(fields)}"
         )
     if not len(table):
-        raise SourceNotFound(f"{table.path} has no rows")
+        raise SourceNotFound(f"{table.path} has no rows: add a row for each file, or remove it")
     found: list[str] = []
     bounds = table.file_bounds
     for place, metadata in enumerate(about.metadata):
@@ -127,7 +127,7 @@ def _names(table: TableSamples, about: About) -> list[str]:
 
 
 def _schema(dataset: FolderDataset, table: TableSamples) -> Schema:
-    """Returns the fields of samples: the file, and the columns of the table but that of its name.
+    """Returns the fields of samples: the file, and all columns of the table except `file_name`.
 
     Raises:
         SchemaError: The table has a column with the name of the file's field.
@@ -135,8 +135,8 @@ def _schema(dataset: FolderDataset, table: TableSamples) -> Schema:
     fields = {name: kind for name, kind in table.schema.fields.items() if name != _NAME}
     if dataset.field in fields:
         raise SchemaError(
-            f"{table.path} has a column {dataset.field!r}, which is the field of the files: rename "
-            "it"
+            f"{table.path} has a column {dataset.field!r}, which is also the name of the field "
+            "with the contents of the files: rename the column"
         )
     words = table.schema.vocabularies
     kept = {name: words[name] for name in fields if name in words}
@@ -148,7 +148,7 @@ def _below(metadata: str, names: Sequence[str]) -> list[str]:
     """Returns the paths or URLs of files that one metadata file names.
 
     Raises:
-        SchemaError: A name is no relative path, or leads out of the folder of the metadata.
+        SchemaError: A name is not a relative path, or leads out of the folder of the metadata.
     """
     remote = is_remote(metadata)
     folder = metadata.rpartition("/")[0] if remote else os.path.dirname(metadata)

@@ -120,7 +120,10 @@ def _dataset(opener: type[FolderDataset], found: Found) -> FolderDataset:
 
 
 def _of_listed(opener: type[FolderDataset], files: ListedFiles, options: Options) -> FolderDataset:
-    """Returns listed files, whose folders are their classes, as the datasets package decides it."""
+    """Returns a dataset of listed files.
+
+    Their folders are the classes if the datasets package treats them as classes.
+    """
     folders = [name.rpartition("/")[0].rpartition("/")[2] for name in files]
     classes = tuple(sorted(set(folders)))
     labelled = files.about.labels

@@ -1,4 +1,4 @@
-"""Lists of files that rules have found, with what the rules say of the files beside their names."""
+"""Lists of the files of a dataset, with the format, features and labels of these files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class About:
         name: What the list is called in messages: the URL or the folder of the dataset.
         table: The format of table files, as `table_kind` returns it, or "text"; None if the files
             are no tables.
-        separator: What separates the values of a line, of CSV files.
+        separator: The separator of values in a line, for CSV files.
         features: The features of the columns, as `datasets.Features.to_dict` returns them; empty
-            if only the files tell.
-        labels: Whether the folders of image and sound files are their classes. None: if there are
-            several, all files are equally deep, and there is no metadata.
-        metadata: The files with metadata of the listed image or sound files.
+            if the features are found in the files.
+        labels: Whether the folders of image and sound files are their classes. None: only if there
+            are several folders, all files are at the same depth, and there is no metadata.
+        metadata: The metadata files that describe the listed image or sound files.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ListedFiles(list[str]):
     """Paths or URLs of files that belong together.
 
     Args:
-        about: What is known of them. Its name stands for the list in messages.
+        about: What is known of the files. Messages use its name for the list.
         files: The paths or URLs.
     """
 

@@ -130,18 +130,23 @@ class Store:
         return self._backend().is_plain
 
     def options_of_rust(self) -> dict[str, str]:
-        """Returns the options in the names of the Rust crate object_store, for its other users.
+        """Returns the options as the Rust crate object_store names them, for libraries that use it.
 
         Raises:
-            StoreError: It has no store for this URL, or no such option.
+            StoreError: object_store cannot read this URL, or does not take an option.
         """
         family = family_of(scheme_of(self._location))
         if family is None or family == "http":
-            raise StoreError(f"{self.url} is not of s3, gs or az, which object_store reads")
+            raise StoreError(
+                f"{self.url} is not of s3, gs or az: copy the data there, or to this machine"
+            )
         try:
             settings = for_obstore(family, self._location, self._options)
         except Untranslatable as error:
-            raise StoreError(f"{self.url}: object_store does not take the option {error}") from None
+            raise StoreError(
+                f"{self.url}: the library object_store, which reads this URL, does not take the "
+                f"option {error}: leave it out of storage_options"
+            ) from None
         found = {name: str(value) for name, value in settings.config.items()}
         flags = {name: text.lower() for name, text in found.items() if text in ("True", "False")}
         return found | flags | ({"allow_http": "true"} if settings.allow_http else {})

@@ -50,8 +50,8 @@ class SoundReader(Reader):
             self._how = replace(self._how, sample_rate=dataset.sampling_rate(name))
         if self._how.resample and self._how.sample_rate is None:
             raise TransformError(
-                "AudioDecode: resample=True needs a sample_rate, and the dataset has none for "
-                f"the field {name!r}"
+                "AudioDecode: resample=True needs a sample_rate, because the dataset has no "
+                f"sampling rate for the field {name!r}: pass sample_rate= in Hz"
             )
         self._how.check_installed()
         self.fields = (name,)

@@ -116,14 +116,14 @@ def _about(source: str, split: str, builder: Any) -> About:
     if packed:
         raise FormatUnsupported(
             f"{name} has compressed files ({_some(packed)}), which fastio does not read from where "
-            "they are: load it with datasets.load_dataset, and pass the result to fastio"
+            "they are: load them with datasets.load_dataset, and pass the result to fastio"
         )
     module, settings = infer_module_for_data_files_list(builder.config.data_files[split])
     module = module or builder.name
     if module not in _BUILDERS:
         raise FormatUnsupported(
             f"{name} has files that the datasets package reads as {module!r}, which fastio does "
-            f"not read ({_some(files)}): load it with datasets.load_dataset, and pass the result "
+            f"not read ({_some(files)}): load them with datasets.load_dataset, and pass the result "
             "to fastio"
         )
     if module == builder.name:
@@ -147,7 +147,7 @@ def _settings(name: str, config: Any) -> dict[str, Any]:
         if setting not in _UNDERSTOOD and value != getattr(default, setting, None):
             raise FormatUnsupported(
                 f"{name}: its README.md sets {setting}={value!r}, which fastio does not apply: "
-                "load it with datasets.load_dataset, and pass the result to fastio"
+                "load the dataset with datasets.load_dataset, and pass the result to fastio"
             )
     return {each: value for each, value in vars(config).items() if value is not None}
 
@@ -183,7 +183,10 @@ def _builder(source: str, options: Options) -> Any:
     except ValueError as error:
         raise _of_value_error(error, source, options) from error
     except (ConnectionError, OSError, errors.HfHubHTTPError) as error:
-        raise StoreError(f"{source}: the Hub did not answer: {_line(error)}") from error
+        raise StoreError(
+            f"{source}: a request to the Hub failed: {_line(error)} Check the network, and "
+            "HF_ENDPOINT if it is set; then open the dataset again"
+        ) from error
 
 
 def _of_value_error(
@@ -224,7 +227,7 @@ def _there(source: str, options: Options) -> str:
         else:
             for folder, _, names in walk(source):
                 found += [os.path.relpath(os.path.join(folder, each), source) for each in names]
-    return f"There are the files {_some(sorted(found))}" if found else "There are no files"
+    return f"It has the files {_some(sorted(found))}" if found else "It has no files"
 
 
 def _some(files: Sequence[str]) -> str:

@@ -138,7 +138,7 @@ class Spans:
 
 @runtime_checkable
 class Cuttable(Protocol):
-    """A table that tells its parts, and reads each by itself. Others are read from the beginning.
+    """A table that can read each of its parts by itself. Other tables are read from the beginning.
 
     `step` is the wanted size of a part in bytes. `most` is the number of bytes after which reading
     stops, approximately; None reads the whole part.

@@ -239,17 +239,17 @@ def _lines_of_array(data: bytes, name: str) -> bytes:
     """Returns the objects of a JSON array, one a line.
 
     Raises:
-        ShardCorrupt: It is no array of objects.
+        ShardCorrupt: The text is not an array of objects.
     """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ShardCorrupt(f"{name} begins as a JSON array, and is none: {error}") from error
+        raise ShardCorrupt(f"{name} begins with [ but is not a JSON array: {error}") from error
     wrong = next((place for place, each in enumerate(found) if not isinstance(each, dict)), None)
     if wrong is not None:
         raise ShardCorrupt(
-            f"{name}: item {wrong} of its JSON array is no object; rows are objects, "
-            '[{"column": value, ...}, ...]'
+            f"{name}: item {wrong} of its JSON array is not an object. Write each row as an "
+            'object: [{"column": value, ...}, ...]'
         )
     return b"".join(json.dumps(each).encode() + b"\n" for each in found)
 

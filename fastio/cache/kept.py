@@ -1,8 +1,8 @@
-"""What is kept in a cache beside blocks of datasets: indexes and listings, in pieces of their own.
+"""Stores indexes and listings in a cache, beside the blocks of datasets, in pieces of their own.
 
-They count against the budget, are compared with their hashes before use, and are listed and deleted
-by the commands of the cache. Whatever is kept can be made anew, so a cache that has no room, or
-another process that keeps the same thing just now, is no error.
+These pieces count against the budget. Their hashes are verified before use, and the commands of the
+cache list and delete them. Their contents can be made again. It is therefore no error if a cache
+has no room, or if another process stores the same piece at the same time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fastio.cache.spec import Cache
 
 
 def kept_source(cache: Cache, what: str, url: str, *key: str) -> tuple[CacheFolder, Source]:
-    """Returns the cache folder, and the source of what is kept for a URL.
+    """Returns the cache folder, and the source whose pieces are kept for a URL.
 
     Args:
         cache: The cache.
-        what: What is kept. Two things that are kept for one URL have different sources.
-        url: The path or URL that it belongs to, which the commands of the cache show.
-        key: What else it depends on. With another key, it is another source.
+        what: The kind of data, such as "listing". Each kind has a source of its own.
+        url: The path or URL that the data belongs to, which the commands of the cache show.
+        key: What else the data depends on. Another key gives another source.
 
     Raises:
         CacheError: The cache cannot be used.

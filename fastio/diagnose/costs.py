@@ -6,8 +6,8 @@ each other take as long as the slowest of them. Two things are added to it. Stag
 on the loop's thread add up; and where loader and model compute on the same cores, nothing is faster
 than all processor time divided by the cores.
 
-`costs` derives them from the runs of a bench; `cases.py` does for the facts of the probes and the
-statistics of a loader.
+`costs` derives the costs of a sample from the runs of a bench. `cases.py` derives them from the
+facts of the probes and from the statistics of a loader.
 """
 
 from __future__ import annotations
@@ -150,10 +150,11 @@ def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
     """Returns the predicted seconds of an epoch.
 
     Args:
-        measured: the epoch as it is. What it took beyond the model of it, the side that it waited
-            for, loader or loop, is taken to need beyond its costs in the future, too.
-        after: what a sample would cost.
-        cold: of an epoch that reads from storage.
+        measured: the measurements of the present epoch. If it took longer than the cost model
+            says, the side that it waited for (loader or loop) is assumed to stay slower than its
+            costs by the same factor.
+        after: the costs of a sample after the change.
+        cold: whether the epoch reads from storage.
     """
     now = costs(measured)
     together = measured.phase("together_warm")
@@ -176,15 +177,16 @@ def epoch_now(measured: Measured, cold: bool = False) -> float:
 
 
 def cold_epoch(warm: Epoch, epoch_s: float, wait_s: float) -> Epoch:
-    """Returns a cold epoch by stage; what it takes longer than the warm one is fetching.
+    """Returns a cold epoch by stage.
 
-    As far as it was waited for: where a busy machine makes the model slower in the cold epoch, that
-    is none of the disk's doing, and all of the warm epoch's parts take longer.
+    The time by which it is longer than the warm epoch counts as fetching, but at most the time in
+    which the loop waited. The rest of the difference has another cause, such as a busy machine that
+    makes the model slower. It is divided among the stages of the warm epoch in proportion.
 
     Args:
         warm: the warm epoch.
-        epoch_s: seconds of the cold one.
-        wait_s: those of them in which the loop waited for a batch.
+        epoch_s: seconds of the cold epoch.
+        wait_s: seconds of the cold epoch in which the loop waited for a batch.
     """
     fetch_s = min(max(0.0, epoch_s - warm.epoch_s), wait_s)
     rest = (epoch_s - fetch_s) / warm.epoch_s if warm.epoch_s else 0.0

@@ -26,8 +26,8 @@ from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import Origin, Table
 from fastio.sources.table.tables import Piece
 
-# Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
-# is a part of what makes a dataset's bytes.
+# Rows that are converted at a time. Statistics of shards are summed over as many rows at a time, so
+# another number changes the bytes of a dataset.
 PIECE_ROWS = 32768
 
 Convert = Callable[[pa.RecordBatch, Origin, Mapping[str, NDArray[Any]] | None], Converted]
@@ -38,9 +38,9 @@ class Parts:
     """The parts of tables, for `RowSource`; see `Tables` for the methods of the same names.
 
     Attributes:
-        cut: Divides the source into units of about so many bytes of it; None if it cannot be.
+        cut: Divides the source into units of about a number of bytes; None if that is impossible.
         unit: Yields the rows of a unit, in pieces.
-        beginning: Yields rows of the beginning of a unit, given about how many bytes of it.
+        beginning: Yields the first rows of a unit, up to about a number of bytes.
     """
 
     cut: Callable[[int], Cut | None]

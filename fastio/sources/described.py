@@ -30,13 +30,13 @@ from fastio.store import is_remote, join
 _NAME = "file_name"
 _OTHER_NAMES = ("_file_name", "file_names")  # ends of the names of columns that name other files
 _MOST_HEADER_BYTES = 1 << 20  # of a CSV file, or of the first row of a JSON Lines file
-_KEPT_BYTES = 1 << 30  # of the tables, which single rows are read of
+_KEPT_BYTES = 1 << 30  # of decoded row groups that are kept, because single rows are read
 
 
 def metadata_beside(folder: str) -> ListedFiles | None:
     """Returns the metadata that lies in a folder of files on this machine; None if none does.
 
-    Tables without a column `file_name` are about something else, and are ignored.
+    Tables without a column `file_name` have another purpose, and are ignored.
     """
     beside = (os.path.join(folder, name) for name in METADATA)
     found = tuple(path for path in beside if os.path.isfile(path) and _names_files(path))
@@ -44,11 +44,11 @@ def metadata_beside(folder: str) -> ListedFiles | None:
 
 
 def _names_files(path: str) -> bool:
-    """Returns whether a table has a column with the names of files, or is damaged."""
+    """Returns whether a table has a column `file_name`; True for a damaged Parquet file."""
     if path.endswith(".parquet"):
         try:
             return any(_NAME in name for name in open_table(path).schema.names)
-        except FastioError:  # whoever reads it reports it
+        except FastioError:  # reading it later reports the error
             return True
     with open(path, "rb") as file:
         return _NAME.encode() in file.readline(_MOST_HEADER_BYTES)

@@ -111,6 +111,25 @@ def test_a_trained_codebook_is_the_same(tmp_path: Path) -> None:
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
 
+class ShorterElsewhere(Samples):
+    """Says another length in worker processes, as if files were deleted meanwhile."""
+
+    def __init__(self, count: int, elsewhere: int, sample: Callable[[int], Any]) -> None:
+        super().__init__(count, sample)
+        self.elsewhere, self.process = elsewhere, os.getpid()
+
+    def __len__(self) -> int:
+        return self.count if os.getpid() == self.process else self.elsewhere
+
+
+@pytest.mark.parametrize("elsewhere", [350, 399, 200, 1000])
+def test_units_have_the_rows_of_the_length_in_this_process(tmp_path: Path, elsewhere: int) -> None:
+    samples = ShorterElsewhere(4 * ROWS, elsewhere, lambda index: index)
+    report = pack(samples, tmp_path / "out", workers=2, shard_size=SHARD)
+    assert report.rows == 4 * ROWS
+    assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(4 * ROWS))
+
+
 def bad_at_450(index: int) -> int:
     if index == 450:
         raise ValueError("it is damaged")

@@ -100,7 +100,7 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
     calls, total = DatasetCalls(dataset, processes, name), len(dataset)
     (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
     schema = found.schema
-    reads = _Reads(calls, name, schema)
+    reads = _Reads(calls, name, schema, total)
     if not found.pays:
         return replace(
             _source_here(dataset, name, schema),
@@ -151,8 +151,8 @@ def _reading(calls: DatasetCalls) -> Iterator[None]:
 class _Reads:
     """Reads the samples of a dataset by its worker processes."""
 
-    def __init__(self, calls: DatasetCalls, name: str, schema: Schema) -> None:
-        self._calls, self._name, self._schema = calls, name, schema
+    def __init__(self, calls: DatasetCalls, name: str, schema: Schema, total: int) -> None:
+        self._calls, self._name, self._schema, self._total = calls, name, schema, total
         self._at_once = 1
 
     def consecutive(self, start: int, total: int) -> Iterator[Item]:
@@ -171,7 +171,9 @@ class _Reads:
         self, functions: Iterable[Callable[[Source], Any]]
     ) -> Generator[Any, None, None]:
         """Yields what functions return that are called with the source in a worker process."""
-        call = partial(_call_with_source, wanted=self._schema, name=self._name)
+        # The plan was made for the length in this process. A copy of the dataset in another process
+        # may say another one, if files are added meanwhile; its units would have other rows.
+        call = partial(_call_with_source, wanted=self._schema, name=self._name, total=self._total)
         try:
             for found in self._calls.results(partial(call, function=each) for each in functions):
                 if isinstance(found, _Bad):
@@ -306,8 +308,9 @@ def _call_with_source(
     function: Callable[[Source], Any],
     wanted: Schema,
     name: str,
+    total: int,
 ) -> Any:
-    """Returns what a function returns, or its error."""
+    """Returns what a function returns that is called with `total` samples, or its error."""
     read = partial(_read, dataset, wanted=wanted, name=name)
 
     def items(rows: Sequence[int]) -> Iterator[Item]:
@@ -316,7 +319,7 @@ def _call_with_source(
                 raise PackError(f"the samples of {name} are no longer wanted")
             yield read(row)
 
-    source = source_of_rows(name, wanted, len(dataset), items, has_keys=False)
+    source = source_of_rows(name, wanted, total, items, has_keys=False)
     try:
         return function(source)
     except FastioError as error:

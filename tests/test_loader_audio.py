@@ -304,3 +304,25 @@ def test_callables_get_the_decoded_batch(packed: Path) -> None:
 def test_resample_needs_a_rate_of_its_own_or_of_the_dataset(packed: Path) -> None:
     with pytest.raises(TransformError, match="needs a sample_rate"):
         next(iter(Loader(packed, 4, transforms={"audio": AudioDecode(resample=True)})))
+
+
+@pytest.mark.parametrize("lacking", [None, {"bytes": None, "path": "gone.wav"}])
+def test_sounds_that_a_table_lacks_are_bad_samples_with_the_option_that_the_error_names(
+    tmp_path: Path, lacking: Any
+) -> None:
+    cells = [{"bytes": encoded(ramp(1, 50)), "path": "a.wav"}, lacking]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    path = tmp_path / "sounds.parquet"
+    table = pa.table({"audio": pa.array(cells * 2, kind), "x": list(range(4))})
+    pyarrow.parquet.write_table(table, path)
+    with (
+        Loader(path, batch_size=4, transforms={"audio": AudioDecode()}) as loader,
+        pytest.raises(fastio.SchemaError, match=r'row 1: .* nulls={"audio": b""}'),
+    ):
+        list(loader)
+    sounds = fastio.open(path, nulls={"audio": b""})
+    decode = {"audio": AudioDecode()}
+    with Loader(sounds, batch_size=4, transforms=decode, on_error="skip") as loader:
+        (batch,) = loader
+        assert batch["audio_length"].tolist() == [50, 50]
+        assert loader.stats().skipped == 2

@@ -189,7 +189,7 @@ def check_sounds(
             f"{origin.file}, row {origin.row(row)}: column {name!r} {has}. fastio opens no files "
             "that a table names: write the table with the bytes in it (Dataset.to_parquet of the "
             "datasets package embeds them), leave such rows out with filters=, or give "
-            f'nulls={{"{name}.bytes": b""}}, so that they are bad samples'
+            f'nulls={{"{name}": b""}}, so that they are bad samples'
         )
 
 

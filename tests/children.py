@@ -127,6 +127,8 @@ def in_fork(work: Callable[[], object]) -> int:
         status = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            # Says where each thread hangs, and then ends the child.
+            faulthandler.register(signal.SIGALRM, file=sys.__stderr__, chain=True)
             signal.alarm(HANGS_S)
             status = 0 if work() else 1
         except BaseException:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.sources.table.arrow import MemoryTable
-from fastio.sources.table.reading import Batches, Place, Spans
+from fastio.sources.table.reading import Batches, Place, Spans, first_rows, rows_within
 
 
 def is_ray_dataset(src: Any) -> bool:
@@ -89,10 +89,5 @@ class RayTable:
         """See `Cuttable`."""
         begin, _, nbytes = place
         first = sum(count for _, count in self._blocks[:begin])
-        count = self._blocks[begin][1]
-        left = count if most is None else min(count, -(-count * most // nbytes))
-        for origin, batch in self.batches(columns, types, first, rows):
-            yield origin, batch.slice(0, left)
-            left -= batch.num_rows
-            if left <= 0:
-                return
+        count = rows_within(self._blocks[begin][1], nbytes, most)
+        return first_rows(self.batches(columns, types, first, rows), count)

@@ -49,8 +49,10 @@ from fastio.sources.table.reading import (
     Place,
     Spans,
     each_batch,
+    first_rows,
     from_beginning,
     reading,
+    rows_within,
     sliced,
 )
 
@@ -456,10 +458,5 @@ class MemoryTable:
     ) -> Batches:
         """See `Cuttable`."""
         begin, end, nbytes = place
-        left = end - begin if most is None else min(end - begin, -(-(end - begin) * most // nbytes))
-        for origin, batch in self.batches(columns, types, begin, rows):
-            if left > 0:
-                yield origin, batch.slice(0, left)
-            left -= batch.num_rows
-            if left <= 0:
-                return
+        count = rows_within(end - begin, nbytes, most)
+        return first_rows(self.batches(columns, types, begin, rows), count)

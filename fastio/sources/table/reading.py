@@ -160,6 +160,22 @@ class Cuttable(Protocol):
         ...
 
 
+def rows_within(rows: int, nbytes: int, most: int | None) -> int:
+    """Returns how many of the rows of a part, which has `nbytes`, are in its first `most` bytes."""
+    return rows if most is None else min(rows, -(-rows * most // nbytes))
+
+
+def first_rows(batches: Batches, count: int) -> Batches:
+    """Yields the first `count` rows, and reads no further."""
+    if count <= 0:
+        return
+    for origin, batch in batches:
+        yield origin, batch.slice(0, count)
+        count -= batch.num_rows
+        if count <= 0:
+            return
+
+
 def _most_open() -> int:
     """Returns how many files a thread may keep open.
 
@@ -289,13 +305,9 @@ class Grouped(ABC):
     ) -> Batches:
         """See `Cuttable`."""
         begin, end, nbytes = place
-        count = int(self._firsts[end] - self._firsts[begin])
-        left = count if most is None else min(count, -(-count * most // nbytes))
-        for origin, batch in self._batches_of(range(begin, end), columns, 0, min(rows, left)):
-            yield origin, batch.slice(0, left)
-            left -= batch.num_rows
-            if left <= 0:
-                return
+        count = rows_within(int(self._firsts[end] - self._firsts[begin]), nbytes, most)
+        found = self._batches_of(range(begin, end), columns, 0, min(rows, count))
+        return first_rows(found, count)
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -161,23 +161,12 @@ class JsonTable:
             if lines:
                 yield lines
             return
-        left: list[bytes] = []
         with self._file.stream(max(begin - 1, 0)) as file:
             if end is None:
                 blocks = iter(partial(file.read, _TEXT_BLOCK), b"")
             else:
                 blocks = line_bytes(file, self.name, begin, end, _TEXT_BLOCK)
-            for block in blocks:
-                whole, newline, rest = block.rpartition(b"\n")
-                if newline:
-                    lines = b"".join([*left, whole, newline])
-                    left = []
-                    if lines.strip():
-                        yield lines
-                left.append(rest)
-        last = b"".join(left)
-        if last.strip():
-            yield last
+            yield from (lines for lines in _whole_lines(blocks) if lines.strip())
 
 
 class LinesTable:
@@ -215,21 +204,20 @@ class LinesTable:
 
     def _batches(self, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
         with reading(self.name), self._file.stream() as file:
-            for block in _whole_lines(file, file.read(_TEXT_BLOCK)):
+            for block in _whole_lines(iter(partial(file.read, _TEXT_BLOCK), b"")):
                 lines = pa.array(block.splitlines(), pa.large_binary())
                 yield pa.record_batch([lines.cast(pa.large_string()).cast(kind)], ["text"])
 
 
-def _whole_lines(file: Any, block: bytes) -> Iterator[bytes]:
-    """Yields a block of a file and all that follows, in blocks of whole lines."""
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the bytes of a file, which come in any blocks, in blocks of whole lines."""
     left: list[bytes] = []
-    while block:
+    for block in blocks:
         whole, newline, rest = block.rpartition(b"\n")
         if newline:
             yield b"".join([*left, whole, newline])
             left = []
         left.append(rest)
-        block = file.read(_TEXT_BLOCK)
     last = b"".join(left)
     if last:
         yield last

@@ -24,11 +24,29 @@ from PIL import Image
 
 import fastio
 from fastio.pack.encoder import Filled
+from fastio.pack.packer import Packer
 from fastio.pack.units import ShardWriter
 from fastio.packed import ShardEntry
 from fastio.runtime import memory
 from fastio.runtime.files import AnyPath
 from fastio.sources import folder
+
+
+def pack_stopped(units: int, source: Any, out: Path, **options: Any) -> None:
+    """Packs a source, and stops it as by Ctrl-C when some units are finished."""
+    commit, seen = Packer._commit, 0
+
+    def stop(self: Packer[Any, Any], unit: Any) -> None:
+        nonlocal seen
+        if seen == units:
+            raise KeyboardInterrupt
+        seen += 1
+        commit(self, unit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Packer, "_commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fastio.pack(source, out, **options)
 
 
 def threads() -> set[str]:

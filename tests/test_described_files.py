@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +11,8 @@ import pytest
 
 import fastio
 from fastio import Loader, PackError, RandomResizedCrop, Resize
-from fastio.pack.packer import Packer
 from tests.pictures import decoded, jpeg
+from tests.support import pack_stopped
 
 FILES = [jpeg(20, 30, seed=n) for n in range(6)]
 
@@ -53,23 +52,9 @@ def test_it_can_be_packed_and_pickled(folder: Path, tmp_path: Path) -> None:
         assert copy[2]["caption"] == "d"
 
 
-def test_a_pack_is_not_resumed_with_another_column(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pack_is_not_resumed_with_another_column(folder: Path, tmp_path: Path) -> None:
     describe(folder, caption=list("fedcba"))
-    commit, seen = Packer._commit, 0
-
-    def stop(self: Packer[Any, Any], unit: Any) -> None:
-        nonlocal seen
-        if seen == 2:
-            raise KeyboardInterrupt
-        seen += 1
-        commit(self, unit)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Packer, "_commit", stop)
-        with pytest.raises(KeyboardInterrupt):
-            fastio.pack(folder, tmp_path / "out", shard_size=500)
+    pack_stopped(2, folder, tmp_path / "out", shard_size=500)
     describe(folder, caption=list("FEDCBA"))
     with pytest.raises(PackError, match="cannot resume"):
         fastio.pack(folder, tmp_path / "out", shard_size=500, resume=True)

@@ -27,7 +27,7 @@ from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.cuts import cut
 from fastio.sources.table.reading import Cuttable
 from fastio.sources.table.text_files import JsonTable
-from tests.support import contents
+from tests.support import contents, pack_stopped
 
 TEXTS = [f"{number} " * (number % 37) for number in range(3000)]
 
@@ -138,19 +138,7 @@ def test_a_pack_that_was_stopped_in_the_middle_gives_the_same_bytes(
 ) -> None:
     source = make(tmp_path / "source")
     expected = fastio.pack(source, tmp_path / "expected", shard_size=5000, **options)
-    commit, seen = Packer._commit, 0
-
-    def stop(self: Packer[Any, Any], unit: Any) -> None:
-        nonlocal seen
-        if seen == 4:
-            raise KeyboardInterrupt
-        seen += 1
-        commit(self, unit)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "_commit", stop)
-        with pytest.raises(KeyboardInterrupt):
-            fastio.pack(source, tmp_path / "out", shard_size=5000, **options)
+    pack_stopped(4, source, tmp_path / "out", shard_size=5000, **options)
     report = fastio.pack(source, tmp_path / "out", shard_size=5000, resume=True, **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
     assert (report.rows, report.tokens and report.tokens.empty) == (
@@ -178,19 +166,7 @@ def test_a_pack_is_not_resumed_with_data_in_memory_that_is_divided_otherwise(
         )
 
     other = table(3000, 100) if change == "chunks" else table(4000, 3000)
-    commit, seen = Packer._commit, 0
-
-    def stop(self: Packer[Any, Any], unit: Any) -> None:
-        nonlocal seen
-        if seen == 4:
-            raise KeyboardInterrupt
-        seen += 1
-        commit(self, unit)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "_commit", stop)
-        with pytest.raises(KeyboardInterrupt):
-            fastio.pack(table(3000, 3000), tmp_path / "out", shard_size=5000)
+    pack_stopped(4, table(3000, 3000), tmp_path / "out", shard_size=5000)
     with pytest.raises(PackError, match="cannot resume"):
         fastio.pack(other, tmp_path / "out", shard_size=5000, resume=True)
     fastio.pack(table(3000, 3000), tmp_path / "out", shard_size=5000, resume=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -22,6 +22,7 @@ from fastio.pack.tokens.encoders import DocumentUnit
 from fastio.sources.table.cuts import line_bytes
 from fastio.sources.table.objects import LocalFile, decompressed
 from fastio.sources.table.reading import Batches, Place, Spans, from_beginning, reading
+from fastio.sources.table.text_files import bytes_within, numbered_later
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
@@ -92,13 +93,12 @@ class _TextFile(_Streamed):
         if self._file.is_compressed:
             yield from self.batches(columns, types, 0, rows)
             return
-        begin, end, _ = place
-        end = end if most is None else min(end, begin + most)
+        begin, end = bytes_within(place, most)
         schema = pa.schema([(name, types[name]) for name in columns])
-        before = cache(partial(self._rows_before, schema, begin))
-        for origin, batch in from_beginning(self.name, self._batches(schema, begin, end), columns):
-            self._file.check()
-            yield (replace(origin, rows_before=before) if begin else origin), batch
+        found = from_beginning(self.name, self._batches(schema, begin, end), columns)
+        yield from numbered_later(
+            found, self._file, begin, partial(self._rows_before, schema, begin)
+        )
 
     def _rows_before(self, schema: pa.Schema, begin: int) -> int:
         return sum(batch.num_rows for batch in self._batches(schema, 0, begin))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -79,6 +79,32 @@ class CsvTable:
         )
 
 
+def bytes_within(place: Place, most: int | None) -> tuple[int, int]:
+    """Returns the beginning and end of the first `most` bytes of a part of a file of lines."""
+    begin, end, _ = place
+    return begin, end if most is None else min(end, begin + most)
+
+
+def numbered_later(
+    batches: Batches, file: TableFile, begin: int, rows_before: Callable[[], int]
+) -> Batches:
+    """Yields rows of a part of a file of lines; those before it are counted only for messages.
+
+    Args:
+        batches: The rows.
+        file: The file, which is checked with each batch.
+        begin: The first byte of the part.
+        rows_before: Counts the rows before the part.
+
+    Raises:
+        SourceChanged: The file was truncated, replaced or written to.
+    """
+    before = cache(rows_before)
+    for origin, batch in batches:
+        file.check()
+        yield (replace(origin, rows_before=before) if begin else origin), batch
+
+
 class JsonTable:
     """A file of JSON objects, one a line, or in one array; the first rows tell columns and types.
 
@@ -127,13 +153,10 @@ class JsonTable:
         if self._file.is_compressed or self._is_array:
             yield from self.batches(columns, types, 0, rows)
             return
-        begin, end, _ = place
-        end = end if most is None else min(end, begin + most)
+        begin, end = bytes_within(place, most)
         schema = pa.schema([(name, types[name]) for name in columns])
-        before = cache(partial(self._lines_before, begin))
-        for origin, batch in from_beginning(self.name, self._batches(schema, begin, end), columns):
-            self._file.check()
-            yield (replace(origin, rows_before=before) if begin else origin), batch
+        found = from_beginning(self.name, self._batches(schema, begin, end), columns)
+        yield from numbered_later(found, self._file, begin, partial(self._lines_before, begin))
 
     def _lines_before(self, begin: int) -> int:
         """Returns the number of lines that are not empty before those that begin in a part."""

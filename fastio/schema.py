@@ -282,8 +282,12 @@ class Schema:
     @cached_property
     def record_layout(self) -> RecordLayout | None:
         """The layout of the column ".record"; None without records or fixed-width fields."""
+        return self.layout_of_fixed() if self.records else None
+
+    def layout_of_fixed(self) -> RecordLayout | None:
+        """Returns the layout of the fixed-width fields side by side; None if there are none."""
         fixed = {name: kind for name, kind in self.fields.items() if is_fixed_width(kind)}
-        return _record_layout(fixed) if self.records and fixed else None
+        return _record_layout(fixed) if fixed else None
 
     def arrow_schema(self, indexed: Collection[str] = ()) -> pa.Schema:
         """Returns the Arrow schema of these fields, with no nullable column and no metadata.

@@ -285,13 +285,8 @@ def _data_bytes(field: Field, cell: Any) -> int:
 
 
 def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
-    if isinstance(field, (Array, Scalar)) and is_fixed_width(field):
-        kind = field_columns(name, field)[0][1]
-        stored = "uint8" if field.dtype == "bool" else stored_dtype(field.dtype)
-        flat = pa.array(_fixed_values(field, cells).reshape(-1).view(stored))
-        if isinstance(field, Scalar):
-            return [flat]
-        return [pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+    if is_fixed_width(field):
+        return [fixed_array(name, field, _fixed_values(field, cells))]
     if isinstance(field, Image):
         indexes = [cell.jpeg_index for cell in cells]
         images = _variable_arrays(name, field, [cell[:-1] for cell in cells])
@@ -306,6 +301,15 @@ def _variable_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array
     types = [kind for _, kind in field_columns(name, field)][1:]
     others = [pa.array(column, kind) for column, kind in zip(more, types, strict=True)]
     return [variable_array(name, field, Ragged.of_lengths(values, lengths)), *others]
+
+
+def fixed_array(name: str, field: Array | Scalar, values: NDArray[Any]) -> pa.Array:
+    """Returns the column of a field of fixed width, over the memory of values (rows, *shape)."""
+    stored = "uint8" if field.dtype == "bool" else stored_dtype(field.dtype)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1).view(stored))
+    if isinstance(field, Scalar):
+        return flat
+    return pa.FixedSizeListArray.from_arrays(flat, type=field_columns(name, field)[0][1])
 
 
 def variable_array(name: str, field: Field, rows: Ragged) -> pa.Array:

@@ -126,7 +126,6 @@ def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
     compared: tuple[tuple[str, Any, Any], ...] = (
         ("fields", list(own.fields.items()), list(schema.fields.items())),
         ("structure", own.structure, schema.structure),
-        ("Schema.records", own.records, schema.records),
         ("fields with vocabularies", sorted(own.vocabularies), sorted(schema.vocabularies)),
     )
     for what, there, given in compared:
@@ -149,7 +148,8 @@ def _grown(base: Manifest, schema: Schema, name: str) -> tuple[Schema, Numbers]:
     words = {}
     for field, known in own.vocabularies.items():
         words[field], numbers[field] = _union(known, schema.vocabularies[field])
-    return replace(schema, classes=classes, vocabularies=words), numbers
+    grown = replace(schema, classes=classes, vocabularies=words, records=own.records)
+    return grown, numbers
 
 
 def _changed(numbers: Numbers) -> Numbers:

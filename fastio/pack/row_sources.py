@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError
 from fastio.pack.ray_data import RayTable, is_ray_dataset
 from fastio.pack.statistics import Moments
+from fastio.packed.rows import Rows
 from fastio.schema import Schema
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.columns import Converted
@@ -29,6 +31,8 @@ from fastio.sources.table.tables import Piece
 # Rows that are converted at a time. Statistics of shards are summed over as many rows at a time, so
 # another number changes the bytes of a dataset.
 PIECE_ROWS = 32768
+_PIECE_BYTES = 8 << 20  # at most so many of rows of fixed width
+_WIDEST_RECORD = 4096  # bytes; other fields of a row are read with each of them
 
 Convert = Callable[[pa.RecordBatch, Origin, Mapping[str, NDArray[Any]] | None], Converted]
 
@@ -118,6 +122,68 @@ def table_source(opened: Opened, options: TableOptions, name: str) -> RowSource:
         skipped=opened.skipped,
         can_skip=bool(opened.files),
     )
+
+
+def column_source(
+    dataset: Rows, name: str, picked: NDArray[np.int64] | None = None
+) -> RowSource | None:
+    """Returns rows of a dataset as a source; None if a field does not have a fixed width.
+
+    Narrow rows are stored as records, so that each row is in one place.
+
+    Args:
+        dataset: The dataset, whose `gather_all` may be called by several threads.
+        name: As for `RowSource`.
+        picked: The rows, int64 (n,). If None, all.
+    """
+    fields, layout = list(dataset.schema.fields), dataset.schema.layout_of_fixed()
+    if layout is None or not layout.nbytes or len(layout.offsets) < len(fields):
+        return None
+    records = len(fields) > 1 and layout.nbytes <= _WIDEST_RECORD
+    step = min(PIECE_ROWS, max(1, _PIECE_BYTES // layout.nbytes))
+    total, stamp = len(dataset), dataset.fingerprint
+    if picked is not None:
+        total, stamp = len(picked), f"{stamp} {xxhash.xxh3_64_hexdigest(picked.tobytes())}"
+
+    def pieces(start: int) -> Iterator[Piece]:
+        for begin in range(start, total, step):
+            yield Piece(begin, [(Origin(name, begin), _RowRange(begin, total, step))])
+
+    def convert(
+        rows: _RowRange, origin: Origin, out: Mapping[str, NDArray[Any]] | None
+    ) -> Converted:
+        assert out is not None  # there are fields of fixed width
+        numbers = np.arange(rows.begin, rows.begin + rows.num_rows)
+        numbers = numbers if picked is None else picked[numbers]
+        for field, values in dataset.gather_all(fields, numbers).items():
+            out[field][...] = values
+        return Converted(out, ())
+
+    return RowSource(
+        name,
+        replace(dataset.schema, records=records),
+        total,
+        (),
+        convert,
+        pieces,
+        stamp,
+        {},
+        lambda left_out: {},
+        can_skip=True,  # no row can be bad
+    )
+
+
+class _RowRange:
+    """Consecutive rows of a dataset, in place of a record batch."""
+
+    def __init__(self, begin: int, end: int, most: int) -> None:
+        self.begin = begin
+        self.num_rows = min(most, end - begin)
+
+    def slice(self, offset: int, length: int) -> _RowRange:
+        """Returns some of the rows."""
+        begin = self.begin + offset
+        return _RowRange(begin, self.begin + self.num_rows, length)
 
 
 def open_memory(src: Any, filters: Any = None) -> Opened | None:

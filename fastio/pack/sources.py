@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, PackError, SchemaError, SourceNotFound
+from fastio.pack.cells import infer_schema
 from fastio.pack.files import open_array_folder
 from fastio.pack.items import Item, RowImage, Source, source_of_rows, unreadable
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
 from fastio.pack.objects import indexed_source, is_indexed, iterated_source
-from fastio.pack.row_sources import RowSource, open_memory, table_source
+from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
 from fastio.packed.rows import NOT_OF_SAMPLES, Rows
@@ -24,11 +26,11 @@ from fastio.runtime.ahead import in_order
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
-from fastio.sources.arrays import is_columns
+from fastio.sources.arrays import class_names, is_columns
 from fastio.sources.folder_kind import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.memory import ARRAYS
-from fastio.sources.registry import kind_of, why_nothing
+from fastio.sources.registry import as_rows, kind_of, opened_from, why_nothing
 from fastio.sources.table.opening import Opened
 from fastio.store import OBJECTS_AT_ONCE, is_remote
 
@@ -73,27 +75,38 @@ def open_source(
             )
         return open_documents(src, tokens, data.tables)
     opened = open_memory(src, data.filters) or _open_kind(src, schema, data, skip_damaged, workers)
-    if isinstance(opened, Source):
+    if not isinstance(opened, Opened):
         return opened
     if schema is not None:
         raise SchemaError(_NO_SCHEMA.format("tables, whose columns"))
     first = opened.files[0].name if opened.files else ""
+    before = opened_from(src)
+    if before is not None:
+        src, data = before.source, before.options
     return table_source(opened, data.tables, _name_of(src, first))
 
 
 def _open_kind(
     src: Any, schema: Schema | None, data: Options, skip_damaged: bool, workers: int
-) -> Source | Opened:
+) -> Source | RowSource | Opened:
     """Returns the samples or tables of data that the registry knows, or that only packing reads."""
     of_columns = bool(data.tables) or data.filters is not None
     if not of_columns and _is_list(src, schema):
         return list_source(os.fspath(src), schema, data.roots, data.storage_options)
     kind = kind_of(src)
     found = find(src, data) if kind is None else Found(kind, src, data, src)
+    before = opened_from(src)
+    if before is not None:
+        found = before  # its tables are read by the thousand rows
     columns = type(src) is dict or (type(src) is tuple and is_columns(src)) or kind is ARRAYS
-    if found is not None and found.kind is ARRAYS and not columns:
-        # Its samples show which fields are images: PIL images and tensors (C, H, W).
-        found, workers = None, 1
+    if found is not None and found.kind is ARRAYS:
+        rows = None if schema is not None else _columns_of(found, src)
+        if rows is not None:
+            _check_wanted(src, of_columns, frozenset(), data)
+            return rows
+        if not columns:
+            # Its samples show which fields are images: PIL images and tensors (C, H, W).
+            found, workers = None, 1
     takes = found.kind.options if found is not None and kind is None else frozenset()
     _check_wanted(src, of_columns, takes, data)
     if found is None or found.kind in (IMAGE_FOLDER, SOUND_FOLDER):
@@ -111,6 +124,18 @@ def _open_kind(
         of_images = packed.schema if packed.schema.image_fields else None
         return indexed_source(packed, schema or of_images)
     return rows_source(packed, _name_of(src, packed.path), schema, data.kept)
+
+
+def _columns_of(found: Found, src: Any) -> RowSource | None:
+    """Returns arrays as a source of rows; None if their samples have other fields, or are none.
+
+    The first sample decides which fields are images.
+    """
+    dataset = cast(Rows, found.kind.pack(found, False))
+    samples = dataset if type(src) in (dict, tuple) else src
+    if not len(dataset) or infer_schema(samples[0], class_names(samples)) != dataset.schema:
+        return None
+    return column_source(dataset, dataset.path)
 
 
 def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Options) -> None:
@@ -155,7 +180,9 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_samples(src: Any, schema: Schema | None, cache: Cache | None, workers: int) -> Source:
+def _open_samples(
+    src: Any, schema: Schema | None, cache: Cache | None, workers: int
+) -> Source | RowSource:
     """Returns data that no kind in the registry knows as a source."""
     if isinstance(src, (str, os.PathLike)):
         if os.path.isfile(src):
@@ -175,6 +202,9 @@ def _open_samples(src: Any, schema: Schema | None, cache: Cache | None, workers:
     folder = _files_of_image_folder(src)
     if folder is not None:
         return rows_source(folder, _name_of(folder, folder.path), schema, cache)
+    subset = _subset_source(src, schema)
+    if subset is not None:
+        return subset
     if is_indexed(src):
         return indexed_source(src, schema, workers)
     if isinstance(src, Iterable):
@@ -185,8 +215,33 @@ def _open_samples(src: Any, schema: Schema | None, cache: Cache | None, workers:
     )
 
 
+def _subset_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
+    """Returns a torch Subset of a dataset of fastio's, whose images need not be decoded, or None.
+
+    The images of a packed dataset are decoded, because not every record is a file.
+    """
+    if type(src).__module__ != "torch.utils.data.dataset":
+        return None
+    # Imports torch, which is there already when one of its classes is.
+    from fastio.views.subsets import parts_of
+
+    parts, picked = parts_of(src)
+    dataset = as_rows(parts[0]) if len(parts) == 1 else None
+    if dataset is None or picked is None or not len(picked):
+        return None
+    name = type(src).__name__
+    columns = column_source(dataset, name, picked) if schema is None else None
+    if columns is not None or dataset.packed is not None:
+        return columns
+    return rows_source(dataset, name, schema, picked=picked)
+
+
 def rows_source(
-    dataset: Rows, name: str, schema: Schema | None, cache: Cache | None = None
+    dataset: Rows,
+    name: str,
+    schema: Schema | None,
+    cache: Cache | None = None,
+    picked: NDArray[np.int64] | None = None,
 ) -> Source:
     """Returns the rows of a dataset whose `row_key` identifies them.
 
@@ -197,6 +252,7 @@ def rows_source(
         schema: The schema to use instead of the dataset's: with the same names, or, if samples are
             tuples, with the fields in the same order.
         cache: A cache that may have records of its images.
+        picked: The rows, int64 (n,). If None, all.
 
     Raises:
         SchemaError: The schema has fields that the dataset does not have.
@@ -229,18 +285,23 @@ def rows_source(
             except Exception:  # MemoryError and RecursionError can be a sample's own too
                 yield from (item for row in some for item in alone(row))
 
-    def alone(row: int) -> list[Item]:
+    def alone(place: int) -> list[Item]:
         try:
-            return gathered([row])
+            return gathered([place])
         except NOT_OF_SAMPLES:
             raise
         except Exception as error:
+            row = row_at(place)
             key = dataset.row_key(row) or ""
-            return [unreadable(name, row, error, dataset.sample_name(row), key)]
+            return [unreadable(name, place, error, dataset.sample_name(row), key)]
 
-    def gathered(rows: Sequence[int]) -> list[Item]:
-        columns = dataset.gather_all(others, np.array(rows, np.int64)) if others else {}
-        return [item(row, place, columns) for place, row in enumerate(rows)]
+    def row_at(place: int) -> int:
+        return place if picked is None else int(picked[place])
+
+    def gathered(places: Sequence[int]) -> list[Item]:
+        rows = np.array(places, np.int64) if picked is None else picked[np.asarray(places)]
+        columns = dataset.gather_all(others, rows) if others else {}
+        return [item(place, number, columns) for number, place in enumerate(places)]
 
     def image(field: str, row: int) -> RowImage | bytes:
         # Objects are read here, many at a time: encoders would wait for one after the other.
@@ -248,18 +309,21 @@ def rows_source(
             return dataset.read(field, row)
         return RowImage(dataset, field, row, recoded.get(field))
 
-    def item(row: int, place: int, columns: Mapping[str, Any]) -> Item:
+    def item(place: int, number: int, columns: Mapping[str, Any]) -> Item:
+        row = row_at(place)
         values = [
-            columns[field][place] if field in columns else image(field, row) for field in fields
+            columns[field][number] if field in columns else image(field, row) for field in fields
         ]
-        return Item(row, dataset.sample_name(row), values, dataset.row_key(row) or "")
+        return Item(place, dataset.sample_name(row), values, dataset.row_key(row) or "")
 
     def named() -> Iterator[Item]:
-        for row in range(len(dataset)):
-            yield Item(row, dataset.sample_name(row), (), dataset.row_key(row) or "")
+        for place in range(total):
+            row = row_at(place)
+            yield Item(place, dataset.sample_name(row), (), dataset.row_key(row) or "")
 
+    total = len(dataset) if picked is None else len(picked)
     objects_only = named if dataset.separate else None
-    return source_of_rows(name, wanted, len(dataset), read, named=objects_only)
+    return source_of_rows(name, wanted, total, read, named=objects_only)
 
 
 def _fields_of(dataset: Rows, wanted: Schema) -> list[str]:

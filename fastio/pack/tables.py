@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import FastioError, PackError, SchemaError
-from fastio.pack.cells import record_array, variable_array
+from fastio.pack.cells import fixed_array, record_array, variable_array
 from fastio.pack.encoder import About, Filled
 from fastio.pack.items import AGAIN, spread
 from fastio.pack.journal import Plan, UnitEnd
@@ -95,7 +95,7 @@ class TableEncoder:
         self._names = {field: len(words) for field, words in self.schema.vocabularies.items()}
         if self.schema.class_field is not None:
             self._names[self.schema.class_field] = len(self.schema.classes or ())
-        self._layout = source.schema.record_layout
+        self._layout = source.schema.layout_of_fixed()
         self._shard_bytes = shard_bytes
         self._stamp = source.stamp
         self._records = _Records()
@@ -357,11 +357,15 @@ class TableEncoder:
     def _arrays(self) -> list[pa.Array]:
         """Returns the columns of the rows held."""
         arrays = []
-        if self._layout is not None:
-            arrays.append(record_array(self._records.all(self._layout.dtype)))
-        for name in self._held[0]:
+        records = None if self._layout is None else self._records.all(self._layout.dtype)
+        if records is not None and self.schema.records:
+            arrays.append(record_array(records))
+        for name, field in self.schema.fields.items():
+            if is_fixed_width(field):
+                if records is not None and not self.schema.records:
+                    arrays.append(fixed_array(name, field, records[name]))
+                continue
             rows = Ragged.joined([part[name] for part in self._held])
-            field = self.schema.fields[name]
             arrays.append(variable_array(name, field, rows))
             if isinstance(field, Array):  # whose shape is its length
                 bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32))

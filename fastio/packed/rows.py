@@ -55,6 +55,7 @@ from fastio.shown import without_secrets
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
+    from fastio.sources.base import Found
     from fastio.sources.table.direct import TableDataset
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache", "partitions")
@@ -92,6 +93,8 @@ class Rows(ABC):
         tensor_fields: The names of the fields whose values are tensors in samples, not arrays.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
             rows can be read too) or "always" (reading a row decodes its row group).
+        opened_from: Of table files and data of the datasets package: the source and options that
+            `fastio.open` was given. None for a copy in another process.
     """
 
     path: str
@@ -107,6 +110,7 @@ class Rows(ABC):
     upright: bool = True
     tensor_fields: frozenset[str] = frozenset()
     row_grouping: Literal["no", "possible", "always"] = "no"
+    opened_from: Found | None = None
 
     def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
         """Sets limits of a sample; None leaves one as it is. ValueError if one is less than 1."""

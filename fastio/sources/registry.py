@@ -81,6 +81,11 @@ def kind_of(dataset: Rows) -> Kind | None:
     return next((kind for kind in KINDS if isinstance(dataset, kind.classes)), None)
 
 
+def opened_from(dataset: object) -> Found | None:
+    """Returns the source and options that `fastio.open` opened a dataset from, or None."""
+    return dataset.opened_from if isinstance(dataset, Rows) else None
+
+
 def as_rows(dataset: object) -> Rows | None:
     """Returns the dataset if it is one of fastio's, which can be asked what it can; else None."""
     return dataset if isinstance(dataset, Rows) else None
@@ -110,6 +115,8 @@ def open_found(found: Found) -> Rows:
         dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
     dataset.partitions = found.options.partitions
+    if "columns" in found.kind.options:
+        dataset.opened_from = found
     if dataset.recodes and dataset.cache is None:
         dataset.cache = found.options.kept
     return dataset

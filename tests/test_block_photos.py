@@ -19,10 +19,10 @@ from tests import block_reference as reference
 from tests.block_samples import CODEBOOK
 
 FOLDER = os.environ.get("FASTIO_PHOTOS", "")
-PHOTOS = sorted(p for p in Path(FOLDER).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
-
 if not FOLDER:
     pytest.skip("FASTIO_PHOTOS names no folder of photos", allow_module_level=True)
+
+PHOTOS = sorted(p for p in Path(FOLDER).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
 
 
 def as_array(data: bytes) -> NDArray[np.uint8]:

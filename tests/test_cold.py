@@ -181,6 +181,16 @@ def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
     assert share(table, everything) > 0.99
 
 
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 200 KB of tokens."""
+    path, rng = tmp_path_factory.mktemp("documents") / "packed", np.random.default_rng(0)
+    with fastio.Writer(path, Schema({"tokens": Tokens("uint16")}), shard_size=32 << 10) as writer:
+        for _ in range(1000):
+            writer.write({"tokens": rng.integers(0, 60_000, rng.integers(0, 200), np.uint16)})
+    return path
+
+
 @pytest.mark.parametrize(
     "view",
     [
@@ -192,21 +202,16 @@ def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
 )
 @pytest.mark.parametrize("order", ["auto", "sequential"])
 def test_tokens_beyond_memory_are_those_that_memory_would_hold(
-    view: Any, order: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    view: Any, order: Any, documents: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = Schema({"tokens": Tokens("uint16")})
-    rng = np.random.default_rng(0)
-    with fastio.Writer(tmp_path / "ds", schema, shard_size=64 << 10) as writer:
-        for _ in range(3000):
-            writer.write({"tokens": rng.integers(0, 60_000, rng.integers(0, 200), np.uint16)})
-    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr(shuffling, "_BLOCK_BYTES", 8 << 10)
     options: dict[str, Any] = {"view": view, "batch_size": 1}
     key = "input_ids" if isinstance(view, Padding) else "inputs"
-    with open_loader(tmp_path / "ds", **options) as loader:
+    with open_loader(documents, **options) as loader:
         expected = [batch[key][0].tolist() for batch in loader]
-    give_memory(monkeypatch, 300 << 10)
+    give_memory(monkeypatch, 100 << 10)
     shuffle = True if order == "auto" else None
-    with open_loader(tmp_path / "ds", shuffle=shuffle, order=order, **options) as loader:
+    with open_loader(documents, shuffle=shuffle, order=order, **options) as loader:
         found = {}
         for batch in loader:
             assert loader.batch.rows is not None

@@ -60,7 +60,7 @@ def test_no_flipped_bit_gives_another_sample(packed: Path) -> None:
     expected = load(packed)
     rng = np.random.default_rng(0)
     noticed = 0
-    for position in rng.integers(0, shard.stat().st_size, 400).tolist():
+    for position in rng.integers(0, shard.stat().st_size, 200).tolist():
         bit = int(rng.integers(8))
         flip(shard, position, bit)
         try:
@@ -69,7 +69,7 @@ def test_no_flipped_bit_gives_another_sample(packed: Path) -> None:
             noticed += 1
         flip(shard, position, bit)
     # What is left is the zeros between buffers and words of Arrow's metadata that nobody reads.
-    assert noticed > 300
+    assert noticed > 150
 
 
 def test_a_damaged_image_is_named_and_the_rest_is_whole(packed: Path) -> None:

@@ -13,7 +13,7 @@ import photos
 import pytest
 from PIL import Image, JpegImagePlugin
 
-COUNT, CLASSES = 200, 4
+COUNT, CLASSES = 100, 4
 
 
 @pytest.fixture(scope="module")

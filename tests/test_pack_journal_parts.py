@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 import fastio
-from fastio import PackError, SampleError
+from fastio import PackError, SampleError, SourceChanged
 from fastio.pack import stored_journal
 from fastio.pack.journal import Journal
 from fastio.pack.stored_journal import StoredJournal, parts_of, stored_lines
@@ -145,22 +145,34 @@ def test_a_discarded_pack_leaves_no_parts(store: Store, monkeypatch: pytest.Monk
 def test_of_two_drivers_one_deletes_neither_journal_nor_parts_of_the_other(
     store: Store, tmp_path: Path
 ) -> None:
+    """One begins first; the other is refused, or takes over what the first one has sent."""
     drivers = []
     for number in range(2):
         folder = tmp_path / str(number)
         folder.mkdir()
         local = Journal(folder, {"source": "list"}, resume=False)
-        drivers.append((StoredJournal(store), local))
-    (first, one), (second, other) = drivers
-    for stored, local in drivers:
         with open(local.path, "ab") as file:
             file.writelines(b'{"end": %d}\n' % n for n in range(200))
-        stored.send(local.path)
-    assert first.parts
-    assert not set(first.parts) & set(second.parts)
+        drivers.append((StoredJournal(store), local))
+    (first, one), (second, other) = drivers
+    first.claim(one.path)
+    sent = names(store)
+    assert sent == {JOURNAL_NAME, *first.parts}
+    with pytest.raises(SourceChanged, match="written or deleted by another process"):
+        second.claim(other.path)
+    assert not second.delete()
+    assert sent < names(store)  # and parts of the second one, which no journal names
+    third = StoredJournal(store)
+    with open(other.path, "wb") as taken:
+        third.fetch(taken, {})
+    third.claim(other.path)
+    assert third.parts == first.parts
+    for call in (first.check, lambda: first.send(one.path)):
+        with pytest.raises(SourceChanged):
+            call()
     assert not first.delete()
-    assert names(store) == {JOURNAL_NAME, *first.parts, *second.parts}
-    assert second.delete()
-    assert names(store) == set(first.parts)
+    assert sent < names(store)
+    assert third.delete()
+    assert not names(store) & sent
     one.close()
     other.close()

@@ -26,7 +26,7 @@ from tests.servers import S3, http_folder, s3_server
 SHARD_SIZE = 2000
 URL = "memory://packs/dataset"
 
-# Packs, and kills itself right before the given upload.
+# Packs, and kills itself right before the given write of an object.
 KILLER = """
 import json, os, signal, sys
 
@@ -35,18 +35,21 @@ from fastio.pack import pack
 from fastio.store import Store
 
 calls = 0
-write = Store.write
 
 
-def deadly(*args):
-    global calls
-    calls += 1
-    if calls == int(kill_at):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(*args)
+def deadly(function):
+    def call(*args):
+        global calls
+        calls += 1
+        if calls == int(kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args)
+
+    return call
 
 
-Store.write = deadly
+for name in ("write", "replace"):
+    setattr(Store, name, deadly(getattr(Store, name)))
 pack(source, destination, shard_size=int(shard_size), storage_options=json.loads(options))
 """
 

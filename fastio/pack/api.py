@@ -171,8 +171,8 @@ def pack(
             folder is, with EXIF orientations applied, and so is a torch Subset of it, or of image
             files that `fastio.open` returned.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
-            are finished, and the manifest last. Any machine can resume the pack. Two packs to one
-            URL at the same time are not detected, two appends are.
+            are finished, and the manifest last. Any machine can resume the pack, which stops a
+            process that still packs there.
         codec: Image storage: 'blocks' (default) recodes JPEGs without loss into a form that decodes
             faster, and keeps other files and JPEGs that it cannot hold (CMYK, arithmetic coding);
             'jpeg' keeps all files byte for byte; 'raw' stores upright pixels.

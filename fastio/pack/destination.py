@@ -464,6 +464,14 @@ def changed_meanwhile(name: str) -> PackConflict:
     return PackConflict(f"another process has changed {name} since this append began: append again")
 
 
+def taken_over(name: str) -> PackConflict:
+    """Returns the error of a process whose journal another one has replaced or deleted."""
+    return PackConflict(
+        f"another process has taken over {name}, with resume (--resume), overwrite (--overwrite) or"
+        " `fastio gc --unfinished`: this one has stopped, and deletes nothing there"
+    )
+
+
 def own_files(folder: Path) -> Iterator[str]:
     """Yields the names of the files in a folder that only a pack can have written."""
     with os.scandir(folder) as entries:

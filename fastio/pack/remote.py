@@ -4,6 +4,10 @@ The store gets the same files as a folder: first `pack.journal`, which names eac
 is uploaded, then the shards, several at a time, and last the manifest. So an interrupted pack is
 not a dataset, and any machine can resume it: it uses the journal up to the first unit whose shards
 are missing or have another size. A local shard is deleted after it was uploaded.
+
+The journal is also the claim of one process to the destination (`stored_journal`). It is written
+before anything else. A process asks whether it still has the claim before each upload and between
+deletions, and the manifest is replaced only if it is the one that was there when the claim began.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ from fastio.pack.destination import (
     is_own_name,
     own_files,
     remove_strays,
+    taken_over,
 )
 from fastio.pack.journal import (
     APPEND_TO,
@@ -39,7 +44,6 @@ from fastio.pack.journal import (
     WRITER,
     Journal,
     check_not_in_use,
-    contents_of,
     in_use,
     new_id,
     unreadable_journal,
@@ -54,7 +58,7 @@ from fastio.pack.stored_journal import (
 from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.runtime.ahead import in_order
-from fastio.runtime.files import whole_file
+from fastio.runtime.files import mapped, whole_file
 from fastio.runtime.texts import FileSizes, Names
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
 from fastio.store import NoConditionalWrites, Stamp, is_remote, open_store
@@ -62,6 +66,7 @@ from fastio.store import NoConditionalWrites, Stamp, is_remote, open_store
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
 _DELETIONS = 16
+_DELETIONS_PER_CHECK = 64  # so many objects are deleted between two looks at the claim
 _COPIES = 32  # shards of other processes that get their names at once
 _JOURNAL_EVERY_S = 10.0  # how often the journal is sent while other processes upload shards
 
@@ -103,9 +108,9 @@ class RemoteDestination(Destination):
         self._is_writer = False
         self._journal_sent_s = -math.inf
         self._stored = StoredJournal(self._store)
-        # For an append: the version of the manifest that this process has read. It is replaced only
-        # if it has not changed since, as the journal is, so that one of two appends fails.
-        self._base: Manifest | None = None
+        self._is_claimed = False
+        self._base: Manifest | None = None  # of an append
+        # The version of the manifest when the claim began; None without one. Only that is replaced.
         self._manifest_stamp: Stamp | None = None
 
     def files(self) -> Mapping[str, int]:
@@ -118,13 +123,23 @@ class RemoteDestination(Destination):
             return {}  # there is no such folder yet
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Destination`. Deletes several objects at once."""
-        names = Names(names)
-        if names.find(MANIFEST_NAME) is not None:
-            self._store.delete(MANIFEST_NAME)
-        others = (name for name in names if name != MANIFEST_NAME)
-        for _ in in_order(self._store.delete, others, _DELETIONS):
-            pass
+        """See `Destination`. Deletes several objects at once, and stops if the claim is lost."""
+        names = iter(Names(names))
+        while some := list(islice(names, _DELETIONS_PER_CHECK)):
+            self._check_claim()
+            if MANIFEST_NAME in some:
+                self._store.delete(MANIFEST_NAME)
+                some.remove(MANIFEST_NAME)
+            for _ in in_order(self._store.delete, some, _DELETIONS):
+                pass
+
+    def _check_claim(self) -> None:
+        """Raises PackConflict if another process has taken the claim of this one."""
+        if self._is_claimed:
+            try:
+                self._stored.check()
+            except SourceChanged as error:
+                raise taken_over(self.name) from error
 
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
@@ -142,45 +157,71 @@ class RemoteDestination(Destination):
                     self._stored.fetch(file, own if resume else None)
                 if MANIFEST_NAME in own and APPEND_TO not in options and not file.tell():
                     raise unreadable_journal(self.name)
-            return Journal(folder, options, resume, self.name)
+            journal = Journal(folder, options, resume, self.name)
+        except BaseException as error:
+            self._leave_folder()
+            if isinstance(error, SourceChanged):
+                raise in_use(self.name) from error
+            raise
+        try:
+            self._claim(journal, MANIFEST_NAME in own)
         except BaseException:
+            journal.close()
             self._leave_folder()
             raise
+        return journal
+
+    def _claim(self, journal: Journal, has_manifest: bool) -> None:
+        """Makes the destination this process's, by writing the journal to the store.
+
+        Args:
+            journal: The local copy.
+            has_manifest: Whether there was a manifest when the destination was listed.
+
+        Raises:
+            PackConflict: Another process has claimed it since it was listed.
+        """
+        with self._advice():
+            try:
+                self._stored.claim(journal.path)
+            except SourceChanged as error:
+                raise in_use(self.name) from error
+            self._is_claimed = True
+            with suppress(SourceNotFound):
+                self._manifest_stamp = self._store.stat(MANIFEST_NAME)
+        if (self._manifest_stamp is not None) != has_manifest:
+            self._stored.delete()
+            raise PackConflict(
+                f"another process has just packed to {self.name}, or deleted the dataset there: "
+                "look at it, then try again"
+            )
 
     @contextmanager
     def exclusive_access(self, discard: bool) -> Iterator[tuple[bool, Mapping[str, int]]]:
-        """See `Destination`. A store has no locks: a running append fails without its journal.
+        """See `Destination`. A running pack or append fails when its journal is discarded.
 
-        Meanwhile a journal of this process is there, so that no append begins. If the process is
-        killed, that journal is discarded like one of an unfinished append.
+        Meanwhile a journal of this process is there, so that no other process begins. If this one
+        is killed, its journal is discarded like that of an unfinished append.
         """
-        stamp = None
-        with suppress(SourceNotFound):
-            stamp = self._store.stat(JOURNAL_NAME)
-        unfinished = stamp is not None and stamp.size > 0
+        self._stored = StoredJournal(self._store)
+        unfinished = self._stored.find() > 0
         if unfinished and not discard:
             yield True, self.files()
             return
-        mine = (
-            json.dumps({"journal": 1, "id": new_id(), "options": {"source": GC}}).encode() + b"\n"
-        )
+        mine = {"journal": 1, "id": new_id(), "options": {"source": GC}}
         try:
-            stamp = self._store.replace(JOURNAL_NAME, mine, stamp)
-        except NoConditionalWrites:  # then no append can run, and none has to be excluded
-            self._store.write(JOURNAL_NAME, mine)
-            stamp = None
+            self._stored.claim_with(json.dumps(mine).encode() + b"\n")
         except SourceChanged as error:
             raise in_use(self.name) from error
+        self._is_claimed = True
         try:
             yield unfinished, self.files()
         finally:
-            with suppress(SourceChanged):  # another process has discarded it
-                if stamp is not None:
-                    self._store.replace(JOURNAL_NAME, renewed(mine), stamp)
-                self._store.delete(JOURNAL_NAME)
+            self._is_claimed = False
+            self._stored.delete()
 
     def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
-        """See `Destination`. An append that runs is noticed only if it writes its journal now."""
+        """See `Destination`. A pack that runs is noticed only if it writes its journal now."""
         try:
             stamp = self._store.stat(JOURNAL_NAME)
             if not stamp.size:  # has no meaning
@@ -188,9 +229,8 @@ class RemoteDestination(Destination):
             head = bytes(self._store.read(JOURNAL_NAME, expect=stamp))
             if not is_unneeded(stored_lines(self._store, head)):
                 return False
-            if APPEND_TO in contents_of(head.splitlines(keepends=True)[:1])[0]:
-                with suppress(NoConditionalWrites):  # as in `exclusive_access`
-                    self._store.replace(JOURNAL_NAME, renewed(head), stamp)
+            with suppress(NoConditionalWrites):
+                self._store.replace(JOURNAL_NAME, renewed(head), stamp)
         except SourceNotFound:
             return False
         except SourceChanged as error:
@@ -201,10 +241,8 @@ class RemoteDestination(Destination):
 
     def _check_newest(self, base: Manifest) -> None:
         """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""
-        if self._store.backend != "obstore":
-            raise self._cannot_append("file systems of fsspec have no conditional writes")
         self._base = base
-        self._manifest_stamp = found = self._store.stat(MANIFEST_NAME)
+        found = self._manifest_stamp
         older = self.folder / version_name(base.version)
         older.write_bytes(self._store.read(MANIFEST_NAME, expect=found))
         if Manifest(self.name, str(older)).fingerprint != base.fingerprint:
@@ -220,7 +258,7 @@ class RemoteDestination(Destination):
         self._uploads.append(self._pool.submit(self._upload, entry, length))
 
     def task_output(self) -> TaskOutput:
-        """See `Destination`. Sends the journal, without which shards cannot be resumed."""
+        """See `Destination`. Sends the plan, without which shards cannot be resumed."""
         with self._advice():
             self._stored.send(self._journal.path)
             super().task_output()
@@ -249,12 +287,15 @@ class RemoteDestination(Destination):
         with self._advice():
             for future in self._uploads:
                 wait_for(future)
+            listed = self.files()
+            # The listing has no shards of a process that takes over from here on.
+            self._stored.send(self._journal.path)
             if base is None:
-                strays = self._strays(names, self.files())
+                strays = self._strays(names, listed)
                 kept = {JOURNAL_NAME, MANIFEST_NAME, *self._stored.parts}
                 self.delete(name for name in strays if name not in kept)
                 return
-            missing, others = names.compared(self.files())
+            missing, others = names.compared(listed)
             if missing is not None or others.find(JOURNAL_NAME) is None:
                 raise PackConflict(
                     "another process has deleted shards or the journal of this append to "
@@ -265,10 +306,7 @@ class RemoteDestination(Destination):
         """See `Destination`."""
         with self._advice():
             path = self.folder / MANIFEST_NAME
-            if self._base is None:
-                upload(self._store, path)
-            else:
-                self._commit(self._base, path)
+            self._commit(path)
             try:
                 self._stored.delete()
             except StoreError as error:
@@ -281,31 +319,37 @@ class RemoteDestination(Destination):
             path.unlink()
             super().finish()
 
-    def _commit(self, base: Manifest, path: Path) -> None:
-        """Replaces the manifest of `base`; SourceChanged if another process has done so."""
-        # Fails if gc has deleted the journal, or another process has replaced it.
-        self._stored.send(self._journal.path)
-        older = version_name(base.version)
-        upload(self._store, self.folder / older)
-        self._store.replace(MANIFEST_NAME, path.read_bytes(), self._manifest_stamp)
+    def _commit(self, path: Path) -> None:
+        """Writes the manifest; SourceChanged if another process has taken over or written one."""
+        self._stored.send(self._journal.path)  # fails if the claim is lost
+        if self._base is not None:
+            upload(self._store, self.folder / version_name(self._base.version))
+        if self._stored.is_conditional:
+            self._store.replace(MANIFEST_NAME, mapped(path), self._manifest_stamp)
+        else:
+            upload(self._store, path)
 
     def discard(self, names: Names, base: Manifest | None) -> None:
-        """See `Destination`. Deletes nothing if the journal is another process's by now.
+        """See `Destination`. Deletes nothing if another process has taken over.
 
-        Without its journal, no process can commit shards that another one has uploaded as well.
+        The journal is deleted last, because without it another process may begin.
         """
         self._end_uploads()
-        if self._stored.is_there and self._stored.delete() and not self._is_committed(names):
-            self.delete(name for name in self.files() if names.find(name) is not None)
+        if self._stored.renew():
+            if not self._is_committed(names):
+                self.delete(name for name in self.files() if names.find(name) is not None)
+            self._stored.delete()
         self._journal.remove()
         self._leave_folder()
 
     def close(self, keep: bool) -> None:
-        """See `Destination`. The journal in the store stays in any case."""
+        """See `Destination`. The journal in the store stays if `keep`."""
         self._end_uploads()
-        # Shards that other processes have written may have been recorded since it was last sent.
-        if self._journal_sent_s > 0 and self._journal.path.exists():
-            with suppress(StoreError, SourceNotFound, SourceChanged):
+        with suppress(StoreError, SourceNotFound, SourceChanged):
+            if not keep:
+                self._stored.delete()
+            # Shards of other processes may have been recorded since it was last sent.
+            elif self._journal_sent_s > 0 and self._journal.path.exists():
                 self._stored.send(self._journal.path, self._journal.path.stat().st_size)
         super().close(keep=True)
         self._leave_folder()
@@ -324,6 +368,7 @@ class RemoteDestination(Destination):
             if self._stopped.is_set():
                 return
             self._stored.send(self._journal.path, journal_length)
+            self._stored.check()
             upload(self._store, self.folder / entry.name)
             (self.folder / entry.name).unlink()
         except BaseException:
@@ -336,6 +381,7 @@ class RemoteDestination(Destination):
         """Gives a shard that another process has uploaded its name."""
         try:
             if not self._stopped.is_set():
+                self._stored.check()
                 accept(self._store, entry, ending)
         except SourceNotFound as error:
             self._stopped.set()
@@ -383,7 +429,8 @@ class RemoteDestination(Destination):
         except NoConditionalWrites as error:
             raise self._cannot_append(str(error)) from error
         except SourceChanged as error:
-            raise changed_meanwhile(self.name) from error
+            conflict = taken_over if self._base is None else changed_meanwhile
+            raise conflict(self.name) from error
         except (StoreError, SourceNotFound) as error:
             if self._stored.is_new:
                 raise PackError(f"{error}; nothing was uploaded") from error

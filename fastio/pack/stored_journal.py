@@ -5,6 +5,16 @@ it. Parts of up to `PART_BYTES`, or of one longer line, become objects that are 
 pack.journal-ID-000000 and so on. The object `pack.journal` has the first line of the journal, which
 names these parts, and the lines that are in no part yet; only this object is replaced. ID is the id
 of the journal, so that two processes do not write the same parts.
+
+As the locked file in a folder, the object `pack.journal` is the claim of one process to the
+destination: to pack, to append or to clean up. A process first writes it, on condition that nobody
+has since it looked, and later replaces it only as long as it has the version that the process wrote
+last. Whoever resumes, replaces or discards a pack writes an object with another id, after which the
+previous owner can write no journal and no manifest, and stops. So no clock decides whether an owner
+is alive: the claim of a killed process can be taken over at once.
+
+Stores without conditional writes are compared before they are written to. This notices another
+process too, unless both write within the same moment.
 """
 
 from __future__ import annotations
@@ -13,6 +23,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +31,7 @@ from fastio.errors import PackError, SourceChanged, SourceNotFound
 from fastio.pack.items import AGAIN
 from fastio.pack.journal import complete_lines, new_id
 from fastio.packed import JOURNAL_NAME
-from fastio.store import Stamp, Store
+from fastio.store import NoConditionalWrites, Stamp, Store
 
 PART_BYTES = 1 << 20
 # The ending of the names of parts, as a regular expression.
@@ -29,26 +40,50 @@ _PART = re.compile(re.escape(JOURNAL_NAME) + PART_ENDING)
 
 
 class StoredJournal:
-    """The journal of one process. Several threads may call `send`, only one the other methods.
+    """The journal of one process. Several threads may call `send` and `check`, one the others.
 
     Args:
         store: The store.
-        conditional: Whether the object is replaced only if no other process has replaced it since
-            this one has read or written it, as an append needs.
+        conditional: Whether a store without conditional writes is refused, as an append needs.
 
     Attributes:
         parts: The names of the parts.
+        is_conditional: Whether the store has conditional writes, as far as is known.
     """
 
     def __init__(self, store: Store, conditional: bool = False) -> None:
         self.parts: list[str] = []
+        self.is_conditional = True
         self._store = store
-        self._conditional = conditional
+        self._required = conditional
         self._stamp: Stamp | None = None
         self._lock = threading.Lock()
         self._head = b""  # the object, if this process has written it
         self._begin = 0  # where the lines of the local file begin that are in no part
         self._sent = 0  # how many bytes of the local file are in the store
+
+    def find(self) -> int:
+        """Looks for the journal of another process, and returns its size; 0 if there is none."""
+        with suppress(SourceNotFound):
+            self._stamp = self._store.stat(JOURNAL_NAME)
+        return 0 if self._stamp is None else self._stamp.size
+
+    def claim(self, path: Path) -> None:
+        """Sends the local file for the first time, which makes the destination this process's.
+
+        Raises:
+            SourceChanged: Another process has written or deleted the journal since `find` or
+                `fetch`.
+            NoConditionalWrites: The store has no conditional writes, and they are required.
+        """
+        self.send(path)
+        self._check_conditions()
+
+    def claim_with(self, head: bytes) -> None:
+        """Like `claim`, with a journal of one line that is in no local file."""
+        with self._lock:
+            self._put(head)
+        self._check_conditions()
 
     def fetch(self, file: IO[bytes], sizes: Mapping[str, int] | None) -> None:
         """Takes over the journal in the store, whose process has ended.
@@ -60,9 +95,9 @@ class StoredJournal:
             file: A new local file.
             sizes: The files in the store; None to take no lines.
         """
-        self._stamp = stamp = self._store.stat(JOURNAL_NAME)
-        if sizes is None:
+        if not self.find() or sizes is None:
             return
+        stamp = self._stamp
         try:
             head = bytes(self._store.read(JOURNAL_NAME, expect=stamp))
             parts = parts_of(head)
@@ -92,6 +127,11 @@ class StoredJournal:
         """Whether the store has no journal yet, and so nothing of this pack."""
         return self._stamp is None and not self._head
 
+    def check(self) -> None:
+        """Raises SourceChanged if another process has replaced or deleted the journal."""
+        with self._lock:
+            self._check()
+
     def is_sending(self) -> bool:
         """Returns whether a thread sends the journal at the moment."""
         return self._lock.locked()
@@ -104,6 +144,9 @@ class StoredJournal:
             length: Nothing is sent if this many bytes of the file have been sent already. None:
                 always replaces the object, which fails if another process has replaced or deleted
                 it.
+
+        Raises:
+            SourceChanged: Another process has written or deleted the journal.
         """
         with self._lock:
             if length is not None and self._sent >= length:
@@ -114,12 +157,59 @@ class StoredJournal:
                 lines = self._send_parts(file, json.loads(first)["id"])
             if self.parts:
                 first = _with(first, parts=self.parts)
-            head = first + lines
-            if self._conditional:
+            self._put(first + lines)
+            self._sent = self._begin + len(lines)
+
+    def _put(self, head: bytes) -> None:
+        """Writes the object if its version is the one that was read or written last."""
+        if self.is_conditional:
+            try:
                 self._stamp = self._store.replace(JOURNAL_NAME, head, self._stamp)
+            except NoConditionalWrites:
+                if self._required:
+                    raise
+                self.is_conditional = False
+        if not self.is_conditional:
+            self._check()
+            self._store.write(JOURNAL_NAME, head)
+        self._head = head
+
+    def _check(self) -> None:
+        """See `check`. Before the first write, compares with what `find` has found."""
+        try:
+            if self._head and not self.is_conditional:
+                same = self._store.read(JOURNAL_NAME) == self._head
             else:
-                self._store.write(JOURNAL_NAME, head)
-            self._head, self._sent = head, self._begin + len(lines)
+                found = self._store.stat(JOURNAL_NAME)
+                same = self._stamp is not None and found.key == self._stamp.key
+        except SourceNotFound:
+            same = self._stamp is None and not self._head
+        if not same:
+            raise SourceChanged(
+                f"{self._store.url.rstrip('/')}/{JOURNAL_NAME} was written or deleted by another "
+                "process"
+            )
+
+    def _check_conditions(self) -> None:
+        """Notes if the store ignores conditions, as some servers do without an error.
+
+        Right after the object was written, it cannot be created.
+        """
+        head = self._head
+        if not self.is_conditional:
+            return
+        try:
+            self._store.replace(JOURNAL_NAME, renewed(head), None)
+        except SourceChanged:
+            return
+        self._store.write(JOURNAL_NAME, head)
+        self.is_conditional = False
+        if self._required:
+            self._store.delete(JOURNAL_NAME)
+            raise NoConditionalWrites.of(
+                f"{self._store.url.rstrip('/')}/{JOURNAL_NAME}",
+                "it has ignored the condition of a write",
+            )
 
     def _send_parts(self, file: IO[bytes], own_id: str) -> bytes:
         """Sends all whole parts of a local file, and returns the complete lines after them."""
@@ -137,17 +227,30 @@ class StoredJournal:
             self.parts.append(name)
             self._begin += len(lines)
 
+    def renew(self) -> bool:
+        """Gives the journal another id; returns whether it was still that of this process.
+
+        Afterwards no process that has read the journal before can take it over. Without
+        conditional writes, the journal is only compared.
+        """
+        if not self._head:
+            return False
+        try:
+            if self.is_conditional:
+                self._put(renewed(self._head))
+            else:
+                self._check()
+        except SourceChanged:
+            return False
+        return True
+
     def delete(self) -> bool:
         """Deletes the journal if it is still that of this process; returns whether it was."""
-        try:
-            if self._conditional:
-                self._stamp = self._store.replace(JOURNAL_NAME, renewed(self._head), self._stamp)
-            elif self._head and self._store.read(JOURNAL_NAME) != self._head:
-                return False
-        except (SourceChanged, SourceNotFound):
+        if not self.renew():
             return False
         self._store.delete(JOURNAL_NAME)
         delete_parts(self._store, self.parts)
+        self._head, self._stamp = b"", None
         return True
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import re
 import resource
@@ -269,6 +270,16 @@ def read_file(path: AnyPath) -> bytes:
     """
     with open(path, "rb", opener=only_files) as file:
         return file.read()
+
+
+def mapped(path: AnyPath) -> memoryview:
+    """Returns the bytes of a file that is not empty, mapped: they take no memory of the process.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    with open(path, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def read_part(path: AnyPath, offset: int, length: int) -> bytes | None:

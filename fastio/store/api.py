@@ -281,7 +281,7 @@ class Store:
         nbytes = source.stat().st_size if isinstance(source, Path) else source.nbytes
         self._write(name, nbytes, lambda own, left_s: own.write(name, source, left_s))
 
-    def replace(self, name: str, data: bytes, expect: Stamp | None) -> Stamp:
+    def replace(self, name: str, data: bytes | memoryview, expect: Stamp | None) -> Stamp:
         """Writes a whole object, unless another process has written it since it was read.
 
         If two processes replace the same version, one succeeds and the other one fails.
@@ -312,7 +312,10 @@ class Store:
                         return marks
                 raise
 
-        return self._call(name, request, doing="written", expect=expect).stamp()
+        deadline_s = self._deadline_s(view.nbytes)
+        return self._call(
+            name, request, doing="written", deadline_s=deadline_s, expect=expect
+        ).stamp()
 
     def pages(self, folder: str = "") -> Iterator[list[tuple[str, Marks]]]:
         """Yields the objects below a folder as the store lists them, up to 1,000 at a time.
@@ -487,8 +490,10 @@ class Store:
         raise StoreError(f"{url} cannot be {doing}: {described(problem, self._secrets)}")
 
     def _write(self, name: str, nbytes: int, request: Callable[[Backend, float], None]) -> None:
-        deadline_s = self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
-        self._call(name, request, doing="written", deadline_s=deadline_s)
+        self._call(name, request, doing="written", deadline_s=self._deadline_s(nbytes))
+
+    def _deadline_s(self, nbytes: int) -> float:
+        return self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
 
 
 def _bytes_of(data: Any) -> memoryview:

@@ -60,6 +60,9 @@ _UNSENT_WHY = (
 )
 # S3's answer to a header that a server does not have, such as If-None-Match.
 _NOT_IMPLEMENTED = re.compile(r"status code: 501\b|<Code>NotImplemented</Code>")
+# S3's answer (409) to a conditional write at the same time as another request for the object: none
+# of the two may have been carried out.
+_UNDECIDED = re.compile(r"ConditionalRequestConflict|OperationAborted")
 _PAGE = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
 
@@ -169,6 +172,8 @@ class ObstoreBackend:
             except FileNotFoundError:
                 raise OtherVersion("was deleted") from None
             except (errors.AlreadyExistsError, errors.PreconditionError) as error:
+                if _UNDECIDED.search(str(error)):
+                    raise OSError(_summary(error)) from None
                 raise OtherVersion(_summary(error)) from None
         return replace(Marks.of_info(dict(put)), size=data.nbytes)
 

@@ -1,8 +1,12 @@
-"""Lists of names of files find and compare names as sets of strings do, in little memory."""
+"""Lists of names of files find and compare names as sets of strings do, many of them in files."""
 
 from __future__ import annotations
 
+import errno
+import os
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -54,11 +58,38 @@ def test_sizes_are_a_mapping() -> None:
     assert found.keys() - {""} == sizes.keys() - {""}
 
 
-def test_a_name_takes_less_than_60_bytes_also_when_it_is_searched() -> None:
+def test_many_names_take_no_memory_also_when_they_are_searched(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        names = Names(f"shard-{number:06d}.arrow" for number in range(20_000))
-        assert names.find("shard-019999.arrow") == 19_999
-        assert tracemalloc.get_traced_memory()[0] < 60 * len(names)
+        names = Names((f"shard-{number:06d}.arrow" for number in range(40_000)), tmp_path)
+        assert names.find("shard-039999.arrow") == 39_999
+        missing, others = names.compared([*names[:30_000], *names[30_001:], "x"])
+        assert (missing, list(others)) == ("shard-030000.arrow", ["x"])
+        del missing, others
+        assert tracemalloc.get_traced_memory()[0] < 10 * len(names)
     finally:
         tracemalloc.stop()
+    assert list(tmp_path.iterdir()) == []  # temporary files have no names
+
+
+def test_names_in_files_come_back_and_are_found() -> None:
+    expected = [f"{number:05d}-{'x' * (number % 50)}" for number in range(10_000)]
+    names = Names(expected)
+    assert list(names) == expected
+    assert [names[number] for number in range(0, 10_000, 7)] == expected[::7]
+    assert [names.find(name) for name in expected] == list(range(10_000))
+    assert names.find("x") is None
+    names.append("x")
+    assert names.find("x") == 10_000
+    assert names.find(expected[-1]) == 9_999
+    sizes = FileSizes((name, number) for number, name in enumerate(expected))
+    assert sizes[expected[9_000]] == 9_000
+
+
+def test_a_full_disk_is_an_error_of_the_list_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left"):
+        Names(f"{number:09d}" for number in range(10_000))

@@ -1,12 +1,17 @@
-"""Descriptions of shards are kept in little memory, and come back as they were added."""
+"""Descriptions of shards are kept in temporary files, and come back as they were added."""
 
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fastio.packed import ShardEntry, ShardTable
+from fastio.packed import Manifest, ShardEntry, ShardTable, write_manifest
+from fastio.packed.shard_table import first_rows
+from fastio.schema import CODEC_NAMES, Image, Schema
 
 
 def entry(number: int) -> ShardEntry:
@@ -33,13 +38,57 @@ def test_no_shards_are_an_empty_list() -> None:
     assert list(ShardTable()) == []
 
 
-def test_a_shard_takes_less_than_200_bytes() -> None:
+def traced(work: Callable[[], object]) -> int:
+    """The most bytes that Python and NumPy have allocated at a time."""
     tracemalloc.start()
     try:
-        table = ShardTable(map(entry, range(20_000)))
-        assert tracemalloc.get_traced_memory()[0] < 200 * len(table)
+        work()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_the_memory_of_many_shards_is_that_of_few(tmp_path: Path) -> None:
+    def written(count: int) -> None:
+        table = ShardTable(map(entry, range(count)), tmp_path)
+        assert table.total("bytes") == 2**33 * count
+        found = table.columns()
+        first = first_rows(np.from_dlpack(found["rows"]), tmp_path)
+        assert first[count - 1].as_py() == 10 * (count - 1)
+
+    few, many = (traced(lambda count=count: written(count)) for count in (20_000, 60_000))
+    assert many < few + (1 << 20)
+    assert list(tmp_path.iterdir()) == []  # temporary files have no names
+
+
+def test_a_manifest_of_many_shards_is_written_and_appended_to_in_the_same_memory(
+    tmp_path: Path,
+) -> None:
+    schema = Schema({"image": Image()})
+
+    def write(name: str, count: int) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        write_manifest(folder, schema, {}, ShardTable(map(full, range(count)), folder))
+        base = Manifest(folder)
+        more = ShardTable(map(full, range(count, count + 100)), folder)
+        write_manifest(folder, schema, {}, more, base=base)
+        grown = Manifest(folder)
+        assert (grown.shards, grown.version, grown.rows) == (count + 100, 2, 10 * count + 1000)
+        assert grown.entry(count + 5) == full(count + 5)
+        assert grown.entry(7) == full(7)
+
+    few, many = (traced(lambda n=count: write(str(n), n)) for count in (20_000, 60_000))
+    assert many < few + (1 << 20)
+
+
+def full(number: int) -> ShardEntry:
+    """A shard of a manifest, whose numbers are possible."""
+    fields = {"image.offset": 100, "image.bytes": 800}
+    fields |= {f"image.{codec}": number % 7 for codec in CODEC_NAMES}
+    digests = f"{number * 2**40 % 2**64:016x}", f"{2**64 - 1 - number:016x}", f"{number:016x}"
+    name = f"shard-{number:06d}.arrow"
+    return ShardEntry(name, 10, 1000, digests[0], 100, 100, *digests[1:], fields)
 
 
 def test_columns_have_the_values_of_all_shards() -> None:
@@ -49,3 +98,12 @@ def test_columns_have_the_values_of_all_shards() -> None:
         assert columns[name].to_pylist() == [getattr(each, name) for each in entries]
         columns[name].validate(full=True)
     assert columns["image.bytes"].to_pylist() == [each.of_fields["image.bytes"] for each in entries]
+
+
+def test_columns_follow_those_of_the_shards_before() -> None:
+    entries = [entry(number) for number in range(9)]
+    before = ShardTable(entries[:4]).columns()
+    columns = ShardTable(entries[4:]).columns(before)
+    for name in ("name", "rows", "xxh3", "head_xxh3", "columns_xxh3"):
+        assert columns[name].to_pylist() == [getattr(each, name) for each in entries]
+        columns[name].validate(full=True)

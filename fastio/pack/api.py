@@ -127,7 +127,8 @@ def pack(
 
     The same data and options give the same bytes, for any number of threads, with or without an
     interruption. The destination is not a dataset before everything is written. Memory is bounded
-    by the shard size and a fixed budget, besides a description of each shard and of each file.
+    by the shard size and a fixed budget, besides a description of each file of the source. The
+    descriptions of the shards are in temporary files beside them.
 
     Samples may be tuples, dicts or single values. Without `schema`, the first sample decides:
 

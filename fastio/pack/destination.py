@@ -254,7 +254,7 @@ class Destination:
     def _is_committed(self, names: Names) -> bool:
         """Returns whether the manifest at the destination names any of these shards."""
         try:
-            return any(names.find(name) is not None for name in _shards_of(self._newest()))
+            return any(names.find(name) is not None for name in shards_of(self._newest()))
         except (DatasetNotFound, SourceNotFound):
             return False
 
@@ -432,11 +432,11 @@ def _has_ended(options: Mapping[str, Any], names: Names, base: Manifest) -> bool
 
 def _has_all(base: Manifest, names: Names) -> bool:
     """Returns whether a dataset has all of these shards, and there are any."""
-    return len(names) > 0 and names.compared(_shards_of(base))[0] is None
+    return len(names) > 0 and names.compared(shards_of(base))[0] is None
 
 
-def _shards_of(manifest: Manifest) -> Iterator[str]:
-    """Yields the names of the shards of a dataset."""
+def shards_of(manifest: Manifest) -> Iterator[str]:
+    """Yields the names of the shards of a dataset, as its manifest has them."""
     return (name.as_py() for name in manifest.column("name"))
 
 

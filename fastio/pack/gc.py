@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fastio.errors import OptionError
+from fastio.pack.destination import shards_of
+from fastio.pack.growth import newest_manifest
 from fastio.pack.journal import writing_to
 from fastio.pack.remote import open_destination
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Dataset, Manifest, version_name
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
+from fastio.runtime.texts import Names
 
 
 @dataclass(frozen=True)
@@ -61,25 +65,24 @@ def gc(
     if keep is not None and (not isinstance(keep, int) or keep < 1):
         raise OptionError(f"keep must be at least 1 and an integer, got {keep!r}")
 
-    def manifest() -> Manifest:
-        with Dataset(path, storage_options) as dataset:
-            return dataset.manifest
-
-    newest = manifest()
+    newest = newest_manifest(path, storage_options)
     destination = open_destination(path, storage_options, None)
     with writing_to(destination.name):
         destination.remove_ended_pack(newest)
         with destination.exclusive_access(unfinished) as (found, files):
             left = found and not unfinished
-            newest = manifest()  # opened after the listing, which has all its shards
+            newest = newest_manifest(
+                path, storage_options
+            )  # opened after the listing, which has all its shards
             last_dropped = newest.version - keep if keep is not None else 0
             older = {each.version: version_name(each.version) for each in newest.history}
             dropped = [n for n, name in older.items() if n <= last_dropped and name in files]
-            unneeded = {older[version] for version in dropped}
+            unneeded: Collection[str] = [older[version] for version in dropped]
             if not left:
+                kept = (name for name in older.values() if name not in unneeded)
                 # The newest version names the shards of all versions.
-                shards = newest.column("name").to_pylist()
-                needed = {JOURNAL_NAME, MANIFEST_NAME, *shards, *older.values()} - unneeded
-                unneeded = files.keys() - needed
+                needed = Names(chain((JOURNAL_NAME, MANIFEST_NAME), kept, shards_of(newest)))
+                unneeded = needed.compared(files)[1]
+            nbytes = sum(files[name] for name in unneeded)
             destination.delete(unneeded)
-    return GcReport(dropped, len(unneeded), sum(files[name] for name in unneeded), left)
+    return GcReport(dropped, len(unneeded), nbytes, left)

@@ -26,10 +26,12 @@ from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleOptions
 from fastio.pack.statistics import Moments
 from fastio.pack.tables import check_numbers
-from fastio.packed import Dataset, Manifest
+from fastio.packed import Manifest
+from fastio.packed.stored import manifest_on_disk
 from fastio.schema import Schema
 from fastio.sources.table.columns import Converted
 from fastio.sources.table.reading import Origin
+from fastio.store import is_remote, open_store
 
 # For each field, an array that maps the source's numbers to those of the dataset.
 Numbers = Mapping[str, NDArray[np.int64]]
@@ -38,10 +40,23 @@ Numbers = Mapping[str, NDArray[np.int64]]
 def open_base(dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Manifest:
     """Returns the newest manifest of a dataset to append to; PackError if there is none."""
     try:
-        with Dataset(dst, storage_options) as dataset:
-            return dataset.manifest
+        return newest_manifest(dst, storage_options)
     except DatasetNotFound as error:
         raise PackError(f"there is no dataset to append to: {error}") from error
+
+
+def newest_manifest(
+    dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Manifest:
+    """Returns the newest manifest of a dataset, in no memory: one of a store in a temporary file.
+
+    Raises:
+        As for `Dataset`.
+    """
+    if not is_remote(dst):
+        return Manifest(dst)
+    with open_store(str(dst), storage_options) as store:
+        return manifest_on_disk(store)
 
 
 def options_of(base: Manifest, options: SampleOptions, codebook_given: bool) -> SampleOptions:

@@ -91,14 +91,15 @@ class FinishedUnits(Sized):
 
     Args:
         lines: Returns the lines of the journal after the first one.
+        folder: The folder of temporary files, for long journals.
 
     Attributes:
         shards: Their shards.
         last: The end of the last unit, if there is one.
     """
 
-    def __init__(self, lines: Callable[[], Iterator[bytes]]) -> None:
-        self.shards = ShardTable()
+    def __init__(self, lines: Callable[[], Iterator[bytes]], folder: Path | None = None) -> None:
+        self.shards = ShardTable(folder=folder)
         self.last: Sequence[UnitEnd] = ()
         self._lines = lines
         self._count = 0
@@ -148,7 +149,7 @@ class Journal:
         self.path = folder / JOURNAL_NAME
         self._destination = destination or str(folder)
         self._when_full = when_full(options)
-        self.finished = FinishedUnits(partial(self._lines, 1))
+        self.finished = FinishedUnits(partial(self._lines, 1), folder)
         self.plan: Plan | None = None
         self.id = new_id()
         # Opened before it is locked, so without truncating what another pack may be writing.

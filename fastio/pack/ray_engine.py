@@ -4,8 +4,8 @@ The driver opens the source, derives the plan, and keeps the journal and the man
 one machine does. Tasks write shards to the destination and return what the journal records
 (`ray_tasks`); the driver gives the shards their names. It takes results in the order of the source,
 so that errors and the journal are those of a pack on one machine. It submits tasks only up to a
-limit ahead of the oldest unfinished unit. Like a pack on one machine, it keeps a description of
-every shard in memory (`ShardTable`).
+limit ahead of the oldest unfinished unit. As in a pack on one machine, the descriptions of the
+shards lie in temporary files (`ShardTable`), so that its memory does not grow with their number.
 
 Ray repeats tasks whose process or machine is lost. Of two tasks for one unit, each writes files of
 its own, and the driver takes those of one.

@@ -57,6 +57,7 @@ from fastio.pack.stored_journal import (
 )
 from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
+from fastio.packed.stored import fetch_to
 from fastio.runtime.ahead import in_order
 from fastio.runtime.files import mapped, whole_file
 from fastio.runtime.texts import FileSizes, Names
@@ -244,7 +245,8 @@ class RemoteDestination(Destination):
         self._base = base
         found = self._manifest_stamp
         older = self.folder / version_name(base.version)
-        older.write_bytes(self._store.read(MANIFEST_NAME, expect=found))
+        with open(older, "wb") as file:
+            fetch_to(self._store, MANIFEST_NAME, file, found)
         if Manifest(self.name, str(older)).fingerprint != base.fingerprint:
             raise changed_meanwhile(self.name)
 
@@ -357,7 +359,8 @@ class RemoteDestination(Destination):
 
     def _newest(self) -> Manifest:
         path = self.folder / MANIFEST_NAME
-        path.write_bytes(self._store.read(MANIFEST_NAME))
+        with open(path, "wb") as file:
+            fetch_to(self._store, MANIFEST_NAME, file)
         return Manifest(self.name, str(path))
 
     # --- Uploads ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from fastio.packed.manifest import (
     arrow_schema,
     hash_columns,
 )
-from fastio.packed.shard_table import ShardTable, integers
+from fastio.packed.shard_table import ShardTable, first_rows
 from fastio.packed.shard_writer import write_sealed
 from fastio.schema import Schema
 
@@ -52,13 +52,14 @@ def write_manifest(
     Raises:
         OSError: It cannot be written. An existing manifest is unchanged.
     """
-    found = shards.columns()
-    columns = {name: found[name] for name in arrow_schema(schema).names if name != FIRST_ROW}
+    before = None
     history: tuple[Version, ...] = ()
     if base is not None:
-        columns = {name: pa.concat_arrays([base.column(name), columns[name]]) for name in columns}
+        names = arrow_schema(schema).names
+        before = {name: base.column(name) for name in names if name != FIRST_ROW}
         history = (*base.history, base.as_version())
-    batch = manifest_batch(schema, packing, columns, codebook, statistics, history)
+    columns = shards.columns(before)
+    batch = manifest_batch(schema, packing, columns, codebook, statistics, history, Path(folder))
     write_sealed(Path(folder) / MANIFEST_NAME, batch)
 
 
@@ -69,15 +70,13 @@ def manifest_batch(
     codebook: bytes | None = None,
     statistics: Sequence[Mapping[str, Any]] | None = None,
     history: Sequence[Version] = (),
+    folder: Path | None = None,
 ) -> pa.RecordBatch:
     """Builds a manifest as a record batch, from all of its columns except `first_row`."""
-    rows = np.from_dlpack(columns["rows"])
-    first_row = np.zeros(len(rows), dtype=np.int64)
-    np.cumsum(rows[:-1], out=first_row[1:])
+    rows: Any = np.from_dlpack(columns["rows"])
     described = arrow_schema(schema)
-    arrays = [
-        integers(first_row) if name == FIRST_ROW else columns[name] for name in described.names
-    ]
+    columns = {**columns, FIRST_ROW: first_rows(rows, folder)}
+    arrays = [columns[name] for name in described.names]
     description = {
         "format_version": FORMAT_VERSION,
         "schema": schema.to_json(),

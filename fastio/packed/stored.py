@@ -11,12 +11,14 @@ cache.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
@@ -33,13 +35,14 @@ from fastio.packed.comparisons import compare
 from fastio.packed.manifest import MANIFEST_NAME, Manifest, version_name
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import OpenShards, Shards, open_shard
-from fastio.store import Store, join
+from fastio.store import Stamp, Store, join
 
 HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads
 _POLL_S = 0.005
 _OTHERS_S = 30.0  # wait for a head that another process fetches; then it is fetched here too
 _KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and are not in use
 _VERIFY_BYTES = 16 << 20
+_FETCHED_AT_ONCE = 8 << 20
 
 Part = tuple[int, Any]  # offset in the shard, bytes-like object
 
@@ -297,10 +300,7 @@ def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
             file = memory_file([data])
             manifest = Manifest(store.url, file.path, version)
         except SourceNotFound as error:
-            raise DatasetNotFound(
-                f"{store.url} has no {name}: it is not a packed dataset, or was not "
-                f"copied completely ({error})"
-            ) from error
+            raise _not_found(store, name, error) from error
         except ManifestInvalid:  # it may have been damaged on the way
             if last or data == before:
                 raise
@@ -308,3 +308,51 @@ def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
             file.close()  # the manifest holds a mapping of it
             return manifest
     raise AssertionError("unreachable")
+
+
+def manifest_on_disk(store: Store) -> Manifest:
+    """Fetches the newest manifest to a temporary file without a name, so that it takes no memory.
+
+    Raises:
+        As for `StoredShards`; OSError if the file cannot be written.
+    """
+    before = None
+    for last in store.transfers.fetches():
+        with tempfile.NamedTemporaryFile(prefix="fastio-") as file:
+            try:
+                digest = fetch_to(store, MANIFEST_NAME, file)
+                file.flush()
+                return Manifest(store.url, file.name)
+            except SourceNotFound as error:
+                raise _not_found(store, MANIFEST_NAME, error) from error
+            except SourceChanged:  # replaced while it was being fetched
+                if last:
+                    raise
+            except ManifestInvalid:  # as in `_fetch_manifest`
+                if last or digest == before:
+                    raise
+                before = digest
+    raise AssertionError("unreachable")
+
+
+def fetch_to(store: Store, name: str, file: IO[bytes], expect: Stamp | None = None) -> str:
+    """Copies an object to a file by parts, and returns a hash of it.
+
+    Args:
+        store, name, file: The object, and the file to write to.
+        expect: The version of the object; None for the newest.
+    """
+    stamp, digest = expect or store.stat(name), xxhash.xxh3_64()
+    for begin in range(0, stamp.size, _FETCHED_AT_ONCE):
+        length = min(_FETCHED_AT_ONCE, stamp.size - begin)
+        part = store.read(name, begin, length, expect=stamp)
+        file.write(part)
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _not_found(store: Store, name: str, error: SourceNotFound) -> DatasetNotFound:
+    return DatasetNotFound(
+        f"{store.url} has no {name}: it is not a packed dataset, or was not copied completely "
+        f"({error})"
+    )

@@ -5,6 +5,7 @@
 - `node`: memory that the ranks of a machine share; nobody owns it
 - `threads`, `ahead`: the pool of threads, and jobs that run before their results are needed
 - `files`, `sizes`, `texts`: atomic files, sizes as text, many strings in little memory
+- `spilled`: long lists of numbers and bytes in temporary files
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""Many strings in one string of bytes, which takes a tenth of the memory of a list."""
+"""Many strings in one string of bytes, which takes a tenth of the memory of a list, or in files."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar, overload
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from fastio.runtime.spilled import SpilledBytes, SpilledNumbers, TemporaryData
+
+_INDEXED_IN_MEMORY = 8192  # names
 T = TypeVar("T")
 
 
@@ -89,86 +92,119 @@ class Texts(Computed[str]):
 
 
 class Names(Computed[str]):
-    """A list of names of files that takes about 25 bytes for each. Names can be added.
+    """A list of names of files, in temporary files if it is long. Names can be added.
 
     Args:
         names: The first names.
+        folder: The folder on whose file system temporary files lie; None for the usual one.
+
+    Raises:
+        OSError: A temporary file cannot be written, here or when names are added or looked for.
     """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._data, self._ends = bytearray(), array("q", [0])
-        self._sorted: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
+    def __init__(self, names: Iterable[str] = (), folder: Path | None = None) -> None:
+        self._folder = folder
+        self._data, self._ends = SpilledBytes(folder), SpilledNumbers(1, folder)
+        self._ends.append((0,))
+        self._index: NDArray[np.uint64] | None = None
         for name in names:
             self.append(name)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
+    def __iter__(self) -> Iterator[str]:
+        ends, data = self.views()
+        for number in range(len(ends) - 1):
+            yield os.fsdecode(bytes(data[ends[number] : ends[number + 1]]))
+
     def _at(self, number: int) -> str:
         return os.fsdecode(self._encoded(number))
 
     def append(self, name: str) -> None:
         """Adds a name."""
-        self._data += os.fsencode(name)
-        self._ends.append(len(self._data))
-        self._sorted = None
+        self._data.append(os.fsencode(name))
+        self._ends.append((len(self._data),))
+        self._index = None
 
     def find(self, name: str) -> int | None:
         """Returns the number of a name in the list, or None.
 
-        The first call after names were added sorts the hashes of all names, 16 bytes for each.
+        The first call after names were added sorts the hashes of all names, 8 bytes for each.
         """
-        if self._sorted is None:
-            hashes = map(xxhash.xxh3_64_intdigest, map(self._encoded, range(len(self))))
-            found = np.fromiter(hashes, np.uint64, len(self))
-            order = np.argsort(found, kind="stable")
-            self._sorted = found[order], order
-        known, order = self._sorted
+        if self._index is None:
+            self._index = self._indexed()
         wanted = os.fsencode(name)
-        value = np.uint64(xxhash.xxh3_64_intdigest(wanted))
-        place = int(np.searchsorted(known, value))
-        while place < len(known) and known[place] == value:
-            if self._encoded(int(order[place])) == wanted:
-                return int(order[place])
+        mask = self._mask
+        low = xxhash.xxh3_64_intdigest(wanted) & ~mask
+        place = int(np.searchsorted(self._index, np.uint64(low)))
+        while place < len(self._index) and int(self._index[place]) & ~mask == low:
+            number = int(self._index[place]) & mask
+            if self._encoded(number) == wanted:
+                return number
             place += 1
         return None
 
+    @property
+    def _mask(self) -> int:
+        """The bits of a number in the index, in which a hash has the others."""
+        return (1 << len(self).bit_length()) - 1
+
+    def _indexed(self) -> NDArray[np.uint64]:
+        """Returns the hashes of all names, sorted, with the number of the name in the low bits."""
+        count, mask = len(self), self._mask
+        if count <= _INDEXED_IN_MEMORY:
+            index = np.empty(count, np.uint64)
+        else:
+            file = TemporaryData(self._folder)
+            file.reserve(8 * count)
+            index = np.frombuffer(file.mapped(writable=True), np.uint64)
+        ends, data = self.views()
+        for number in range(count):
+            digest = xxhash.xxh3_64_intdigest(data[ends[number] : ends[number + 1]])
+            index[number] = digest & ~mask | number
+        index.sort()
+        return index
+
     def compared(self, there: Iterable[str]) -> tuple[str | None, Names]:
-        """Compares these names with others.
+        """Compares these names with others, each of which comes once.
 
         Returns:
             The first of these names that the others lack, or None; and the others that are not
             among these names.
         """
-        found, others = np.zeros(len(self), np.bool_), Names()
+        found, others = bytearray(len(self) // 8 + 1), Names(folder=self._folder)
+        left = len(self)
         for name in there:
             number = self.find(name)
             if number is None:
                 others.append(name)
-            else:
-                found[number] = True
-        return (None if found.all() else self[int(found.argmin())]), others
+            elif not found[number // 8] & 1 << number % 8:
+                found[number // 8] |= 1 << number % 8
+                left -= 1
+        missing = (n for n in range(len(self)) if not found[n // 8] & 1 << n % 8)
+        return (self[next(missing)] if left else None), others
 
-    def buffers(self) -> tuple[array[int], bytearray]:
-        """Returns where each name ends, after a 0, and the bytes of all names, without copies."""
-        return self._ends, self._data
+    def views(self) -> tuple[NDArray[np.int64], memoryview]:
+        """Returns where each name ends, after a 0, and the bytes of all names."""
+        return self._ends.view()[:, 0], self._data.view()
 
     def _encoded(self, number: int) -> bytes:
-        return bytes(memoryview(self._data)[self._ends[number] : self._ends[number + 1]])
+        return self._data.read(*self._ends.pair(number))
 
 
 class FileSizes(Mapping[str, int]):
-    """Names and sizes of files, in a fifth of the memory of a dict.
+    """Names and sizes of files, in temporary files if they are many.
 
     Args:
         files: Their names and sizes; each name comes once.
     """
 
     def __init__(self, files: Iterable[tuple[str, int]] = ()) -> None:
-        self._names, self._sizes = Names(), array("q")
+        self._names, self._sizes = Names(), SpilledNumbers()
         for name, nbytes in files:
             self._names.append(name)
-            self._sizes.append(nbytes)
+            self._sizes.append((nbytes,))
 
     def __len__(self) -> int:
         return len(self._names)
@@ -180,4 +216,4 @@ class FileSizes(Mapping[str, int]):
         number = self._names.find(name)
         if number is None:
             raise KeyError(name)
-        return self._sizes[number]
+        return self._sizes.row(number)[0]

@@ -56,6 +56,18 @@ class Place:
             return list(dataset)
 
 
+@pytest.fixture(autouse=True)
+def atomic_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals are written one after another: moto compares and writes in two steps."""
+    lock, put = threading.RLock(), StoredJournal._put
+
+    def alone(self: StoredJournal, head: bytes) -> None:
+        with lock:
+            put(self, head)
+
+    monkeypatch.setattr(StoredJournal, "_put", alone)
+
+
 _numbers = iter(range(10_000))
 
 

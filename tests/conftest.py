@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.huge_pages import move_to_huge_pages
 from tests.servers import S3, FaultProxy, http_folder, s3_server
 from tests.support import numbered_folder
 
@@ -22,6 +24,10 @@ settings.load_profile("fastio")
 
 # Processes of multiprocessing's fork server begin where these are imported, which takes seconds.
 multiprocessing.set_forkserver_preload(["fastio.loader", "tests.staging_support"])
+
+# torch computes in one thread, here and in processes that are started: of small models, threads
+# spend most of their time in loops that wait for one another, on busy machines many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What a shell starts in the background ignores SIGINT, and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -41,6 +47,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    move_to_huge_pages()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture is set up
@@ -48,6 +55,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests that are marked long, unless all are asked for."""
     if item.get_closest_marker("long") and not item.config.getoption("--all"):
         pytest.skip("long: tools/test --all runs it")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """What is written does not have to survive the machine: tests kill processes alone.
+
+    That it is synchronised is tested by calls that fail, or end the process, in place of these.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fdatasync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -90,20 +109,10 @@ def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """torch computes in one thread: small models are faster so, on busy machines many times."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The doctor measures for moments, and however long a busy machine takes is no error."""
     monkeypatch.setattr("fastio.diagnose.probes.rates.SECONDS", 0.01)
+    monkeypatch.setattr("fastio.diagnose.probes.rates._FRESH_S", 0.05)
     for name in ("SECONDS", "_SECONDS", "_LOADER_S"):
         monkeypatch.setattr(f"fastio.diagnose.probes.remote.{name}", 0.01)
     monkeypatch.setattr("fastio.diagnose.probes.data._STORE_S", 600.0)

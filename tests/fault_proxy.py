@@ -9,12 +9,14 @@ held as a whole. A thread a connection, with an upstream connection of its own.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import random
 import re
 import select
+import signal
 import socket
 import struct
 import sys
@@ -616,6 +618,7 @@ def obey(state: State, command: str, arguments: dict[str, Any]) -> Any:
 
 
 def main() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when its parent is gone
     host, port, seed = sys.argv[1:]
     state = State(random.Random(int(seed)))
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)

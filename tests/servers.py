@@ -33,6 +33,7 @@ from urllib.parse import quote, unquote, urlsplit
 HERE = Path(__file__).parent
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+_PYTHON = (sys.executable, "-S")  # without what is installed, which takes a while to find
 
 _NGINX = """
 daemon off; master_process off; worker_processes 1;
@@ -49,19 +50,19 @@ http {{
 
 
 def _die_with_parent() -> None:
+    """Has this process killed when the one that started it is gone."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager
 def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that is gone after the block, and when this process is gone."""
+    """A process that is gone after the block, and when this process is gone.
+
+    Python's servers see to the latter themselves: a `preexec_fn` needs a fork of this process,
+    which takes some 30 ms where it is large.
+    """
     with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=_die_with_parent,
-        **options,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
     ) as process:
         try:
             yield process
@@ -83,7 +84,7 @@ def http_folder(path: str | Path, *, ranges: bool = True, python: bool = False) 
         with _nginx(nginx, Path(path).resolve()) as url:
             yield url
         return
-    command = [sys.executable, __file__, "http", str(path), "ranges" if ranges else "whole"]
+    command = [*_PYTHON, __file__, "http", str(path), "ranges" if ranges else "whole"]
     with _process(command) as process:
         yield f"http://127.0.0.1:{_port_of(process)}"
 
@@ -97,7 +98,8 @@ def _nginx(nginx: str, root: Path) -> Iterator[str]:
             config = Path(folder, "nginx.conf")
             config.write_text(_NGINX.format(folder=folder, port=port, root=root))
             log = subprocess.DEVNULL
-            with _process([nginx, "-c", str(config), "-p", folder], stderr=log) as process:
+            command = [nginx, "-c", str(config), "-p", folder]
+            with _process(command, stderr=log, preexec_fn=_die_with_parent) as process:
                 if _answers(port, process):
                     yield f"http://127.0.0.1:{port}"
                     return
@@ -216,7 +218,7 @@ class FaultProxy:
 
     def __enter__(self) -> FaultProxy:
         where = [str(self._target.hostname), str(self._target.port or 80)]
-        command = [sys.executable, str(HERE / "fault_proxy.py"), *where, str(self._seed)]
+        command = [*_PYTHON, str(HERE / "fault_proxy.py"), *where, str(self._seed)]
         self._context = _process(command)
         self._process = self._context.__enter__()
         self.url = self._target._replace(netloc=f"127.0.0.1:{_port_of(self._process)}").geturl()
@@ -396,6 +398,7 @@ def _serve_s3() -> None:
 
 
 if __name__ == "__main__":
+    _die_with_parent()
     if sys.argv[1] == "s3":
         _serve_s3()
     else:

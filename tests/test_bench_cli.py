@@ -20,8 +20,6 @@ from fastio.train.options import TabularSettings
 from tests.servers import http_folder
 from tests.support import numbered_folder
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 QUICK = ("--seconds", 1, "--steps", 3, "--batch-size", 4, "--size", 16, "--threads", 2)
 
 

@@ -20,7 +20,6 @@ from fastio.diagnose.bench.ladder import Recipe, recipes
 from fastio.diagnose.measured import Rung
 from fastio.diagnose.report import ladder_report, print_report, write_page
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 COUNT, CLASSES, SIZE = 24, 3, 32
 module = sys.modules["fastio.diagnose.bench.ladder"]  # whose name in the package is the function's
 

@@ -12,8 +12,6 @@ from fastio.diagnose.bench.compute import batch_loss, inputs_and_labels, learner
 from fastio.diagnose.options import Options
 from fastio.train.learner import Learner
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CPU = torch.device("cpu")
 
 

@@ -469,7 +469,7 @@ def photo_task(options: Options) -> Task:
     ids=["image", "classify", "lm", "tabular"],
 )
 def test_every_task_trains_on_the_device_as_on_the_cpu(
-    gpu: Rehearsal, data: str, task: Any, request: pytest.FixtureRequest, one_thread: None
+    gpu: Rehearsal, data: str, task: Any, request: pytest.FixtureRequest
 ) -> None:
     path = str(request.getfixturevalue(data))
     how: dict[str, Any] = {"data": path, "val": path, "epochs": 1, "batch_size": 12}

@@ -140,7 +140,6 @@ def workplace(
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_all_snippets_of_a_page_run_in_order(page: Path, data: Path, workplace: Path) -> None:
     for name in GIVEN.get(page.name, ()):

@@ -215,9 +215,20 @@ with fastio.Loader(sys.argv[1], batch_size=4, on_error="skip", num_workers=4) as
 """
 
 
+def gz_bomb(mebibytes: int) -> bytes:
+    """A file of gzip's that is so many mebibytes of zeros, compressed once and then repeated."""
+    zeros, crc = bytes(1 << 20), 0
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    piece = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)  # which needs none before it
+    for _ in range(mebibytes):
+        crc = zlib.crc32(zeros, crc)
+    header = gzip.compress(b"")[:10]
+    return header + piece * mebibytes + packer.flush() + struct.pack("<II", crc, mebibytes << 20)
+
+
 def test_a_gz_that_is_a_bomb_is_an_error_of_its_sample(tmp_path: Path) -> None:
-    bomb = gzip.compress(bytes(1200 << 20), 1)
-    path = tar_of(tmp_path, "json.gz", gzip.compress(b"5"), bomb)
+    assert gzip.decompress(gz_bomb(3)) == bytes(3 << 20)
+    path = tar_of(tmp_path, "json.gz", gzip.compress(b"5"), gz_bomb(1200))
     taken, said = peak_of(LOADED, str(path))
     assert said.split() == ["6", "1"]
     assert taken < 900 << 20

@@ -25,8 +25,6 @@ from tests.pictures import jpeg
 from tests.servers import http_folder
 from tests.test_shown import HOSTILE, ON_DISK, assert_harmless
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SCRIPT = "<script>alert(1)<|script>"  # a name on disk has no "/"
 NAME = f"{HOSTILE}\n{SCRIPT}"
 # Columns and classes may be URLs, too.

@@ -38,9 +38,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield served
 
 
-@pytest.fixture(params=["http", "s3"])
-def proxy(request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
-    """A proxy in front of a server that has DATA as "data"."""
+@pytest.fixture(scope="module", params=["http", "s3"])
+def running(request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
+    """A proxy in front of a server that has DATA as "data"; `proxy` makes no faults at first."""
     if request.param == "http":
         target = request.getfixturevalue("url")
     else:
@@ -65,7 +65,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def reach(proxy: FaultProxy, backend: str, request: pytest.FixtureRequest, **limits: Any) -> Store:
     """The store behind a proxy, through a library."""
-    scheme = request.node.callspec.params.get("proxy", "http")
+    scheme = request.node.callspec.params.get("running", "http")
     package = "obstore" if backend == "obstore" else {"http": "aiohttp", "s3": "s3fs"}[scheme]
     pytest.importorskip(package, reason=f"{scheme} through {backend} needs it")
     options = request.getfixturevalue("s3").options(proxy.url) if scheme == "s3" else {}
@@ -149,7 +149,7 @@ def test_ranges_fail_as_one(url: str) -> None:
 def test_an_answer_that_stays_the_same_is_not_retried(
     proxy: FaultProxy, backend: str, status: int, request: pytest.FixtureRequest
 ) -> None:
-    if (backend, request.node.callspec.params["proxy"]) == ("fsspec", "s3"):
+    if (backend, request.node.callspec.params["running"]) == ("fsspec", "s3"):
         pytest.skip("s3fs retries some of these itself")
     store = reach(proxy, backend, request)
     proxy.fail("status", p=1, status=status)

@@ -101,7 +101,8 @@ def test_windows_are_those_of_the_local_copy(
 ) -> None:
     expected = local_windows(root)
     shuffle = None if order != "auto" else True
-    with windows_loader(proxy.url, cache, shuffle=shuffle, order=order) as loader:
+    options: dict[str, Any] = {"shuffle": shuffle, "order": order, "batch_size": 61}
+    with windows_loader(proxy.url, cache, **options) as loader:
         epochs = [epoch_of(loader, expected) for _ in range(3)]
     everything = list(range(len(expected)))
     assert all(sorted(rows) == everything for rows in epochs)
@@ -121,7 +122,7 @@ def test_windows_are_those_of_the_local_copy(
 def test_every_kind_of_window(
     windows: Windows, proxy: FaultProxy, root: Path, cache: Cache | None
 ) -> None:
-    options: dict[str, Any] = {"view": windows, "batch_size": 5}
+    options: dict[str, Any] = {"view": windows, "batch_size": 61}
     with (
         open_loader(root / "docs", **options) as local,
         open_loader(f"{proxy.url}/docs", cache=cache, **options) as remote,

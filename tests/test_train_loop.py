@@ -30,8 +30,6 @@ from tests.train_support import (
     weights_of,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:

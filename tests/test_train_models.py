@@ -22,8 +22,6 @@ from fastio.train.models import (
 )
 from tests.support import import_transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SMALL = EncoderSize(32, 2, 4, max_length=16)
 
 

@@ -33,7 +33,6 @@ from tests.train_support import (
     weights_of,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 6  # an epoch, as in `rates`
 
 

@@ -25,8 +25,6 @@ from fastio.train.options import TabularSettings
 from fastio.train.parallel import Process
 from tests.support import open_loader
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 GROUPS = {"dense": ["I1", "I2"], "sparse": ["C1", "C2", "C3"]}
 PROCESS = Process(torch.device("cpu"))
 

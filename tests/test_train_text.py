@@ -23,8 +23,6 @@ from fastio.train.options import TextSettings
 from fastio.train.parallel import Process
 from tests.support import import_transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PROCESS = Process(torch.device("cpu"))
 TINY = TextSettings(model="tiny", length=64)
 

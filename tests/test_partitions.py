@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 import fastio
 from fastio import Loader, StateMismatch
+from fastio.order.buckets import Buckets
 from fastio.order.orders import Orders
 from fastio.order.partitions import PartitionedOrder
 from fastio.order.plan import Plan
@@ -202,7 +203,8 @@ def test_padding_is_of_the_rank_s_own_partition() -> None:
         (Sampling(4, True, shuffling=STORED), Ranks(0, 8, 2), 2),
         (Sampling(4, True, shuffling=STORED, partitions=16), Ranks(0, 8, 2), 16),
         (Sampling(4, True, shuffling=STORED, partitions=16), Ranks(), 16),
-        (Sampling(4, True, shuffling=STORED, repeat=2), Ranks(0, 8, 2), 1),
+        (Sampling(4, True, shuffling=STORED, repeat=2), Ranks(0, 8, 2), 2),
+        (Sampling(4, True, shuffling=STORED, buckets=Buckets(np.ones(9), 2)), Ranks(0, 8, 2), 2),
         (Sampling(4, shuffling=STORED), Ranks(0, 8, 2), 1),
         (Sampling(4, order="shuffle", shuffling=STORED), Ranks(0, 8, 2), 1),
         (Sampling(4, True, shuffling=Shuffling("window", block=8, window=4)), Ranks(0, 8, 2), 1),

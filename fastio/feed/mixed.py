@@ -17,8 +17,8 @@ from fastio.errors import SchemaError, TransformError
 from fastio.feed.base import Asked, Batches, Feed, HostBatches
 from fastio.feed.joined import JoinedRun, Joiner, LeafFeed
 from fastio.feed.native import NativeFeed
+from fastio.order.buckets import BucketPlan, Buckets, JoinedLengths
 from fastio.order.order import Order, mixed_seed
-from fastio.order.plan import BucketPlan, Buckets
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import Cursor, OrderState
@@ -105,7 +105,8 @@ class ConcatFeed(JoinedFeed):
     ) -> None:
         buckets = _buckets(leaves)
         if buckets:
-            lengths = np.concatenate([np.asarray(each.lengths) for each in buckets])
+            ends = np.cumsum([len(leaf.dataset) for leaf in leaves])
+            lengths = JoinedLengths([each.lengths for each in buckets], np.append(0, ends[:-1]))
             sampling = replace(sampling, buckets=Buckets(lengths, buckets[0].pool))
         sampling = by_parts(sampling, [(leaf.sampling, len(leaf.dataset)) for leaf in leaves])
         super().__init__(dataset, leaves, sampling, ragged, ("structure", "fields", "transforms"))
@@ -290,8 +291,7 @@ def _buckets(feeds: Sequence[Feed]) -> list[Buckets]:
     for feed in feeds:
         buckets, picked = feed.sampling.buckets, feed.sampling.picked
         if buckets is not None:
-            lengths = buckets.lengths if picked is None else buckets.lengths[picked]
-            found.append(Buckets(lengths, buckets.pool))
+            found.append(buckets.of(picked))
     return found
 
 

@@ -193,6 +193,7 @@ class NativeFeed(Feed):
             ahead_bytes(sampling, self._stager, ranks),
             None if following is None else partial(sampling.plan, rows, following, ranks),
             ranks.share_of(sampling.partitions_of(ranks)),
+            sampling.pool_rows(ranks),
         )
 
     def adopt_order(self, order: Mapping[str, Any], ranks: Ranks) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
+from fastio.packed.rows import grouped
 
 Mode = Literal["sequential", "shuffle", "window"]
 MAX_ROWS = _native.MAX_ROWS
@@ -276,14 +277,12 @@ class ShardOrder:
         """Returns places permuted within their windows; each window has its own permutation."""
         windows = np.searchsorted(self._windows, places, side="right") - 1
         found = np.empty_like(places)
-        for window in np.unique(windows).tolist():
-            here = windows == window
+        for window, here in grouped(windows):
             begin, end = self._windows[window : window + 2].tolist()
-            inside = np.empty(np.count_nonzero(here), np.int64)
-            permute(
-                end - begin, _native.mix_key(self._key, window + 1), places[here] - begin, inside
-            )
-            found[here] = inside + begin
+            key = _native.mix_key(self._key, window + 1)
+            moved = np.empty(len(here), np.int64)
+            permute(end - begin, key, places[here] - begin, moved)
+            found[here] = moved + begin
         return found
 
 
@@ -293,7 +292,7 @@ class DrawnOrder:
 
     Args:
         permutation: int64 or int32 (rows,), the row at each position.
-        seed, epoch: key of other draws that depend on the order; see `plan.BucketPlan`.
+        seed, epoch: key of other draws that depend on the order; see `buckets.BucketPlan`.
 
     Attributes:
         partitions: 1; see `PartitionedOrder`.

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.order.order import Indices, Order, ShardOrder, ShardSequence, inside, mixed_seed
+from fastio.packed.rows import grouped
 
 # Seeds of the sequence, which no epoch has, and of the partitions.
 _SEQUENCE = 1 << 62
@@ -201,8 +202,8 @@ class PartitionedOrder:
 
     def _each(self, numbers: Indices) -> Iterator[tuple[_Partition, Indices]]:
         """Yields each of the partitions, and the indices of its number among the numbers."""
-        for number in np.unique(numbers).tolist():
-            yield self._partition(number), np.flatnonzero(numbers == number)
+        for number, here in grouped(numbers):
+            yield self._partition(number), here
 
     def _first(self, numbers: Indices) -> Indices:
         """Returns the places of the first rows of partitions in the sequence."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order.order import Order
 from fastio.order.orders import AnyOrder, PickedOrder
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -112,6 +111,21 @@ class Occurrences:
         return found
 
 
+def classes(
+    partitions: int, repeat: int, begin: int, end: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Divides the positions [begin, end) by partition, and then by copy of the same row.
+
+    Returns:
+        The first position of each class and the number of its positions, int64 (n,). Its positions
+        are n = partitions * repeat apart.
+    """
+    cycle = partitions * repeat
+    remainders = np.arange(cycle).reshape(repeat, partitions).T.reshape(-1)
+    firsts = begin + (remainders - begin) % cycle
+    return firsts, np.maximum(0, -((firsts - end) // cycle))
+
+
 @dataclass(frozen=True)
 class Plan:
     """The batches of one rank in one epoch. Iterating yields them in order.
@@ -124,9 +138,9 @@ class Plan:
             beginning of the epoch (`PlannedBatch.valid` excludes them).
         rank, world_size: of this process.
         start: first position: number of samples of the epoch, over all ranks, that are done.
-        repeat: how often a row occurs at consecutive positions. The epoch has `order.rows` samples
-            all the same, so that the last rows of the order do not occur. If above 1, consecutive
-            positions of a global batch belong to different ranks.
+        repeat: how often a row occurs, at consecutive positions, or at consecutive positions of
+            its partition. The epoch has `order.rows` samples all the same, so that the last rows
+            of the order do not occur. The ranks that read a partition get different copies.
     """
 
     order: AnyOrder | PickedOrder
@@ -165,14 +179,13 @@ class Plan:
         begin = self.start + step * size
         end = min(begin + size, self.order.rows)
         share = -(-(end - begin) // self.world_size)
-        if self.repeat > 1:
-            return self._repeated(step, begin, end, share)
-        if self.order.partitions > 1:
-            positions = self._by_partition(begin, end, share)
+        if self.repeat > 1 or self.order.partitions > 1:
+            positions = self._positions(begin, end, share)
             valid = len(positions)
             if valid < share:
-                positions = np.append(positions, self._padding(share - valid))
-            return PlannedBatch(step, self.order.at(positions), valid, end)
+                positions = np.append(positions, self.padding(share - valid))
+            places, copies = self._copies(positions)
+            return PlannedBatch(step, self.order.at(places), valid, end, copies)
         first = begin + self.rank * share
         valid = max(0, min(share, end - first))
         if valid == share:
@@ -181,32 +194,40 @@ class Plan:
         positions[valid:] %= self.order.rows  # padded from the epoch's beginning
         return PlannedBatch(step, self.order.at(positions), valid, end)
 
-    def _by_partition(self, begin: int, end: int, share: int) -> npt.NDArray[np.int64]:
-        """Returns this rank's share of the positions of a global batch, sorted by partition."""
-        partitions, count = self.order.partitions, end - begin
-        offsets = (np.arange(partitions) - begin) % partitions  # of each partition's first position
-        sizes = (count - offsets + partitions - 1) // partitions
+    def _positions(self, begin: int, end: int, share: int) -> npt.NDArray[np.int64]:
+        """Returns this rank's part of the positions of a global batch.
+
+        They are sorted by partition, and then by copy, so that ranks of a partition get different
+        copies of a row. Without partitions, the ranks take turns, as in timm's RepeatAugSampler.
+        """
+        if self.order.partitions == 1:
+            return np.arange(begin + self.rank, end, self.world_size, dtype=np.int64)
+        firsts, sizes = classes(self.order.partitions, self.repeat, begin, end)
         starts = np.append(0, np.cumsum(sizes))
-        places = np.arange(self.rank * share, min((self.rank + 1) * share, count), dtype=np.int64)
-        numbers = np.searchsorted(starts, places, side="right") - 1
-        found: npt.NDArray[np.int64] = (
-            begin + offsets[numbers] + (places - starts[numbers]) * partitions
-        )
+        last = min((self.rank + 1) * share, end - begin)
+        turns = np.arange(self.rank * share, last, dtype=np.int64)
+        numbers = np.searchsorted(starts, turns, side="right") - 1
+        found: npt.NDArray[np.int64] = firsts[numbers] + (turns - starts[numbers]) * len(firsts)
         return found
 
-    def _padding(self, count: int) -> npt.NDArray[np.int64]:
+    def _copies(
+        self, positions: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """Returns the positions in the order, and the copies of their rows; None for one of each.
+
+        The positions of a partition are those of the same remainder, here as in the order.
+        """
+        if self.repeat == 1:
+            return positions, None
+        turns, numbers = np.divmod(positions, self.order.partitions)
+        turns, copies = np.divmod(turns, self.repeat)
+        return turns * self.order.partitions + numbers, copies
+
+    def padding(self, count: int) -> npt.NDArray[np.int64]:
         """Returns positions at the epoch's beginning, of the partition that this rank reads."""
         partitions = self.order.partitions
         first = self.rank * partitions // self.world_size
         return (first + partitions * np.arange(count, dtype=np.int64)) % self.order.rows
-
-    def _repeated(self, step: int, begin: int, end: int, share: int) -> PlannedBatch:
-        """Returns this rank's part of a global batch whose rows occur several times."""
-        positions = begin + self.rank + self.world_size * np.arange(share, dtype=np.int64)
-        valid = int(np.count_nonzero(positions < end))
-        positions[valid:] %= self.order.rows  # padded from the epoch's beginning
-        places, copies = np.divmod(positions, self.repeat)
-        return PlannedBatch(step, self.order.at(places), valid, end, copies)
 
     def __iter__(self) -> Iterator[PlannedBatch]:
         size = self.batch_size
@@ -226,92 +247,6 @@ class Plan:
                     step + number, rows[first:last], size, begin + last, None, together, first
                 )
         yield from map(self._batch, range(full, len(self)))
-
-
-class Lengths(Protocol):
-    """The lengths of rows: an array int32 (rows,), or an object that is indexed like one."""
-
-    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Settings for batches with rows of similar lengths.
-
-    Attributes:
-        lengths: lengths of the rows.
-        pool: number of global batches whose rows are sorted together.
-    """
-
-    lengths: Lengths
-    pool: int
-
-
-@dataclass(frozen=True)
-class BucketPlan:
-    """A plan whose global batches have rows of similar lengths; otherwise like `Plan`.
-
-    The rows of each `buckets.pool` global batches of the order are sorted by length and cut into
-    global batches, which are delivered in shuffled order; a batch that is not full comes last. The
-    samples of a step depend on the global batch size only, as in `Plan`, and an epoch can be
-    resumed exactly with the same global batch size.
-
-    Args:
-        plan: order divided into batches; its start is the beginning of a global batch.
-        buckets: lengths and pool.
-    """
-
-    plan: Plan
-    buckets: Buckets
-
-    def __post_init__(self) -> None:
-        if self.plan.start % self.plan.global_batch and self.plan.start < self.plan.order.rows:
-            raise ValueError(f"start {self.plan.start} is not the beginning of a global batch")
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    @property
-    def pool_rows(self) -> int:
-        """The number of positions per pool; pools start at multiples of it."""
-        return self.buckets.pool * self.plan.global_batch
-
-    def __iter__(self) -> Iterator[PlannedBatch]:
-        plan, pool_rows = self.plan, self.pool_rows
-        step = 0
-        for first in range(plan.start // pool_rows * pool_rows, plan.order.rows, pool_rows):
-            for begin, rows in self._pool(first, min(first + pool_rows, plan.order.rows)):
-                if begin >= plan.start and step < len(plan):
-                    yield self._part(step, begin, rows)
-                    step += 1
-
-    def _pool(self, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """Yields the global batches of positions [first, last): the start of each, and its rows."""
-        order, size = self.plan.order, self.plan.global_batch
-        rows = order.span(first, last - first)
-        rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
-        full = len(rows) // size
-        # The rows of the last, smaller batch are drawn; else it would always have the longest rows.
-        skipped = len(rows) % size
-        places = Order(len(rows), order.seed, order.epoch + first).span(0, skipped)
-        left = np.zeros(len(rows), np.bool_)
-        left[places] = True
-        kept = rows[~left]
-        turns = Order(full, order.seed, order.epoch + first).span(0, full)
-        for place, batch in enumerate(turns.tolist()):
-            begin = batch * size
-            yield first + place * size, kept[begin : begin + size]
-        if skipped:
-            yield first + full * size, rows[left]
-
-    def _part(self, step: int, begin: int, rows: npt.NDArray[np.int64]) -> PlannedBatch:
-        """Returns this rank's part of a global batch."""
-        plan = self.plan
-        end = begin + len(rows)
-        share = -(-len(rows) // plan.world_size)
-        mine = np.arange(plan.rank * share, (plan.rank + 1) * share)
-        valid = max(0, min(share, len(rows) - plan.rank * share))
-        return PlannedBatch(step, rows[mine % len(rows)], valid, end)
 
 
 def follow(

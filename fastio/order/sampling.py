@@ -16,18 +16,11 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from fastio.order.buckets import BucketPlan, Buckets
 from fastio.order.followed import Followed, Skip, after, behind, chunks
 from fastio.order.order import DrawnOrder, Mode, Order
 from fastio.order.orders import AnyOrder, Orders, PickedOrder
-from fastio.order.plan import (
-    BucketPlan,
-    Buckets,
-    Occurrences,
-    Plan,
-    PlannedBatch,
-    follow,
-    row_numbers,
-)
+from fastio.order.plan import Occurrences, Plan, PlannedBatch, follow, row_numbers
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import END, Cursor, OrderState, States
 
@@ -69,7 +62,7 @@ class Sampling:
     Attributes:
         shuffling: how order "auto" shuffles this dataset, and the sizes of windows. If it has
             sizes, the loader's state contains them.
-        buckets: batches have rows of similar lengths, see `plan.Buckets`; None for any lengths.
+        buckets: batches have rows of similar lengths, see `buckets.Buckets`; None for any lengths.
         picked: int64 (n,), the rows of the dataset that are loaded; None for all. Everything else
             counts in places of this list.
         draw: draws an epoch's permutation of a number of rows, int64 (n,), instead of the shuffle
@@ -193,13 +186,10 @@ class Sampling:
         If the ranks are on several nodes, each one that fetches data from the store for itself has
         a partition, so that each byte is fetched once. Row groups that each rank reads for itself
         are divided among the ranks of one node, too. A state, or the option with which the data was
-        opened, may decide on another number. Batches that have a row several times, or rows of
-        similar lengths, have no partitions, because it is not the order that decides their ranks.
+        opened, may decide on another number.
         """
         how = self.how
         if not how.by_windows or how.fetched_by is None:
-            return 1
-        if self.repeat > 1 or self.buckets is not None:
             return 1
         decided = self.partitions or how.partitions
         if decided is not None:
@@ -225,8 +215,14 @@ class Sampling:
         """Returns the values on which batches of rows of similar lengths depend."""
         if self.buckets is None:
             return {"pool": None, "global_batch": None}
-        global_batch = (self.batch_size or 1) * ranks.world_size
-        return {"pool": self.buckets.pool, "global_batch": global_batch}
+        return {"pool": self.buckets.pool, "global_batch": self._global_batch(ranks)}
+
+    def _global_batch(self, ranks: Ranks) -> int:
+        return (self.batch_size or 1) * ranks.world_size
+
+    def pool_rows(self, ranks: Ranks) -> int:
+        """Returns the number of positions whose rows are divided anew; 1 without buckets."""
+        return 1 if self.buckets is None else self.buckets.pool * self._global_batch(ranks)
 
     @property
     def random(self) -> bool:
@@ -309,7 +305,7 @@ class Sampling:
             picked, again = self._listed
             order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
             if picked is not None and again is not None and buckets is not None:
-                buckets = Buckets(buckets.lengths[picked], buckets.pool)
+                buckets = buckets.of(picked)
             plan = self.cut(order, ranks, cursor.position)
             batches = iter(plan if buckets is None else BucketPlan(plan, buckets))
             if picked is None or again is None:

@@ -106,6 +106,8 @@ class StagingPlan:
         ahead_bytes: size of the blocks that may be requested and not yet released.
         following: function that returns the next epoch's plan; None if it is unknown.
         partitions: the partitions of the order that this rank reads.
+        pool_rows: number of positions whose rows are divided anew, from each multiple of it on; see
+            `order.buckets.BucketPlan`. 1 if each batch has the rows of its own positions.
     """
 
     forecast: Forecast
@@ -113,6 +115,11 @@ class StagingPlan:
     ahead_bytes: int
     following: Callable[[], Iterator[PlannedBatch]] | None = None
     partitions: range = range(1)
+    pool_rows: int = 1
+
+    def pool_around(self, first: int, last: int) -> tuple[int, int]:
+        """Returns the range of positions of the pools that contain a range of positions."""
+        return first // self.pool_rows * self.pool_rows, -(-last // self.pool_rows) * self.pool_rows
 
 
 class Lookahead:
@@ -134,6 +141,7 @@ class Lookahead:
         self._stager = stager
         self._generation = stager.generation
         self._forecast = forecast
+        self._pool_around = staging.pool_around
         self._ahead_bytes = staging.ahead_bytes
         self._following = following
         self._windows = deque(_windows(staging))
@@ -172,7 +180,7 @@ class Lookahead:
     def finished(self, planned: PlannedBatch) -> None:
         """Records that a batch was delivered."""
         self._done = max(self._done, planned.next_position)
-        self._stager.tell(self._forecast, self._done, self._ahead)
+        self._tell()
 
     def close(self) -> None:
         """Releases the blocks of batches that were not yielded."""
@@ -185,6 +193,8 @@ class Lookahead:
                 self._stager.done(blocks)
 
     def _fill(self) -> None:
+        if not self._began:
+            self._request_windows()  # the plan may read them, see `views.padded`
         while self._plan is not None and not self._full():
             planned = next(self._plan, None)
             if planned is None:
@@ -208,7 +218,10 @@ class Lookahead:
             # Not before this run has requested its own blocks: otherwise the blocks that the epoch
             # before requested for it would be released and fetched again.
             self._stager.carry([])
-            self._stager.tell(self._forecast, self._done, self._ahead)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._stager.tell(self._forecast, *self._pool_around(self._done, self._ahead))
 
     def _request_windows(self) -> None:
         """Requests the next windows, and releases those whose batches were planned."""
@@ -257,22 +270,26 @@ def _windows(staging: StagingPlan) -> list[Window]:
     orders, epoch = staging.forecast.orders, staging.forecast.epoch
     if orders is None or orders.bounds is None:
         return []
-    found = _of_epoch(orders, epoch, staging.partitions)
+    found = _of_epoch(orders, epoch, staging)
     if found and staging.following is not None:
-        following = _of_epoch(orders, epoch + 1, staging.partitions)[: len(staging.partitions)]
+        following = _of_epoch(orders, epoch + 1, staging)[: len(staging.partitions)]
         found += [(orders.rows + end, shards) for end, shards in following]
     return found
 
 
-def _of_epoch(orders: Orders, epoch: int, partitions: range) -> list[Window]:
-    """Returns the windows of an epoch; none if each batch has rows from anywhere."""
+def _of_epoch(orders: Orders, epoch: int, staging: StagingPlan) -> list[Window]:
+    """Returns the windows of an epoch; none if each batch has rows from anywhere.
+
+    A window ends with the pool in which its last row is.
+    """
     order = orders.epoch(epoch)
     if isinstance(order, PartitionedOrder):
-        return order.spans(partitions)
-    if isinstance(order, ShardOrder):
-        return order.spans()
-    if isinstance(order, Order) and order.mode == "sequential":
+        windows = order.spans(staging.partitions)
+    elif isinstance(order, ShardOrder):
+        windows = order.spans()
+    elif isinstance(order, Order) and order.mode == "sequential":
         assert orders.bounds is not None
-        ends = orders.bounds[1:]
-        return [(end, np.array([shard], np.int64)) for shard, end in enumerate(ends)]
-    return []
+        windows = [(end, np.array([n], np.int64)) for n, end in enumerate(orders.bounds[1:])]
+    else:
+        return []
+    return [(min(staging.pool_around(0, end)[1], orders.rows), shards) for end, shards in windows]

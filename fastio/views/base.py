@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order.plan import Buckets
+from fastio.order.buckets import Buckets
 
 
 @runtime_checkable

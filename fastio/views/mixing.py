@@ -18,8 +18,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fastio.order.buckets import BucketPlan, Lengths
 from fastio.order.order import WORD, Order
-from fastio.order.plan import BucketPlan, Lengths, Plan, PlannedBatch
+from fastio.order.plan import Plan, PlannedBatch
 from fastio.order.sampling import Sampling
 
 CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
@@ -360,7 +361,7 @@ class MixOrder:
 
 @dataclass(frozen=True)
 class MixLengths:
-    """The lengths of the rows at positions of an epoch; see `plan.Lengths`.
+    """The lengths of the rows at positions of an epoch; see `buckets.Lengths`.
 
     Args:
         order: order of the mix.

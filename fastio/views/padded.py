@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, TransformError
-from fastio.order.plan import Buckets
+from fastio.order.buckets import Buckets
 from fastio.packed import Dataset
 from fastio.packed.layout import FieldKind, FixedWidth, RaggedRows, Ranges, ShardExtents, TableField
 from fastio.packed.rows import Rows
@@ -69,9 +69,8 @@ class TokenPad(Rows, View):
 
     With `pool`, the batches that a `Loader` shuffles consist of documents of similar lengths, which
     reduces padding: the documents of `pool` batches, in the epoch's order, are sorted by length and
-    cut into batches, which are delivered in random order. Making the loader then reads the offsets
-    of all documents. The order depends on the number of samples per step over all ranks, and a
-    loader's state can be loaded only with the same number.
+    cut into batches, which are delivered in random order. The order depends on the number of
+    samples per step over all ranks, and a loader's state can be loaded only with the same number.
 
     The object can be used from several threads.
 
@@ -268,19 +267,11 @@ class TokenPad(Rows, View):
             )
 
     def buckets(self) -> Buckets | None:
-        """Returns how many tokens of each document are kept, if batches are made by lengths.
-
-        Raises:
-            SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
-        """
+        """Returns how many tokens of each document are kept, if batches are made by lengths."""
         if not self._options.pool:
             return None
-        packed = self._documents.parts[0]
-        shards = readers(packed, range(packed.num_shards))
-        starts = (reader.tokens(self.field)[0] for _, reader in shards)
-        most = self.max_length
-        lengths = [np.minimum(np.diff(each), most).astype(np.int32) for each in starts]
-        return Buckets(np.concatenate(lengths), self._options.pool)
+        packed, field = self._documents.parts[0], self.field
+        return Buckets(_Lengths(packed, field, self.max_length), self._options.pool)
 
     def of_one_length(self, parts: Sequence[Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Returns the parts of a batch, cut to the length of its longest document; see `View`."""
@@ -314,6 +305,39 @@ class TokenPad(Rows, View):
             ),
             TableField(_MASK, shape, how.dtype, column, 0, nbytes, FieldKind.MASK, self._item, 0),
         ]
+
+
+class _Lengths:
+    """How many tokens of each document are kept; see `order.buckets.Lengths`.
+
+    They are read a shard at a time, when a document of it is first asked for: so a loader of a
+    corpus in a store does not fetch all of it before the first batch.
+
+    Args:
+        packed: the dataset of the documents.
+        field: name of the field of tokens.
+        most: the most tokens that are kept.
+    """
+
+    def __init__(self, packed: Dataset, field: str, most: int) -> None:
+        self._packed, self._field, self._most = packed, field, most
+        self._of_shards: dict[int, NDArray[np.int32]] = {}
+
+    def __getitem__(self, rows: NDArray[np.int64], /) -> NDArray[np.int32]:
+        """Returns the lengths of rows, int32 (n,).
+
+        Raises:
+            SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
+        """
+        found = np.empty(len(rows), np.int32)
+        of_shards = self._packed.by_shard(rows)
+        lacking = [shard for shard, _, _ in of_shards if shard not in self._of_shards]
+        for shard, reader in readers(self._packed, lacking):
+            lengths = np.diff(reader.tokens(self._field)[0])
+            self._of_shards[shard] = np.minimum(lengths, self._most).astype(np.int32)
+        for shard, places, local in of_shards:
+            found[places] = self._of_shards[shard][local]
+        return found
 
 
 def _cut(batch: Mapping[str, Any], length: int) -> dict[str, Any]:

@@ -259,3 +259,24 @@ def test_a_loader_of_similar_lengths_does_not_read_all_documents_first(proxy: Fa
     data = fastio.TokenPad(fastio.open(proxy.url), 200, pool=1)
     with Loader(data, 8, shuffle=True, seed=0, num_workers=1):
         assert not proxy.answers("shard-")
+
+
+class _Failing(_Asked):
+    """Lengths that cannot be read at first."""
+
+    failures = 3
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise fastio.StoreError("the store does not answer")
+        return super().__getitem__(rows)
+
+
+def test_no_batch_is_lost_if_lengths_cannot_be_read_for_some_time() -> None:
+    lengths = _Failing(100)
+    batches = iter(BucketPlan(Plan(order_of(100, None, 1, 0), 10), Buckets(lengths, 3)))
+    for _ in range(3):
+        with pytest.raises(fastio.StoreError):
+            next(batches)
+    assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(100))

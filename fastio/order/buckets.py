@@ -105,21 +105,20 @@ class BucketPlan:
         return self.buckets.pool * self.plan.global_batch
 
     def __iter__(self) -> Iterator[PlannedBatch]:
-        plan, pool_rows = self.plan, self.pool_rows
-        steps = iter(range(len(plan)))
-        for first in range(plan.start // pool_rows * pool_rows, plan.order.rows, pool_rows):
-            last = min(first + pool_rows, plan.order.rows)
-            pool = _Pool(plan.order, self.buckets.lengths, plan.global_batch, first, last)
-            for place, begin in enumerate(range(first, last, plan.global_batch)):
-                if begin >= plan.start:
-                    step = next(steps, None)
-                    if step is None:  # the last batch is not full, and is dropped
-                        return
-                    yield self._part(step, pool, place)
+        return _Batches(self)
 
-    def _part(self, step: int, pool: _Pool, place: int) -> PlannedBatch:
-        """Returns this rank's part of a global batch of a pool."""
-        plan, sizes = self.plan, pool.sizes[place]
+    def pool(self, step: int) -> _Pool:
+        """Returns the pool that has the batch of a step."""
+        plan, pool_rows = self.plan, self.pool_rows
+        first = (plan.start + step * plan.global_batch) // pool_rows * pool_rows
+        last = min(first + pool_rows, plan.order.rows)
+        return _Pool(plan.order, self.buckets.lengths, plan.global_batch, first, last)
+
+    def batch(self, step: int, pool: _Pool) -> PlannedBatch:
+        """Returns this rank's part of the batch of a step in [0, len(self)), which the pool has."""
+        plan = self.plan
+        place = pool.place(plan.start + step * plan.global_batch)
+        sizes = pool.sizes[place]
         count = int(sizes.sum())
         share = -(-count // plan.world_size)
         mine = np.arange(plan.rank * share, (plan.rank + 1) * share)
@@ -130,8 +129,33 @@ class BucketPlan:
         if size:
             mine[added] = mine[added] % size + int(sizes[:partition].sum())
         mine[added] %= count
-        end = pool.begin(place) + count
+        end = plan.start + step * plan.global_batch + count
         return PlannedBatch(step, pool.rows(place, mine), int(np.count_nonzero(~added)), end)
+
+
+class _Batches:
+    """The batches of a plan in order.
+
+    If the lengths of a batch's rows cannot be read, which raises an error, the same batch is the
+    next one again: a generator would end the epoch.
+    """
+
+    def __init__(self, plan: BucketPlan) -> None:
+        self._plan, self._step = plan, 0
+        self._pool: _Pool | None = None
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> PlannedBatch:
+        if self._step >= len(self._plan):
+            raise StopIteration
+        begin = self._plan.plan.start + self._step * self._plan.plan.global_batch
+        if self._pool is None or begin >= self._pool.last:
+            self._pool = self._plan.pool(self._step)
+        batch = self._plan.batch(self._step, self._pool)
+        self._step += 1
+        return batch
 
 
 class _Pool:
@@ -147,6 +171,7 @@ class _Pool:
         first, last: the positions [first, last) of the pool.
 
     Attributes:
+        last: as given.
         sizes: int64 (batches, partitions), the rows of each partition in each batch.
     """
 
@@ -154,7 +179,7 @@ class _Pool:
         self, order: AnyOrder | PickedOrder, lengths: Lengths, size: int, first: int, last: int
     ) -> None:
         self._order, self._lengths = order, lengths
-        self._size, self._first, self._last = size, first, last
+        self._size, self._first, self.last = size, first, last
         begins = range(first, last, size)
         ends = [min(begin + size, last) for begin in begins]
         cut = [classes(order.partitions, 1, *each)[1] for each in zip(begins, ends, strict=True)]
@@ -166,9 +191,9 @@ class _Pool:
         self._offsets = (np.cumsum(by_length, axis=0) - by_length)[turns]
         self._sorted: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
 
-    def begin(self, place: int) -> int:
-        """Returns the position at which a batch begins."""
-        return self._first + place * self._size
+    def place(self, begin: int) -> int:
+        """Returns the number of the batch that begins at a position."""
+        return (begin - self._first) // self._size
 
     def rows(self, place: int, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns some rows of a batch, sorted by partition and then by length.
@@ -198,10 +223,10 @@ class _Pool:
         if found is None:
             order, partitions = self._order, self._order.partitions
             if partitions == 1:
-                rows = order.span(self._first, self._last - self._first)
+                rows = order.span(self._first, self.last - self._first)
             else:
                 begin = self._first + (number - self._first) % partitions
-                rows = order.at(np.arange(begin, self._last, partitions))
+                rows = order.at(np.arange(begin, self.last, partitions))
             rows = rows[np.argsort(self._lengths[rows], kind="stable")]
             skipped = int(self.sizes[self._full :, number].sum())
             drawn = Order(len(rows), order.seed + number, order.epoch + self._first)

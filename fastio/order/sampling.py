@@ -310,12 +310,12 @@ class Sampling:
             batches = iter(plan if buckets is None else BucketPlan(plan, buckets))
             if picked is None or again is None:
                 return batches
-            return (
-                batch.with_rows(
-                    picked[batch.rows], self._occurrences(again[batch.rows], batch.occurrences)
-                )
-                for batch in batches
-            )
+
+            def of_rows(batch: PlannedBatch) -> PlannedBatch:
+                found = self._occurrences(again[batch.rows], batch.occurrences)
+                return batch.with_rows(picked[batch.rows], found)
+
+            return map(of_rows, batches)  # goes on after an error, unlike a generator
         seen = Occurrences(rows, self.picked) if count else None
 
         def skip(keys: Sequence[Any]) -> None:

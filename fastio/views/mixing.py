@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -414,29 +415,38 @@ class MixPlan:
         return len(self.positions)
 
     def __iter__(self) -> Iterator[MixedBatch]:
-        positions = self.positions
-        first = np.cumsum([0, *(chain.datasets for chain in self.chains)]).tolist()
-        for planned in self.positions:
-            parts = [
-                part
-                for whole in self.order.parts(self.epoch, planned.rows)
-                for part in self.chains[whole.source].parts_at(whole, first[whole.source])
-            ]
-            size, valid, after = len(planned.rows), planned.valid, planned.next_position
-            pool = planned.step
-            if isinstance(positions, BucketPlan):
-                pool = (after - 1) // positions.pool_rows
-            yield MixedBatch(planned.step, parts, size, valid, after, pool)
+        return map(self._mixed, self.positions)  # goes on after an error, unlike a generator
+
+    @cached_property
+    def _first(self) -> list[int]:
+        """Returns the number of each source's first dataset, and of all datasets."""
+        return np.cumsum([0, *(chain.datasets for chain in self.chains)]).tolist()  # type: ignore[no-any-return]
+
+    def _mixed(self, planned: PlannedBatch) -> MixedBatch:
+        positions, first = self.positions, self._first
+        parts = [
+            part
+            for whole in self.order.parts(self.epoch, planned.rows)
+            for part in self.chains[whole.source].parts_at(whole, first[whole.source])
+        ]
+        size, valid, after = len(planned.rows), planned.valid, planned.next_position
+        pool = planned.step
+        if isinstance(positions, BucketPlan):
+            pool = (after - 1) // positions.pool_rows
+        return MixedBatch(planned.step, parts, size, valid, after, pool)
 
 
 def concatenated(chain: Chain, epoch: int, plan: Iterable[PlannedBatch]) -> Iterator[MixedBatch]:
-    """Yields batches of a chain of datasets, split into parts by dataset."""
-    for planned in plan:
+    """Returns batches of a chain of datasets, split into parts by dataset."""
+
+    def parted(planned: PlannedBatch) -> MixedBatch:
         size = len(planned.rows)
         whole = Part(0, epoch, np.arange(size), planned.rows, planned.occurrences)
-        yield MixedBatch(
+        return MixedBatch(
             planned.step, chain.parts(whole), size, planned.valid, planned.next_position, 0
         )
+
+    return map(parted, plan)
 
 
 def _quota(shares: npt.NDArray[np.float64]) -> Indices:

@@ -287,7 +287,7 @@ def epochs(run: Run, share: float, count: int, node: int) -> list[float]:
     cached = np.zeros(0, np.int64)
     found = []
     for epoch in range(count):
-        forecast = Forecast(orders, epoch, data.block).to_json()
+        forecast = Forecast(orders, epoch, data.block).text
         ranks = range(node * RANKS, (node + 1) * RANKS)
         order = orders.epoch(epoch)
         plans = [Plan(order, data.batch, False, rank, run.world) for rank in ranks]

@@ -123,7 +123,7 @@ def test_a_block_that_contains_partitions_is_needed_in_all_of_their_positions(
 @pytest.mark.parametrize("mode", ["window", "settle"])
 def test_other_processes_learn_of_partitions_from_the_forecast(mode: Any) -> None:
     orders = Orders(400, 3, mode, 10, 4, None, 4)
-    forecast = Forecast.from_json(Forecast(orders, 1, 10).to_json())
+    forecast = Forecast.of_text(Forecast(orders, 1, 10).text)
     order = orders.epoch(1)
     found = forecast.next_use(100, 100, np.arange(40))
     needed = [order.positions(np.arange(b * 10, b * 10 + 10)) for b in range(40)]

@@ -76,7 +76,7 @@ def test_a_shards_next_use_is_what_walking_through_two_epochs_finds(
     bounds = bounds_of(sizes)
     rows = bounds[-1]
     orders = Orders(rows, 3, mode, window=window, bounds=bounds)
-    forecast = Forecast.from_json(Forecast(orders, 1, 0).to_json())
+    forecast = Forecast.of_text(Forecast(orders, 1, 0).text)
     position = data.draw(st.integers(0, rows - 1))
     found = forecast.next_use(position, position, np.arange(len(sizes) + 2))
     shard_of = np.repeat(np.arange(len(sizes)), sizes)

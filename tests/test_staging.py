@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -15,8 +15,9 @@ import fastio
 from fastio import Dataset
 from fastio.cache import Consumer
 from fastio.order.orders import Orders
+from fastio.order.plan import Plan
 from fastio.order.sampling import Ranks, Sampling
-from fastio.stage import Blocks, Forecast, ahead_bytes, cut
+from fastio.stage import Blocks, Forecast, Lookahead, Stager, StagingPlan, ahead_bytes, cut
 from fastio.stage.forecast import next_use
 
 MIB = 1 << 20
@@ -97,13 +98,13 @@ def test_what_is_being_fetched_is_in_use_also_beyond_the_epochs_end() -> None:
 
 
 def test_the_nearest_of_several_runs_counts() -> None:
-    forecast = Forecast(Orders(100, 0, "sequential", 10, 1), 0, 10).to_json()
+    forecast = Forecast(Orders(100, 0, "sequential", 10, 1), 0, 10).text
     runs = [Consumer(1, forecast, 0, 0), Consumer(1, forecast, 45, 45)]
     assert next_use(runs, np.array([0, 4, 5, 9])).tolist() == [-1, -1, 5, 45]
 
 
 def test_heads_of_shards_are_in_use_and_samplers_are_unknown() -> None:
-    heads, sampler = Forecast(None, 0, 0).to_json(), Forecast(None, 0, 10).to_json()
+    heads, sampler = Forecast(None, 0, 0).text, Forecast(None, 0, 10).text
     assert next_use([Consumer(1, heads, 0, 0)], np.array([3])).tolist() == [-1]
     assert next_use([Consumer(1, sampler, 0, 0)], np.array([3])).tolist() == [np.inf]
 
@@ -177,6 +178,38 @@ def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
         found = [int(n) for batch in loader for n in batch[0]]
         assert sorted(found) == list(range(200))
         assert loader.stats().bytes_fetched < 0.1 * loader.dataset.nbytes
+
+
+class _Counted:
+    """A stager that counts the blocks that are wanted, of 10 rows and 100 bytes."""
+
+    def __init__(self) -> None:
+        self.generation = object()
+        self.blocks = SimpleNamespace(mean_bytes=100, of=lambda rows: np.unique(rows // 10))
+        self.wanted = set[int]()
+
+    def want(self, blocks: Any) -> None:
+        self.wanted |= set(blocks.tolist())
+
+    def done(self, blocks: Any) -> None:
+        self.wanted -= set(blocks.tolist())
+
+    def nothing(self, *_: Any) -> None:
+        """Stands for the calls that are not looked at."""
+
+    carry = tell = nothing
+
+
+@pytest.mark.parametrize("most", [0, 1000, 3000])
+def test_blocks_are_requested_further_ahead_once_as_many_bytes_were_used(most: int) -> None:
+    orders, stager = Orders(1000, 0, "sequential"), _Counted()
+    staging = StagingPlan(Forecast(orders, 0, 10), 0, 400, most_bytes=most)
+    run = Lookahead(iter(Plan(orders.epoch(0), 10)), cast(Stager, stager), staging)
+    for step, planned in enumerate(run):
+        blocks = run.blocks(planned)
+        left = 100 - step
+        assert len(stager.wanted) == min(left, max(4, min(most // 100, step)))
+        stager.done(blocks)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_the_next_windows_shards_are_there_before_a_batch_needs_them(
     proxy.set(latency_s=LATENCY_S)
     expected = local_windows(root)
     with windows_loader(proxy.url, Cache(tmp_path / "cache"), batch_size=1) as loader:
-        run, spans = iter(loader), ShardOrder(window_bounds(root), 0, 0, 4).spans()
+        run, spans = iter(loader), list(ShardOrder(window_bounds(root), 0, 0, 4).spans())
         next(run)
         names = [{f"shard-{n:06}.arrow" for n in shards.tolist()} for _, shards in spans[:2]]
         deadline_s = time.monotonic() + 30
@@ -245,7 +245,7 @@ def test_the_next_epochs_first_window_comes_at_the_end_of_this_one(
     monkeypatch.setattr("fastio.feed.native.ahead_bytes", lambda *_: 0)
     monkeypatch.setattr("fastio.packed.stored._KEPT_WHOLE_BYTES", 0)
     bounds = window_bounds(root)
-    end, shards = ShardOrder(bounds, 0, 1, 4).spans()[0]
+    end, shards = next(ShardOrder(bounds, 0, 1, 4).spans())
     first = {f"shard-{n:06}.arrow" for n in shards.tolist()}
     with windows_loader(proxy.url, None) as loader:
         assert sum(1 for _ in loader) == len(loader)

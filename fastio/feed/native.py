@@ -22,7 +22,14 @@ from fastio.order.plan import PlannedBatch, draw_keys
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.packed.rows import Rows
-from fastio.stage import Forecast, Stager, StagingPlan, ahead_bytes, staged
+from fastio.stage import (
+    Forecast,
+    Stager,
+    StagingPlan,
+    ahead_bytes,
+    most_ahead_bytes,
+    staged,
+)
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Compiled, OnBatch, augmentation
 from fastio.views.mixing import Chain
@@ -194,6 +201,7 @@ class NativeFeed(Feed):
             None if following is None else partial(sampling.plan, rows, following, ranks),
             ranks.share_of(sampling.partitions_of(ranks)),
             sampling.pool_rows(ranks),
+            most_ahead_bytes(self._stager),
         )
 
     def adopt_order(self, order: Mapping[str, Any], ranks: Ranks) -> None:

@@ -6,7 +6,7 @@ size and machine. The permutations are those of `native/core/shuffle.h`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -264,14 +264,12 @@ class ShardOrder:
         windows = turns[inside(shards, len(turns), "shard")] // self.window
         return self._windows[windows], self._windows[windows + 1]
 
-    def spans(self) -> list[tuple[int, Indices]]:
-        """Returns, for each window in turn, the position after its last one and its shards."""
+    def spans(self) -> Iterator[tuple[int, Indices]]:
+        """Yields, for each window in turn, the position after its last one and its shards."""
         shards = self._sequence.shards
         ends, every = self._windows[1:].tolist(), range(0, len(shards), self.window)
-        return [
-            (end, shards[first : first + self.window])
-            for end, first in zip(ends, every, strict=True)
-        ]
+        for end, first in zip(ends, every, strict=True):
+            yield end, shards[first : first + self.window]
 
     def _permuted(self, places: Indices, permute: Callable[..., None]) -> Indices:
         """Returns places permuted within their windows; each window has its own permutation."""

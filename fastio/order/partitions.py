@@ -182,9 +182,9 @@ class PartitionedOrder:
         whole = numbers - self._partitions_at(begin) > 1
         return np.where(whole, 0, begins.min(axis=0)), np.where(whole, self.rows, ends.max(axis=0))
 
-    def spans(self, partitions: Iterable[int]) -> list[tuple[int, Indices]]:
-        """Returns the windows of partitions, as `ShardOrder.spans`, ordered by their ends."""
-        return list(merge(*map(self._spans, partitions), key=itemgetter(0)))
+    def spans(self, partitions: Iterable[int]) -> Iterator[tuple[int, Indices]]:
+        """Yields the windows of partitions, as `ShardOrder.spans`, ordered by their ends."""
+        return merge(*map(self._spans, partitions), key=itemgetter(0))
 
     def _spans(self, number: int) -> Iterator[tuple[int, Indices]]:
         part = self._partition(number)

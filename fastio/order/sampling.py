@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -310,12 +310,8 @@ class Sampling:
             batches = iter(plan if buckets is None else BucketPlan(plan, buckets))
             if picked is None or again is None:
                 return batches
-
-            def of_rows(batch: PlannedBatch) -> PlannedBatch:
-                found = self._occurrences(again[batch.rows], batch.occurrences)
-                return batch.with_rows(picked[batch.rows], found)
-
-            return map(of_rows, batches)  # goes on after an error, unlike a generator
+            # Goes on after an error, unlike a generator.
+            return map(partial(self._again_picked, picked, again), batches)
         seen = Occurrences(rows, self.picked) if count else None
 
         def skip(keys: Sequence[Any]) -> None:
@@ -330,16 +326,22 @@ class Sampling:
             return followed
         return (batch.with_rows(picked[batch.rows], batch.occurrences) for batch in followed)
 
-    def _occurrences(
-        self, again: npt.NDArray[np.int64], copies: npt.NDArray[np.int64] | None
-    ) -> npt.NDArray[np.int64]:
-        """Returns how often rows occurred earlier.
+    def _again_picked(
+        self,
+        picked: npt.NDArray[np.int64],
+        again: npt.NDArray[np.int64],
+        batch: PlannedBatch,
+    ) -> PlannedBatch:
+        """Returns a batch of places in a list as a batch of the dataset's rows.
 
         Args:
-            again: int64 (n,), how often each row was picked at an earlier place.
-            copies: int64 (n,), how often its place occurred earlier; None if never.
+            picked: int64 (n,), the row at each place.
+            again: int64 (n,), how often it was picked at an earlier place.
+            batch: batch whose rows are places.
         """
-        return again if copies is None else again * self.repeat + copies
+        earlier, copies = again[batch.rows], batch.occurrences
+        occurrences = earlier if copies is None else earlier * self.repeat + copies
+        return batch.with_rows(picked[batch.rows], occurrences)
 
     def picked_at(
         self, places: npt.NDArray[np.int64]

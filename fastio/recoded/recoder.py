@@ -96,7 +96,7 @@ class Recoder:
         """Starts the thread, and records that this loader needs the pieces."""
         orders = Orders(self._table.rows, mode="sequential")
         # Not the loader's own order: it only says that each piece is needed once in an epoch.
-        forecast = Forecast(orders, 0, self._table.block_rows).to_json()
+        forecast = Forecast(orders, 0, self._table.block_rows).text
         number = self._what.source.number
         self._what.folder.tell(self._run_number, Consumer(number, forecast, 0, 0))
         self._thread.start()

@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from fastio.stage.blocks import Blocks
 from fastio.stage.forecast import Forecast
-from fastio.stage.lookahead import Lookahead, StagingPlan, ahead_bytes, staged
+from fastio.stage.lookahead import (
+    Lookahead,
+    StagingPlan,
+    ahead_bytes,
+    most_ahead_bytes,
+    staged,
+)
 from fastio.stage.shuffling import Cut, cut
 from fastio.stage.stager import Stager
 from fastio.stage.warming import WarmReport, warm
@@ -28,6 +34,7 @@ __all__ = [
     "WarmReport",
     "ahead_bytes",
     "cut",
+    "most_ahead_bytes",
     "staged",
     "warm",
 ]

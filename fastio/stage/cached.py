@@ -31,7 +31,7 @@ _OTHERS_DEADLINE_S = 120.0  # after this wait, a block that others fetch is fetc
 _TELL_S = 0.5
 _HITS_TELL_S = 5.0
 _WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
-_MOST_SHARDS = 8192  # orders of larger datasets are not recorded: eviction is by last use
+_MOST_SHARDS = 1 << 16  # orders of larger datasets are not recorded: eviction is by last use
 
 _LOOK_S = 0.05  # between two checks of a folder
 _TICK_NS = 100_000_000  # two changes within this time may have the same time of modification
@@ -278,7 +278,7 @@ class CachedBlocks:
         if self._position is None or self._source is None:
             return dict(self._told)
         forecast, position, ahead = self._position
-        run = Consumer(self._source[1].number, forecast.to_json(), position, ahead)
+        run = Consumer(self._source[1].number, forecast.text, position, ahead)
         return {**self._told, self._run: run}
 
     def _give_up(self, error: Exception) -> None:
@@ -297,7 +297,7 @@ def source_of(folder: CacheFolder, blocks: Blocks) -> Source:
 def heads_run(dataset: Remote) -> Consumer | None:
     """Returns the run that records that a dataset's heads are in use; None if it has none."""
     heads = dataset.head_source()
-    return heads and Consumer(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0)
+    return heads and Consumer(heads[1].number, Forecast(None, 0, HEADS).text, 0, 0)
 
 
 def claimed(

@@ -7,9 +7,12 @@ study of replacement algorithms for a virtual-storage computer", IBM Systems Jou
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +25,12 @@ from fastio.order.partitions import PartitionedOrder
 Numbers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
 _AnyOrder = Order | ShardOrder | PartitionedOrder
+# Errors that parsing a damaged forecast, or one of another version of fastio, may raise.
+_DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, MemoryError, zlib.error),
+)
+_KEPT = 16  # forecasts of other runs that were parsed
 _LOOKED_AT = 64  # sampled rows of a shard whose rows may be needed at any time
 
 
@@ -40,24 +49,41 @@ class Forecast:
     epoch: int
     block_rows: int
 
-    def to_json(self) -> str:
-        """Returns JSON that other processes read."""
-        return json.dumps(asdict(self))
+    @cached_property
+    def text(self) -> str:
+        """JSON that other processes read: 1 to 2 bytes for each shard, and some hundreds."""
+        orders = None
+        if self.orders is not None:
+            orders = {each.name: getattr(self.orders, each.name) for each in fields(self.orders)}
+            bounds = orders["bounds"]
+            orders["bounds"] = None if bounds is None else _packed(bounds)
+        about = {"orders": orders, "epoch": self.epoch, "block_rows": self.block_rows}
+        return json.dumps(about)
 
-    @classmethod
-    def from_json(cls, text: str) -> Forecast:
-        """Parses the result of `to_json`.
+    @staticmethod
+    @lru_cache(_KEPT)
+    def of_text(text: str) -> Forecast:
+        """Parses a `text`, once for the many times that a process asks for next uses.
 
         Raises:
-            ValueError, KeyError, TypeError: If it is something else.
+            ValueError, KeyError, TypeError, zlib.error: If it is something else.
         """
         parsed = json.loads(text)
         orders = parsed["orders"]
-        return cls(
-            None if orders is None else Orders(**orders),
-            int(parsed["epoch"]),
-            int(parsed["block_rows"]),
-        )
+        if orders is not None:
+            bounds = orders["bounds"]
+            orders = Orders(**{**orders, "bounds": None if bounds is None else _unpacked(bounds)})
+        return Forecast(orders, int(parsed["epoch"]), int(parsed["block_rows"]))
+
+    @cached_property
+    def _current(self) -> _AnyOrder:
+        assert self.orders is not None
+        return self.orders.epoch(self.epoch)
+
+    @cached_property
+    def _following(self) -> _AnyOrder:
+        assert self.orders is not None
+        return self.orders.epoch(self.epoch + 1)
 
     def next_use(self, position: int, ahead: int, numbers: Numbers) -> Distances:
         """Returns the number of samples until blocks are needed; -1: in use; infinite: unknown.
@@ -75,11 +101,10 @@ class Forecast:
         rows = self.orders.rows
         known = self._has_rows(self.orders, numbers)
         inside = np.where(known, numbers, 0)
-        at = self._from(self.orders.epoch(self.epoch), position, inside)
+        at = self._from(self._current, position, inside)
         later = ~np.isfinite(at)
         if later.any():
-            following = self.orders.epoch(self.epoch + 1)
-            at[later] = rows + self._from(following, 0, inside[later])
+            at[later] = rows + self._from(self._following, 0, inside[later])
         distance = np.where(at < max(ahead, position + 1), -1.0, at - position)
         return np.where(known, distance, np.inf)
 
@@ -123,6 +148,17 @@ class Forecast:
         return _first_after(order, np.minimum(rows, order.rows - 1), position)
 
 
+def _packed(bounds: Sequence[int]) -> str:
+    """Returns ascending numbers as text. Shards are of similar sizes, so it is short."""
+    sizes = np.diff(np.array(bounds, np.int64), prepend=0).astype("<i8")
+    return base64.b64encode(zlib.compress(sizes.tobytes())).decode()
+
+
+def _unpacked(text: str) -> tuple[int, ...]:
+    sizes = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8")
+    return tuple(np.cumsum(sizes).tolist())
+
+
 def _first_after(order: _AnyOrder, rows: Numbers, position: int) -> Distances:
     """Returns, for each line of rows (n, m), the first position from `position` on: (n,)."""
     at = order.positions(rows.reshape(-1)).reshape(rows.shape).astype(np.float64)
@@ -136,9 +172,9 @@ def next_use(runs: Sequence[Consumer], numbers: Numbers) -> Distances:
     least = np.full(len(numbers), np.inf)
     for run in runs:
         try:
-            forecast = Forecast.from_json(run.forecast)
+            forecast = Forecast.of_text(run.forecast)
             until = forecast.next_use(run.position, run.ahead, numbers)
-        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError):
-            continue  # written by another version of fastio: ignore it
+        except _DAMAGE:
+            continue
         least = np.minimum(least, until)
     return least

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from fastio.stage.stager import BLOCKS_AT_ONCE, Numbers, Stager
 from fastio.store import OBJECTS_AT_ONCE
 
 _LEAST_AHEAD_BYTES = 64 << 20
+_MOST_AHEAD_BYTES = 4 << 30
 _BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 _MOST_BATCHES = 4096
 _MOST_SMALL_BLOCKS = 64  # that are fetched at once
@@ -96,6 +97,20 @@ def ahead_bytes(sampling: Sampling, stager: Stager, ranks: Ranks) -> int:
     return wanted
 
 
+def most_ahead_bytes(stager: Stager) -> int:
+    """Returns the bytes of blocks in a cache that are fetched ahead once as many were used.
+
+    A step of all ranks waits for the slowest of all their requests, which may take many times as
+    long as most: so a node looks ahead as far as its disk allows. 0 if blocks are in memory, or are
+    shards, whose windows last long enough.
+    """
+    if stager.cache is None or not stager.blocks.block_rows:
+        return 0
+    with suppress(CacheError):
+        return min(_MOST_AHEAD_BYTES, stager.cache.folder().room // _BUDGET_SHARE)
+    return 0
+
+
 @dataclass(frozen=True)
 class StagingPlan:
     """How far ahead a run over a remote dataset fetches blocks.
@@ -108,6 +123,8 @@ class StagingPlan:
         partitions: the partitions of the order that this rank reads.
         pool_rows: number of positions whose rows are divided anew, from each multiple of it on; see
             `order.buckets.BucketPlan`. 1 if each batch has the rows of its own positions.
+        most_bytes: this size after blocks of as many bytes were used, so that short runs do not
+            fetch much that they do not use. No effect if it is less than `ahead_bytes`.
     """
 
     forecast: Forecast
@@ -116,6 +133,7 @@ class StagingPlan:
     following: Callable[[], Iterator[PlannedBatch]] | None = None
     partitions: range = range(1)
     pool_rows: int = 1
+    most_bytes: int = 0
 
     def pool_around(self, first: int, last: int) -> tuple[int, int]:
         """Returns the range of positions of the pools that contain a range of positions."""
@@ -142,12 +160,15 @@ class Lookahead:
         self._generation = stager.generation
         self._forecast = forecast
         self._pool_around = staging.pool_around
-        self._ahead_bytes = staging.ahead_bytes
+        self._ahead_bytes, self._most_bytes = staging.ahead_bytes, staging.most_bytes
+        self._used_bytes = 0
         self._following = following
-        self._windows = deque(_windows(staging))
-        self._by_windows = bool(self._windows)
+        windows = _windows(staging)
+        current = list(islice(windows, len(staging.partitions)))
+        self._windows = chain(current, windows)
+        self._window = next(self._windows, None)
+        self._by_windows = self._window is not None
         if self._by_windows:
-            current = islice(self._windows, len(staging.partitions))
             least = sum(len(shards) + _LEAST_AHEAD_SHARDS for _, shards in current)
             self._ahead_bytes = max(staging.ahead_bytes, least * stager.blocks.mean_bytes)
         self._requested: deque[Window] = deque()
@@ -167,7 +188,7 @@ class Lookahead:
             self._stager.carry([*self._carried, *(shards for _, shards in self._requested)])
             self._carried = []
             self._requested.clear()
-            self._windows.clear()
+            self._window = None
             raise StopIteration
         planned, blocks = self._queue.popleft()
         self._uncount(blocks)
@@ -186,7 +207,8 @@ class Lookahead:
         """Releases the blocks of batches that were not yielded."""
         self._plan = self._next_plan = self._following = None
         held = [*(blocks for _, blocks in (*self._queue, *self._requested)), *self._carried]
-        for each in (self._queue, self._requested, self._carried, self._windows):
+        self._window = None
+        for each in (self._queue, self._requested, self._carried):
             each.clear()
         if self._stager.generation is self._generation:
             for blocks in held:
@@ -229,15 +251,16 @@ class Lookahead:
             _, shards = self._requested.popleft()
             self._uncount(shards)
             self._stager.done(shards)
-        while self._windows and (self._windows[0][0] <= self._ahead or not self._enough()):
-            end, shards = self._windows.popleft()
+        while self._window is not None and (self._window[0] <= self._ahead or not self._enough()):
+            end, shards = self._window
+            self._window = next(self._windows, None)
             if end > self._ahead:
                 self._requested.append((end, self._want(shards)))
 
     def _enough(self) -> bool:
         """Returns whether as many blocks are requested as may be."""
         nbytes: int = len(self._counts) * self._stager.blocks.mean_bytes
-        return nbytes >= self._ahead_bytes
+        return nbytes >= max(self._ahead_bytes, min(self._most_bytes, self._used_bytes))
 
     def _full(self) -> bool:
         """Returns whether enough batches are planned: one if windows are requested, else many."""
@@ -256,29 +279,30 @@ class Lookahead:
             self._counts[block] -= 1
             if self._counts[block] <= 0:
                 del self._counts[block]
+                self._used_bytes += self._stager.blocks.mean_bytes
 
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
 
 
-def _windows(staging: StagingPlan) -> list[Window]:
-    """Returns the windows of an epoch that this rank reads; none if windows are not of shards.
+def _windows(staging: StagingPlan) -> Iterator[Window]:
+    """Yields the windows of an epoch that this rank reads; none if windows are not of shards.
 
     If the next epoch follows, its first windows follow the last ones.
     """
     orders, epoch = staging.forecast.orders, staging.forecast.epoch
     if orders is None or orders.bounds is None:
-        return []
-    found = _of_epoch(orders, epoch, staging)
-    if found and staging.following is not None:
-        following = _of_epoch(orders, epoch + 1, staging)[: len(staging.partitions)]
-        found += [(orders.rows + end, shards) for end, shards in following]
-    return found
+        return
+    yield from _of_epoch(orders, epoch, staging)
+    if staging.following is not None:
+        following = _of_epoch(orders, epoch + 1, staging)
+        for end, shards in islice(following, len(staging.partitions)):
+            yield orders.rows + end, shards
 
 
-def _of_epoch(orders: Orders, epoch: int, staging: StagingPlan) -> list[Window]:
-    """Returns the windows of an epoch; none if each batch has rows from anywhere.
+def _of_epoch(orders: Orders, epoch: int, staging: StagingPlan) -> Iterator[Window]:
+    """Yields the windows of an epoch; none if each batch has rows from anywhere.
 
     A window ends with the pool in which its last row is.
     """
@@ -289,7 +313,8 @@ def _of_epoch(orders: Orders, epoch: int, staging: StagingPlan) -> list[Window]:
         windows = order.spans()
     elif isinstance(order, Order) and order.mode == "sequential":
         assert orders.bounds is not None
-        windows = [(end, np.array([n], np.int64)) for n, end in enumerate(orders.bounds[1:])]
+        windows = ((end, np.array([n], np.int64)) for n, end in enumerate(orders.bounds[1:]))
     else:
-        return []
-    return [(min(staging.pool_around(0, end)[1], orders.rows), shards) for end, shards in windows]
+        return
+    for end, shards in windows:
+        yield min(staging.pool_around(0, end)[1], orders.rows), shards

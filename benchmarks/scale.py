@@ -8,7 +8,9 @@ windows. One node's look-ahead, run step by step, says how long before its use a
 From that and the latencies of the store (lognormal) follows the delay of a step that waits for the
 slowest of all requests of all nodes. Each line is computed for one order of the whole dataset
 ("whole") and for a partition for each node ("parts"). A second table has whole epochs of nodes
-whose caches hold little more than their share, with the eviction of `fastio.cache`.
+whose caches hold little more than their share, with the eviction of `fastio.cache`. A third table
+has what a rank needs for a corpus of tokens: time to make its order, to find the first batch, that
+in the middle of an epoch, the windows to fetch, and the shards to evict.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -30,9 +34,18 @@ from common import console, machine, machine_line, new_table, write_json
 from fastio.cache import Consumer
 from fastio.order.orders import Orders
 from fastio.order.plan import Plan
-from fastio.order.sampling import Ranks
+from fastio.order.sampling import Ranks, Sampling
+from fastio.order.shuffling import Shuffling
 from fastio.sources import Remote
-from fastio.stage import Blocks, Forecast, Lookahead, Stager, StagingPlan
+from fastio.stage import (
+    Blocks,
+    Forecast,
+    Lookahead,
+    Stager,
+    StagingPlan,
+    ahead_bytes,
+    most_ahead_bytes,
+)
 from fastio.stage.forecast import next_use
 
 Numbers = npt.NDArray[np.int64]
@@ -41,6 +54,7 @@ RANKS = 8  # of a node
 SHARD_BYTES = 64 << 20
 LATENCY_S, SPREAD = 0.030, 0.99  # median, and the sigma at which one request in 100 takes 300 ms
 LINK = 3e9  # bytes/s of a node
+ROOM = 256 << 30  # bytes of a node's cache
 MANIFEST_ROW = 99  # bytes a shard, see LOG.md
 MOST_SHARDS = 1 << 20  # of which a table's order has arrays
 
@@ -108,6 +122,17 @@ class Run:
             self.partitions,
         )
 
+    def sampling(self) -> Sampling:
+        how = Shuffling(
+            "window",
+            "store",
+            block=self.data.block,
+            window=self.data.window,
+            bounds=self.data.bounds(self.rows),
+            fetched_by="node",
+        )
+        return Sampling(self.data.batch, True, shuffling=how, partitions=self.partitions)
+
     def nodes_of(self, order: Any, rows: Numbers) -> Numbers:
         """The nodes that deliver rows: what `Plan` does, for positions of full batches."""
         positions = order.positions(rows)
@@ -156,10 +181,9 @@ def fetches(run: Run, drawn: int) -> dict[str, float]:
 class Requests:
     """A stager that fetches nothing: it notes in which step a node requests a block."""
 
-    cache = None
-
     def __init__(self, blocks: Blocks, requested: dict[int, int]) -> None:
         self.blocks, self.generation = blocks, object()
+        self.cache = SimpleNamespace(folder=lambda: SimpleNamespace(room=ROOM))
         self.requested, self.step = requested, 0
 
     def want(self, numbers: Numbers) -> None:
@@ -188,7 +212,7 @@ def slacks(run: Run, steps: int, node: int) -> tuple[list[float], int]:
     """How long before their use a node's blocks are requested, in s, and those of its first step.
 
     The node's ranks take `steps` steps from the middle of an epoch on. Blocks that are requested
-    before the first step are left out of the times.
+    in the first quarter of them, in which the look-ahead grows, are left out of the times.
     """
     orders, data = run.orders(), run.data
     start = run.steps // 2 * data.batch * run.world
@@ -201,9 +225,14 @@ def slacks(run: Run, steps: int, node: int) -> tuple[list[float], int]:
     for rank in range(node * RANKS, (node + 1) * RANKS):
         plan = Plan(orders.epoch(1), data.batch, False, rank, run.world, start)
         share = Ranks(rank, run.world).share_of(run.partitions)
-        ahead = 2 * len(share) * data.window * blocks.mean_bytes
         stager = Requests(blocks, requested)
-        staging = StagingPlan(Forecast(orders, 1, data.block or 0), start, ahead, partitions=share)
+        staging = StagingPlan(
+            Forecast(orders, 1, data.block or 0),
+            start,
+            ahead_bytes(run.sampling(), cast("Stager", stager), Ranks(rank, run.world)),
+            partitions=share,
+            most_bytes=most_ahead_bytes(cast("Stager", stager)),
+        )
         plans: Iterator[Any] = iter(plan)
         ranks.append((stager, Lookahead(plans, cast("Stager", stager), staging)))
     first = 0
@@ -216,7 +245,11 @@ def slacks(run: Run, steps: int, node: int) -> tuple[list[float], int]:
             first = len(used)
     for _, ahead_of in ranks:
         ahead_of.close()
-    late = [used[number] - at for number, at in requested.items() if at > 0 and number in used]
+    late = [
+        used[number] - at
+        for number, at in requested.items()
+        if at > min(steps, run.steps // 2) // 4 and number in used
+    ]
     return [steps_between * data.step_s for steps_between in late], first
 
 
@@ -260,7 +293,7 @@ def line(kind: str, run: Run, arguments: argparse.Namespace) -> dict[str, float]
     per_step = data.batch * run.world * data.row_bytes / block_bytes * found["times"]
     window_rows = data.window * (data.block or SHARD_BYTES // data.row_bytes)
     in_window = window_rows * run.partitions // (data.batch * run.world) + 1
-    steps = min(arguments.steps, max(40, 3 * in_window))
+    steps = min(arguments.steps, max(160, 3 * in_window))
     ahead_s, first = slacks(run, steps, run.nodes // 2)
     return {
         **found,
@@ -318,6 +351,57 @@ def epochs_table(nodes: int, rows: int) -> dict[str, list[float]]:
     return found
 
 
+def corpus(tokens: int, window: int, nodes: int) -> dict[str, float]:
+    """What a rank needs for a corpus of uint16 tokens in shards of 64 MiB, with the real orders.
+
+    Times are of this thread's processor time in ms; memory is that of Python and NumPy.
+    """
+    of_shard = SHARD_BYTES // 2
+    shards = -(-tokens // of_shard)
+    windows = (of_shard - window - 1) // window + 1
+    ranks, found = nodes * RANKS, dict[str, float](shards=shards)
+    tracemalloc.start()
+    bounds = tuple(range(0, (shards + 1) * windows, windows))
+    orders = Orders(bounds[-1], 7, "window", 64, 4, bounds, nodes)
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        began = time.thread_time()
+        result = work()
+        found[name] = 1e3 * (time.thread_time() - began)
+        return result
+
+    share = Ranks(3, ranks).share_of(nodes)
+    order = timed("order", lambda: orders.epoch(0))
+    plan = timed("first batch", lambda: Plan(order, 16, False, 3, ranks))
+    timed("first batch", lambda: plan.batch(0))
+    half = plan.global_batch * (len(plan) // 2)
+    timed("seek", lambda: Plan(orders.epoch(1), 16, False, 3, ranks, half).batch(0))
+    forecast = Forecast(orders, 1, 0)
+    staging = StagingPlan(forecast, half, 1 << 30, partitions=share)
+    blocks = Blocks(cast("Remote", Sized(bounds[-1], tokens * 2)), 0, bounds=np.array(bounds))
+    ahead = Lookahead(iter([]), cast("Stager", Requests(blocks, {})), staging)
+    timed("windows", lambda: next(ahead, None))
+    found["forecast kB"] = len(timed("forecast", lambda: forecast.text)) / 1e3
+    timed("next use", lambda: Forecast.of_text(forecast.text).next_use(half, half, np.arange(64)))
+    found["memory MB"] = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    return found
+
+
+def corpora(tokens: list[int], nodes: int) -> dict[str, dict[str, float]]:
+    """Corpora of numbers of tokens, in windows of 2,048 and 8,192."""
+    found = {
+        f"{count:.0e}, {window}": corpus(count, window, nodes)
+        for count in tokens
+        for window in (2048, 8192)
+    }
+    table = new_table(f"tokens, window ({nodes} nodes)", *next(iter(found.values())))
+    for name, figures in found.items():
+        table.add_row(name, *(f"{figure:,.1f}" for figure in figures.values()))
+    console().print(table)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -332,6 +416,7 @@ def main() -> None:
     parser.add_argument(
         "--caches", nargs=2, type=int, default=[8, 10**6], metavar=("NODES", "ROWS")
     )
+    parser.add_argument("--tokens", nargs="+", type=float, default=[1e9, 1e11, 1e12, 1e13])
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     table = new_table(
@@ -375,9 +460,11 @@ def main() -> None:
                 f"{one['manifest_mb']:,.1f}",
             )
     console().print(table)
+    tokens = corpora([int(count) for count in arguments.tokens], max(arguments.nodes))
     caches = epochs_table(*arguments.caches) if arguments.caches[0] else {}
     console().print(machine_line())
-    write_json(arguments.json, {"machine": machine(), "results": results, "caches": caches})
+    found = {"results": results, "caches": caches, "corpora": tokens}
+    write_json(arguments.json, {"machine": machine(), **found})
 
 
 if __name__ == "__main__":

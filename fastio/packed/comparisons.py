@@ -30,6 +30,7 @@ from fastio.runtime.node import NodeMemory
 _CHECKED_BYTES = 16 << 20
 _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
 _LOOK_S = 0.02  # between two looks at shards that other ranks verify
+_LOOK_SMALL_S = 0.001  # the same while a shard with small columns is opened
 _WAIT_S = 60.0  # a rank that verifies one shard is not waited for longer
 
 # Numbers of the files whose columns were verified in this process.
@@ -94,11 +95,12 @@ class Comparisons:
         number = file_number(reader)
         if number in _verified or self._is_noted(shard, number):
             return
-        if reader.column_bytes <= _CHECKED_BYTES:
-            compare(reader)
-            self._note(shard, number)
+        if reader.column_bytes > _CHECKED_BYTES:
+            self._queue(lambda: self._compare(reader, shard, number))
             return
-        self._queue(lambda: self._compare(reader, shard, number))
+        # Ranks that begin together open the same shards at the same time: one of them verifies it.
+        while not self._compare(reader, shard, number):
+            time.sleep(_LOOK_SMALL_S)
 
     def add(self, work: Callable[[], None]) -> None:
         """Queues a function that raises an error if something is wrong."""
@@ -162,6 +164,9 @@ class Comparisons:
         return True
 
     def _check(self, reader: ShardReader, number: int) -> None:
+        if reader.column_bytes <= _CHECKED_BYTES:
+            compare(reader)
+            return
         reader.check_columns(
             in_file=True,
             past_cache=self._nbytes > available_memory(),

@@ -167,7 +167,7 @@ def test_heads_that_a_stopped_process_fetches_are_not_waited_for(
 def test_warming_leaves_a_stopped_process_its_block_and_stages_the_rest(
     url: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.stage.warming._OTHERS_DEADLINE_S", float("inf"))
+    monkeypatch.setattr("fastio.stage.warming.OTHERS_DEADLINE_S", float("inf"))
     with stopped(load, url, photos, tmp_path) as go_on:
         report = warm(url, Cache(tmp_path, BUDGET))
         assert not report.complete

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
@@ -627,6 +629,32 @@ def test_a_shard_whose_rank_hangs_while_it_verifies_is_verified_here(
     with child(work):
         read_all(table.path)
     assert len(verifying) == table.num_shards
+
+
+def test_a_small_shard_that_another_rank_verifies_is_opened_after_that(
+    table: fastio.Dataset,
+    folder: Path,
+    ranks: None,
+    verifying: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparisons, "_CHECKED_BYTES", 1 << 30)
+
+    def work() -> object:
+        notes = NodeMemory(*table.shards._comparisons._notes_of)
+        return notes if notes.native.claim(0) else None
+
+    with child(work) as pid, ThreadPoolExecutor(1) as pool:
+        mine = fastio.open(table.path)
+        assert isinstance(mine, fastio.Dataset)
+        opening = pool.submit(mine.shard, 0)
+        with pytest.raises(FutureTimeout):
+            opening.result(0.3)
+        assert verifying == []
+        kill(pid)  # it has not noted anything
+        assert opening.result(60).path == verifying[0]
+        mine.close()
+    assert len(verifying) == 1
 
 
 def test_shards_that_wait_for_long_are_verified_once_all_the_same(

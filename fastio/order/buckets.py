@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order.order import Order
+from fastio.order.order import Indices, Order
 from fastio.order.orders import AnyOrder, PickedOrder
 from fastio.order.plan import Plan, PlannedBatch, classes
 from fastio.packed.rows import grouped
@@ -18,7 +18,7 @@ from fastio.packed.rows import grouped
 class Lengths(Protocol):
     """The lengths of rows: an array int32 (rows,), or an object that is indexed like one."""
 
-    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> Any: ...
+    def __getitem__(self, rows: Indices, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class PickedLengths:
     """
 
     lengths: Lengths
-    picked: npt.NDArray[np.int64]
+    picked: Indices
 
-    def __getitem__(self, places: npt.NDArray[np.int64], /) -> Any:
+    def __getitem__(self, places: Indices, /) -> Any:
         return self.lengths[self.picked[places]]
 
 
@@ -47,9 +47,9 @@ class JoinedLengths:
     """
 
     lengths: Sequence[Lengths]
-    first_row: npt.NDArray[np.int64]
+    first_row: Indices
 
-    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[np.int32]:
+    def __getitem__(self, rows: Indices, /) -> npt.NDArray[np.int32]:
         found = np.empty(len(rows), np.int32)
         numbers = np.searchsorted(self.first_row, rows, side="right") - 1
         for number, here in grouped(numbers):
@@ -69,7 +69,7 @@ class Buckets:
     lengths: Lengths
     pool: int
 
-    def of(self, picked: npt.NDArray[np.int64] | None) -> Buckets:
+    def of(self, picked: Indices | None) -> Buckets:
         """Returns the settings for picked rows, int64 (n,); None for all rows."""
         return self if picked is None else Buckets(PickedLengths(self.lengths, picked), self.pool)
 
@@ -183,19 +183,19 @@ class _Pool:
         begins = range(first, last, size)
         ends = [min(begin + size, last) for begin in begins]
         cut = [classes(order.partitions, 1, *each)[1] for each in zip(begins, ends, strict=True)]
-        self.sizes: npt.NDArray[np.int64] = np.stack(cut)
+        self.sizes: Indices = np.stack(cut)
         self._full = (last - first) // size
         # Batches are delivered in shuffled order: the batch at a place is one of the sorted ones.
         turns = Order(self._full, order.seed, order.epoch + first).span(0, self._full)
         by_length = self.sizes[np.argsort(turns)]
         self._offsets = (np.cumsum(by_length, axis=0) - by_length)[turns]
-        self._sorted: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        self._sorted: dict[int, tuple[Indices, Indices]] = {}
 
     def place(self, begin: int) -> int:
         """Returns the number of the batch that begins at a position."""
         return (begin - self._first) // self._size
 
-    def rows(self, place: int, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def rows(self, place: int, wanted: Indices) -> Indices:
         """Returns some rows of a batch, sorted by partition and then by length.
 
         Args:
@@ -214,7 +214,7 @@ class _Pool:
                 found[here] = left[turns]
         return found
 
-    def _partition(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _partition(self, number: int) -> tuple[Indices, Indices]:
         """Returns the rows of a partition sorted by length: those of full batches, and the others.
 
         The rows of a last, smaller batch are drawn; else it would always have the longest rows.

@@ -92,8 +92,7 @@ class Order:
         Raises:
             ValueError: a position is out of range.
         """
-        if first < 0 or count < 0 or first + count > self.rows:
-            raise ValueError(f"a position is not in [0, {self.rows})")
+        _check_span(first, count, self.rows, "position")
         if self.mode == "sequential" or not count:
             return np.arange(first, first + count, dtype=np.int64)
         rows = np.empty(count, np.int64)
@@ -127,8 +126,7 @@ class Order:
         Raises:
             ValueError: a row is out of range.
         """
-        if first < 0 or count < 0 or first + count > self.rows:
-            raise ValueError(f"a row is not in [0, {self.rows})")
+        _check_span(first, count, self.rows, "row")
         if self.mode != "shuffle" or not count:
             return self.positions(np.arange(first, first + count, dtype=np.int64))
         positions = np.empty(count, np.int64)
@@ -314,6 +312,11 @@ class DrawnOrder:
     def span(self, first: int, count: int) -> Indices:
         """Returns the rows at positions first, first + 1, ...: int64 (count,)."""
         return self.permutation[first : first + count].astype(np.int64, copy=False)
+
+
+def _check_span(first: int, count: int, bound: int, what: str) -> None:
+    if first < 0 or count < 0 or first + count > bound:
+        raise ValueError(f"a {what} is not in [0, {bound})")
 
 
 def inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from fastio.order.order import Indices
 from fastio.order.orders import AnyOrder, PickedOrder
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -30,7 +30,7 @@ class Together:
         found: the results of looking up the rows, by the object that looked them up.
     """
 
-    def __init__(self, rows: npt.NDArray[np.int64]) -> None:
+    def __init__(self, rows: Indices) -> None:
         self.rows = rows
         self.found: dict[object, Any] = {}
 
@@ -50,23 +50,19 @@ class PlannedBatch(NamedTuple):
     """
 
     step: int
-    rows: npt.NDArray[np.int64]
+    rows: Indices
     valid: int
     next_position: int
-    occurrences: npt.NDArray[np.int64] | None = None
+    occurrences: Indices | None = None
     together: Together | None = None
     first: int = 0
 
-    def with_rows(
-        self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
-    ) -> PlannedBatch:
+    def with_rows(self, rows: Indices, occurrences: Indices | None) -> PlannedBatch:
         """Returns this batch with other rows, which are looked up without other batches."""
         return self._replace(rows=rows, occurrences=occurrences, together=None, first=0)
 
 
-def draw_keys(
-    rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64]:
+def draw_keys(rows: Indices, occurrences: Indices | None) -> Indices:
     """Returns the keys of the samples' random draws, besides seed and epoch: int64 (n,).
 
     The key of a row that occurs for the first time is its number. Further occurrences have 64 mixed
@@ -92,12 +88,12 @@ class Occurrences:
             rows.
     """
 
-    def __init__(self, rows: int, picked: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(self, rows: int, picked: Indices | None = None) -> None:
         most = int(picked.max()) + 1 if picked is not None and picked.size else rows
         self._counts = np.zeros(most, np.uint32)
         self._picked = picked
 
-    def count(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def count(self, rows: Indices) -> Indices:
         """Counts rows, int64 (n,), and returns how often each had occurred before, int64 (n,)."""
         rows = rows if self._picked is None else self._picked[rows]
         turns = np.argsort(rows, kind="stable")
@@ -111,9 +107,7 @@ class Occurrences:
         return found
 
 
-def classes(
-    partitions: int, repeat: int, begin: int, end: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def classes(partitions: int, repeat: int, begin: int, end: int) -> tuple[Indices, Indices]:
     """Divides the positions [begin, end) by partition, and then by copy of the same row.
 
     Returns:
@@ -194,7 +188,7 @@ class Plan:
         positions[valid:] %= self.order.rows  # padded from the epoch's beginning
         return PlannedBatch(step, self.order.at(positions), valid, end)
 
-    def _positions(self, begin: int, end: int, share: int) -> npt.NDArray[np.int64]:
+    def _positions(self, begin: int, end: int, share: int) -> Indices:
         """Returns this rank's part of the positions of a global batch.
 
         They are sorted by partition, and then by copy, so that ranks of a partition get different
@@ -207,12 +201,10 @@ class Plan:
         last = min((self.rank + 1) * share, end - begin)
         turns = np.arange(self.rank * share, last, dtype=np.int64)
         numbers = np.searchsorted(starts, turns, side="right") - 1
-        found: npt.NDArray[np.int64] = firsts[numbers] + (turns - starts[numbers]) * len(firsts)
+        found: Indices = firsts[numbers] + (turns - starts[numbers]) * len(firsts)
         return found
 
-    def _copies(
-        self, positions: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    def _copies(self, positions: Indices) -> tuple[Indices, Indices | None]:
         """Returns the positions in the order, and the copies of their rows; None for one of each.
 
         The positions of a partition are those of the same remainder, here as in the order.
@@ -223,7 +215,7 @@ class Plan:
         turns, copies = np.divmod(turns, self.repeat)
         return turns * self.order.partitions + numbers, copies
 
-    def padding(self, count: int) -> npt.NDArray[np.int64]:
+    def padding(self, count: int) -> Indices:
         """Returns positions at the epoch's beginning, of the partition that this rank reads."""
         partitions = self.order.partitions
         first = self.rank * partitions // self.world_size
@@ -274,7 +266,7 @@ def follow(
         yield PlannedBatch(step, numbers, len(numbers), position, occurrences)
 
 
-def row_numbers(keys: Iterable[int], rows: int) -> npt.NDArray[np.int64]:
+def row_numbers(keys: Iterable[int], rows: int) -> Indices:
     """Returns the keys of a sampler as row numbers, int64 (n,); negative ones count from the end.
 
     Raises:

@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from fastio.order.buckets import BucketPlan, Buckets
 from fastio.order.followed import Followed, Skip, after, behind, chunks
-from fastio.order.order import DrawnOrder, Mode, Order
+from fastio.order.order import DrawnOrder, Indices, Mode, Order
 from fastio.order.orders import AnyOrder, Orders, PickedOrder
 from fastio.order.plan import Occurrences, Plan, PlannedBatch, follow, row_numbers
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import END, Cursor, OrderState, States
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
-Permutation = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+Permutation = Indices | npt.NDArray[np.int32]
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
 
@@ -85,7 +85,7 @@ class Sampling:
     order: OrderName = "auto"
     shuffling: Shuffling = field(default_factory=Shuffling)
     buckets: Buckets | None = None
-    picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
+    picked: Indices | None = field(default=None, compare=False)
     draw: Callable[[int], Permutation] | None = None
     permute: Callable[[int, int], Permutation] | None = None
     repeat: int = 1
@@ -328,8 +328,8 @@ class Sampling:
 
     def _again_picked(
         self,
-        picked: npt.NDArray[np.int64],
-        again: npt.NDArray[np.int64],
+        picked: Indices,
+        again: Indices,
         batch: PlannedBatch,
     ) -> PlannedBatch:
         """Returns a batch of places in a list as a batch of the dataset's rows.
@@ -343,17 +343,13 @@ class Sampling:
         occurrences = earlier if copies is None else earlier * self.repeat + copies
         return batch.with_rows(picked[batch.rows], occurrences)
 
-    def picked_at(
-        self, places: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    def picked_at(self, places: Indices) -> tuple[Indices, Indices | None]:
         """Returns the picked rows at places, and how often each was picked at an earlier place."""
         if self.picked is None:
             return places, None
         return self.picked[places], None if self._again is None else self._again[places]
 
-    def places(
-        self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
-    ) -> npt.NDArray[np.int64]:
+    def places(self, rows: Indices, occurrences: Indices | None) -> Indices:
         """Returns the places of dataset rows among the picked rows, int64 (n,).
 
         Args:
@@ -371,7 +367,7 @@ class Sampling:
         return by_row[found]
 
     @cached_property
-    def _by_row(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _by_row(self) -> tuple[Indices, Indices]:
         """Returns the places of the picked rows, sorted by row, and these rows."""
         assert self.picked is not None
         places = np.argsort(self.picked, kind="stable")
@@ -395,7 +391,7 @@ class Sampling:
     @cached_property
     def _listed(
         self,
-    ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
+    ) -> tuple[Indices | None, Indices | None]:
         """The picked rows in the list that an order permutes, and their earlier occurrences."""
         if not self._by_windows:
             return self.picked, self._again
@@ -403,7 +399,7 @@ class Sampling:
         return ascending, None if self._again is None else self._again[places]
 
     @cached_property
-    def _again(self) -> npt.NDArray[np.int64] | None:
+    def _again(self) -> Indices | None:
         """Returns how often each place's row was picked earlier; None if no row is picked twice."""
         if self.picked is None or not self.picked.size:
             return None

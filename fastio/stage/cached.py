@@ -27,7 +27,7 @@ from fastio.stage.earlier import Earlier
 from fastio.stage.forecast import Forecast, next_use
 
 _OTHERS_S = 0.5  # between two checks whether the process that fetches a block is alive
-_OTHERS_DEADLINE_S = 120.0  # after this wait, a block that others fetch is fetched here too
+OTHERS_DEADLINE_S = 120.0  # after this wait, a block that others fetch is fetched here too
 _TELL_S = 0.5
 _HITS_TELL_S = 5.0
 _WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
@@ -134,7 +134,7 @@ class CachedBlocks:
             return memory_file(fetch({})[0])
         if outcome == "others":
             waiting.since_s = waiting.since_s or now_s
-            if now_s - waiting.since_s < _OTHERS_DEADLINE_S:
+            if now_s - waiting.since_s < OTHERS_DEADLINE_S:
                 return None
             # The other process hangs, or its network does: fetch the block here, too.
         if outcome == "ready":

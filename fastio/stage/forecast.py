@@ -21,8 +21,8 @@ from fastio.cache import Consumer
 from fastio.order.order import Order, ShardOrder
 from fastio.order.orders import Orders
 from fastio.order.partitions import PartitionedOrder
+from fastio.stage.blocks import Numbers
 
-Numbers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
 _AnyOrder = Order | ShardOrder | PartitionedOrder
 # Errors that parsing a damaged forecast, or one of another version of fastio, may raise.

@@ -22,10 +22,10 @@ from fastio.order.partitions import PartitionedOrder
 from fastio.order.plan import PlannedBatch
 from fastio.order.sampling import Ranks, Sampling
 from fastio.packed.rows import Rows
-from fastio.stage.blocks import Blocks, GroupBlocks, blocks_of
+from fastio.stage.blocks import Blocks, GroupBlocks, Numbers, blocks_of
 from fastio.stage.forecast import Forecast
 from fastio.stage.shuffling import by_blocks, by_groups, by_shards, groups_in_window, window_bytes
-from fastio.stage.stager import BLOCKS_AT_ONCE, Numbers, Stager
+from fastio.stage.stager import BLOCKS_AT_ONCE, Stager
 from fastio.store import OBJECTS_AT_ONCE
 
 _LEAST_AHEAD_BYTES = 64 << 20

@@ -19,18 +19,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from fastio.cache import Cache, MemoryFile, memory_file
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import join_all
-from fastio.stage.blocks import Blocks, Known
+from fastio.stage.blocks import Blocks, Known, Numbers
 from fastio.stage.cached import CachedBlocks, Fetched, Waiting
 from fastio.stage.forecast import Forecast
 from fastio.store import Transfers
 
-Numbers = npt.NDArray[np.int64]
 BLOCKS_AT_ONCE = 16
 _POLL_S = 0.005
 _JOIN_S = 1.0

@@ -41,10 +41,10 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.blocks import Blocks, Known, blocks_of
-from fastio.stage.cached import claimed, heads_run, source_of
+from fastio.stage.blocks import Blocks, Known, Numbers, blocks_of
+from fastio.stage.cached import OTHERS_DEADLINE_S, claimed, heads_run, source_of
 from fastio.stage.earlier import Earlier
-from fastio.stage.forecast import Distances, Numbers
+from fastio.stage.forecast import Distances
 from fastio.stage.forecast import next_use as forecast_next_use
 from fastio.stage.pace import Pace
 from fastio.stage.shuffling import cut
@@ -55,7 +55,6 @@ _TOGETHER_BYTES = 64 << 20
 _REQUEST_BYTES = 4 << 20
 _PUBLISH_S = 0.25  # between two publications, so that readers see slowly fetched blocks soon
 _OTHERS_S = 0.2  # between two checks of blocks that others fetch
-_OTHERS_DEADLINE_S = 120.0  # the longest wait for others
 # The largest gap between two ranges, such as a tar header, that is cheaper than another request.
 _PASSED_OVER_BYTES = 16 << 10
 
@@ -329,7 +328,7 @@ class _Warming:
     def _wait_for(self, numbers: list[int]) -> None:
         """Waits for blocks that others fetch, and fetches those that they give up."""
         sizes = {number: self._blocks.size(number) for number in numbers}
-        deadline_s = time.monotonic() + _OTHERS_DEADLINE_S
+        deadline_s = time.monotonic() + OTHERS_DEADLINE_S
         while sizes and time.monotonic() < deadline_s:
             time.sleep(_OTHERS_S)
             stretches, others, full = self._claim(sizes)

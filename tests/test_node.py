@@ -639,6 +639,7 @@ def test_a_small_shard_that_another_rank_verifies_is_opened_after_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(comparisons, "_CHECKED_BYTES", 1 << 30)
+    monkeypatch.setattr(comparisons, "_WAIT_SMALL_S", 60.0)
 
     def work() -> object:
         notes = NodeMemory(*table.shards._comparisons._notes_of)

@@ -32,6 +32,7 @@ _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
 _LOOK_S = 0.02  # between two looks at shards that other ranks verify
 _LOOK_SMALL_S = 0.001  # the same while a shard with small columns is opened
 _WAIT_S = 60.0  # a rank that verifies one shard is not waited for longer
+_WAIT_SMALL_S = 2.0
 
 # Numbers of the files whose columns were verified in this process.
 _verified: set[int] = set()
@@ -96,10 +97,10 @@ class Comparisons:
         if number in _verified or self._is_noted(shard, number):
             return
         if reader.column_bytes > _CHECKED_BYTES:
-            self._queue(lambda: self._compare(reader, shard, number))
+            self._queue(lambda: self._compare(reader, shard, number, _WAIT_S))
             return
         # Ranks that begin together open the same shards at the same time: one of them verifies it.
-        while not self._compare(reader, shard, number):
+        while not self._compare(reader, shard, number, _WAIT_SMALL_S):
             time.sleep(_LOOK_SMALL_S)
 
     def add(self, work: Callable[[], None]) -> None:
@@ -140,8 +141,8 @@ class Comparisons:
         if self._notes is not None:
             self._notes.close()
 
-    def _compare(self, reader: ShardReader, shard: int, number: int) -> bool:
-        """Verifies a shard; returns False if another rank is at it."""
+    def _compare(self, reader: ShardReader, shard: int, number: int, wait_s: float) -> bool:
+        """Verifies a shard; returns False if another rank is at it, for `wait_s` at most."""
         if self._is_noted(shard, number):
             return True
         notes = self._open_notes()
@@ -150,7 +151,7 @@ class Comparisons:
             return True
         if not notes.native.claim(shard):
             now_s = time.monotonic()
-            if now_s - self._claimed_s.setdefault(shard, now_s) < _WAIT_S:
+            if now_s - self._claimed_s.setdefault(shard, now_s) < wait_s:
                 return False
             self._check(reader, number)  # that rank hangs
             self._note(shard, number)

@@ -86,7 +86,9 @@ def test_a_shards_next_use_is_what_walking_through_two_epochs_finds(
             assert found[shard] == np.inf
             continue
         first = int(np.flatnonzero(walk[position:] == shard)[0])
-        if mode == "window":  # what is not exact within a window is when it begins
-            begin = orders.epoch(1 + (position + first >= rows)).window_of([shard])[0][0]
-            first = max(0, int(begin) + (rows if position + first >= rows else 0) - position)
+        if mode == "window":  # a shard counts as needed as long as its window lasts
+            begins, ends = orders.epoch(1).window_of([shard])
+            if ends[0] <= position:
+                begins = orders.epoch(2).window_of([shard])[0] + rows
+            first = max(0, int(begins[0]) - position)
         assert found[shard] == (-1 if first <= 0 else first)

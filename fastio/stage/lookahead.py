@@ -162,6 +162,7 @@ class Lookahead:
         self._pool_around = staging.pool_around
         self._ahead_bytes, self._most_bytes = staging.ahead_bytes, staging.most_bytes
         self._used_bytes = 0
+        self._reached = 0  # the end of the last window that was requested
         self._following = following
         windows = _windows(staging)
         current = list(islice(windows, len(staging.partitions)))
@@ -251,9 +252,10 @@ class Lookahead:
             _, shards = self._requested.popleft()
             self._uncount(shards)
             self._stager.done(shards)
-        while self._window is not None and (self._window[0] <= self._ahead or not self._enough()):
+        _, pool_end = self._pool_around(0, self._ahead + 1)  # rows of the next batches may be there
+        while self._window is not None and (self._reached < pool_end or not self._enough()):
             end, shards = self._window
-            self._window = next(self._windows, None)
+            self._window, self._reached = next(self._windows, None), end
             if end > self._ahead:
                 self._requested.append((end, self._want(shards)))
 

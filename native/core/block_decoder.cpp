@@ -60,6 +60,11 @@ std::int16_t product(std::int16_t a, std::int16_t b) {
                                    static_cast<std::uint32_t>(std::int32_t{b}));
 }
 
+// Asks for bytes that are read some microseconds later.
+void prefetch(const std::uint8_t* bytes, std::size_t size) {
+  for (std::size_t i = 0; i < size; i += 64) __builtin_prefetch(bytes + i);
+}
+
 std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -161,6 +166,9 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
         const std::size_t range =
             range_of_column_[static_cast<std::size_t>(g - tiles_.first / kGroupTiles)];
         group = ac[range] + (header_.group_begin(row, g) - reads_.ac[range].begin);
+        if (row + 1 < tile_rows_.last)
+          prefetch(ac[range] + (header_.group_begin(row + 1, g) - reads_.ac[range].begin),
+                   header_.group_end(row + 1, g) - header_.group_begin(row + 1, g));
         status = check_group(header_, row, g, group);
       }
       if (status.ok()) status = expand(row, t, group, classes);
@@ -178,7 +186,24 @@ Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint
   classes_of_tile(header_.shape, row_, classes, tile_, tile, own);
   const bool sound = expand_tile(*book_, tile_, ac_part(header_, row, tile, group), own, quant_,
                                  wanted(tile), coefficients_[0].value);
-  return sound ? Status::okay() : tile_damaged(row, tile);
+  if (!sound) return tile_damaged(row, tile);
+  set_dcs(tile);
+  return Status::okay();
+}
+
+// Puts the DCs into the blocks of a tile: of all its runs before the first inverse DCT, which would
+// wait for stores that have just been made.
+void BlockDecoder::set_dcs(std::int32_t tile) {
+  for (int k = 0; k < tile_.runs; ++k) {
+    const BlockRuns::Run& run = tile_.run[k];
+    const int c = run.component;
+    if (c >= region_.components) break;
+    const std::int16_t* dc =
+        row_dc_.data() + row_.run[k].first + tile * header_.shape.tile_blocks_x(c);
+    const std::int16_t q = quant_.value[c][0];
+    std::int16_t* blocks = coefficients_[0].value + 64 * run.first;
+    for (std::int32_t i = 0; i < run.count; ++i) blocks[64 * i] = product(dc[i], q);
+  }
 }
 
 // The blocks of a tile whose AC coefficients the region takes.
@@ -199,7 +224,7 @@ std::uint64_t BlockDecoder::wanted(std::int32_t tile) const {
 
 // The inverse DCT of a tile's blocks into the planes.
 void BlockDecoder::write_tile(std::int32_t tile) {
-  std::int16_t* coefficients = coefficients_[0].value;
+  const std::int16_t* coefficients = coefficients_[0].value;
   for (int k = 0; k < tile_.runs; ++k) {
     const BlockRuns::Run& run = tile_.run[k];
     const int c = run.component;
@@ -219,8 +244,7 @@ void BlockDecoder::write_tile(std::int32_t tile) {
       for (std::int32_t i = 0; i < count; ++i) scaled[i] = product(dc[i], q);
       idct_dc(scaled, count, out);
     } else {
-      std::int16_t* blocks = coefficients + 64 * (run.first + first);
-      for (std::int32_t i = 0; i < count; ++i) blocks[64 * i] = product(dc[i], q);
+      const std::int16_t* blocks = coefficients + 64 * (run.first + first);
       idct(size, blocks, count, out, stride_[c]);
     }
   }

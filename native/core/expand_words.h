@@ -70,6 +70,27 @@ struct Words {
 };
 #endif
 
+// Adds planes [first, last) to the byte lanes: with one load of bits, where that has them all.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 add_planes(const std::uint8_t* bits, u64 position, u64 mask,
+                                             const u64* has, int first, int last,
+                                             const Powers& powers, __m512i& lanes) {
+  unsigned all = 0;
+  for (int j = first; j < last; ++j) all += count(mask & has[j]);
+  if (kDense || __builtin_expect(all > 57, 0)) {
+    for (int j = first; j < last; ++j)
+      position = add_plane<kDense>(bits, position, mask & has[j], powers.of[j - 1], lanes);
+    return position;
+  }
+  u64 word = bits57(bits, position);
+  for (int j = first; j < last; ++j) {
+    const u64 plane = mask & has[j];
+    lanes = _mm512_mask_add_epi8(lanes, _pdep_u64(word, plane), lanes, powers.of[j - 1]);
+    word >>= count(plane) & 63;
+  }
+  return position + all;
+}
+
 // A block of a class whose widths are at most 8: a value is a byte lane.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 narrow_block(const std::uint8_t* bits, u64 position, u64 mask,
@@ -79,11 +100,9 @@ template <bool kDense>
   const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
   position += count(mask);
   __m512i lanes = _mm512_maskz_mov_epi8(mask, powers.of[0]);
-  for (int j = 1; j < 4; ++j)
-    position = add_plane<kDense>(bits, position, mask & has[j], powers.of[j - 1], lanes);
-  if (mask & has[4])
-    for (int j = 4; j < 8; ++j)
-      position = add_plane<kDense>(bits, position, mask & has[j], powers.of[j - 1], lanes);
+  position = add_planes<kDense>(bits, position, mask, has, 1, 2, powers, lanes);
+  position = add_planes<kDense>(bits, position, mask, has, 2, 4, powers, lanes);
+  position = add_planes<kDense>(bits, position, mask, has, 4, 8, powers, lanes);
   lanes = _mm512_mask_sub_epi8(lanes, negative, _mm512_setzero_si512(), lanes);
   const Words words(lanes, order);
   _mm512_store_si512(out, _mm512_mullo_epi16(words.low, quant.low));
@@ -134,13 +153,10 @@ template <bool kDense>
 }
 
 // The bits that a block's values take.
-[[gnu::always_inline]] inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
-  u64 bits = count(mask) + count(mask & has[1]) + count(mask & has[2]) + count(mask & has[3]);
-  if (mask & has[4]) {
-    for (int j = 4; j < 8; ++j) bits += count(mask & has[j]);
-    for (int j = 0; j < kPlanes - 8; ++j) bits += count(mask & has_wide[j]);
-  }
-  return bits;
+[[gnu::always_inline]] inline u64 value_bits(u64 mask, const std::uint8_t* width) {
+  const __m512i widths = _mm512_maskz_loadu_epi8(mask, width);
+  const __m512i eighths = _mm512_sad_epu8(widths, _mm512_setzero_si512());
+  return static_cast<u64>(_mm512_reduce_add_epi64(eighths));
 }
 
 // The bits of the differences of at most 64 blocks, zeros behind them.
@@ -233,7 +249,7 @@ template <bool kDense>
       masks += length;
       std::int16_t* out = blocks + 64 * i;
       if (!(wanted >> i & 1)) {
-        values += value_bits(mask, has, book.has_wide[cls]);
+        values += value_bits(mask, book.width[cls]);
       } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
         values = count(mask) > 57
                      ? wide_block<true>(bits, values, mask, has, book.has_wide[cls], quant, out)

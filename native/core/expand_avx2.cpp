@@ -66,11 +66,17 @@ constexpr Unzigzag kUnzigzag = make_unzigzag();
   store16(_mm256_extracti128_si256(half[1], 1), quant + 48, out + 48);
 }
 
-// The low 8 planes as bytes, for all blocks; `planes` is given what wide values need besides.
+// Of a block with wide values.
+struct LowPlanes {
+  alignas(32) std::uint8_t magnitude[64];  // of what the low 8 planes say, at most 128
+  u64 negative, most;                      // which values are negative, which of these are 128
+};
+
+// The low 8 planes as bytes, for all blocks; `low` is given what wide values need besides.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 read_block(const std::uint8_t* bits, u64 position, u64 mask,
-                                             const u64* has, u64* planes, const std::int16_t* quant,
-                                             std::int16_t* out) {
+                                             const u64* has, LowPlanes* low,
+                                             const std::int16_t* quant, std::int16_t* out) {
   const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
   position += count(mask);
   const bool both = mask >> 32;
@@ -82,12 +88,17 @@ template <bool kDense>
     if (!plane) break;
     const u64 set = _pdep_u64(bits_at<kDense>(bits, position), plane);
     position += count(plane);
-    if (planes) planes[j] = set;
     const __m256i bit = _mm256_set1_epi8(static_cast<char>(1 << (j - 1)));
     first = _mm256_add_epi8(first, _mm256_and_si256(lanes_of(set), bit));
     if (set >> 32) second = _mm256_add_epi8(second, _mm256_and_si256(lanes_of(set >> 32), bit));
   }
-  if (planes) planes[0] = negative;
+  if (low) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(low->magnitude), first);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(low->magnitude + 32), second);
+    low->negative = negative;
+    low->most = static_cast<std::uint32_t>(_mm256_movemask_epi8(first)) |
+                u64{static_cast<std::uint32_t>(_mm256_movemask_epi8(second))} << 32;
+  }
   const __m256i minus = lanes_of(negative);
   first = _mm256_sub_epi8(_mm256_xor_si256(first, minus), minus);
   if (both) {
@@ -103,24 +114,23 @@ template <bool kDense>
 [[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
                                  const u64* has_wide, const std::int16_t* quant,
                                  std::int16_t* out) {
-  u64 planes[kPlanes] = {};
-  position = read_block<kDense>(bits, position, mask, has, planes, quant, out);
-  const int end = mask & has_wide[2] ? kPlanes : 10;  // hardly any block has more than 10 bits
-  u64 too_wide = 0, most = ~u64{0};
-  for (int j = 8; j < end; ++j) {
-    const u64 plane = mask & has_wide[j - 8];
+  LowPlanes low;
+  position = read_block<kDense>(bits, position, mask, has, &low, quant, out);
+  const int end = mask & has_wide[2] ? kPlanes - 8 : 2;  // hardly any block has more than 10 bits
+  u64 planes[kPlanes - 8], too_wide = 0;
+  for (int j = 0; j < end; ++j) {
+    const u64 plane = mask & has_wide[j];
     planes[j] = _pdep_u64(bits_at<kDense>(bits, position), plane);
     position += count(plane);
     too_wide |= planes[j];
   }
   // A value of 8 bits may not fit a byte lane either: |v| = 128.
-  for (int j = 1; j < 8; ++j) most &= planes[j];
-  for (u64 left = too_wide | most; left; left &= left - 1) {
+  for (u64 left = too_wide | low.most; left; left &= left - 1) {
     const auto z = static_cast<unsigned>(__builtin_ctzll(left));
-    std::uint32_t magnitude = 1;
-    for (int j = 1; j < kPlanes; ++j)
-      magnitude += static_cast<std::uint32_t>(planes[j] >> z & 1) << (j - 1);
-    const std::uint32_t value = planes[0] >> z & 1 ? 0u - magnitude : magnitude;
+    std::uint32_t magnitude = low.magnitude[z];
+    for (int j = 0; j < end; ++j)
+      magnitude += static_cast<std::uint32_t>(planes[j] >> z & 1) << (j + 7);
+    const std::uint32_t value = low.negative >> z & 1 ? 0u - magnitude : magnitude;
     const int natural = kZigzag[z];
     out[natural] = static_cast<std::int16_t>(
         value * static_cast<std::uint32_t>(static_cast<std::int32_t>(quant[natural])));

@@ -129,12 +129,12 @@ def test_an_accuracy_within_the_spread_of_others_is_called_equal() -> None:
     said = demo.about_accuracy(0.84, [0.82, 0.83, 0.81, 0.82, 0.82])
     # t(4) = 2.776 times the spread 0.707 points times sqrt(1 + 1 / 5), around 82.
     assert "79.8 to 84.2%" in said
-    assert "84.0% is within that: equal accuracy." in said
+    assert "84.0% is in this range: equal accuracy." in said
 
 
 def test_an_accuracy_outside_is_not() -> None:
     said = demo.about_accuracy(0.85, [0.82, 0.83, 0.81, 0.82, 0.82])
-    assert "85.0% is NOT within that." in said
+    assert "85.0% is NOT in this range." in said
 
 
 def test_epochs_are_compared_with_dataloaders() -> None:

@@ -147,7 +147,7 @@ def make_sysroot() -> None:
         shutil.copytree("/usr/include/doctest", SYSROOT / "doctest" / "doctest")
 
 
-def build(target: str, **more: str) -> Path:
+def build(target: str, **more: str | Path) -> Path:
     """Compiles a program for ARM, linked statically, and returns its path.
 
     `more` are further definitions for CMake.
@@ -192,10 +192,12 @@ def test(arguments: Sequence[str]) -> int:
 
 
 def make_site() -> None:
-    """Downloads the packages that fastio and its tests need, for ARM, except torch."""
+    """Downloads nanobind and the packages that fastio and its tests need, for ARM, except torch."""
     with open(ROOT / "pyproject.toml", "rb") as file:
-        project = tomllib.load(file)["project"]
-    needed = [name for name in project["dependencies"] if not name.startswith("torch>")]
+        settings = tomllib.load(file)
+    dependencies = settings["project"]["dependencies"]
+    needed = [name for name in dependencies if not name.startswith("torch>")]
+    needed += [name for name in settings["build-system"]["requires"] if "nanobind" in name]
     needed += ["pytest", "hypothesis"]
     done = SITE / "done"
     if done.exists() and done.read_text() == "\n".join(needed):
@@ -211,8 +213,7 @@ def make_site() -> None:
 
 def make_tree() -> None:
     """Copies the files of the checkout, and the module for ARM."""
-    nanobind = run([ROOT / ".venv/bin/python", "-m", "nanobind", "--cmake_dir"]).strip()
-    options = {"Python_EXECUTABLE": sys.executable, "nanobind_DIR": nanobind}
+    options = {"Python_EXECUTABLE": sys.executable, "nanobind_DIR": SITE / "nanobind" / "cmake"}
     build("_native", FASTIO_MODULE="ON", NB_SUFFIX=".so", NB_SUFFIX_S=".abi3.so", **options)
     shutil.rmtree(TREE, ignore_errors=True)
     listed = run(["git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard"])
@@ -302,7 +303,7 @@ def count(folder: Path, number: int, crops: int, most: int) -> int:
             print_counts(counts, most)
             totals.append(sum(counts.values()))
         for level, total in zip(LEVELS[1:], totals[1:], strict=True):
-            print(f"{codec}: {totals[0] / total:.2f} times fewer with {level}")
+            print(f"{codec}: {totals[0] / total:.2f} times fewer instructions with {level}")
     return 0
 
 

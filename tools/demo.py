@@ -4,8 +4,8 @@
 
 Photo-like JPEGs are made (once) and packed. Then the network is trained from the same initial
 weights with torch's DataLoader and Pillow, with fastio from the same folder, and with fastio from
-the packed dataset; and a few times more, to tell how much of the accuracy is chance. A second table
-shows the folder with `cache=`, whose photos are recoded while its epochs run.
+the packed dataset. It is trained a few times more, to show how much the accuracy depends on chance.
+A second table shows the folder with `cache=`, whose photos are recoded while its epochs run.
 side_by_side.py has the loaders and the training.
 """
 
@@ -49,15 +49,15 @@ from fastio import _native
 from fastio.diagnose.probes.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
-# How often fastio's network is trained, for the noise of its accuracy, and Student's t for as many
-# (97.5%, TRAININGS - 1 degrees of freedom).
+# How many times the network is trained with fastio, and the 97.5% quantile of Student's t
+# distribution with TRAININGS - 1 degrees of freedom.
 TRAININGS, STUDENT_T = 5, 2.776
 
 # --- Photos ---------------------------------------------------------------------------------------
 
 
 def make_photos(settings: Settings, console: Console) -> str:
-    """Makes the photos that are not there yet; returns a line that says what there is."""
+    """Makes the photos that do not exist yet; returns a line that describes the photos."""
     start = time.perf_counter()
     missing = {p: n for p, n in settings.parts.items() if not (settings.folder / p).is_dir()}
     settings.folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def make_photos(settings: Settings, console: Console) -> str:
 
 
 def pack_photos(settings: Settings, console: Console) -> str:
-    """Packs the photos; returns a line that says what there is."""
+    """Packs the photos; returns a line that describes the packed dataset."""
     start = time.perf_counter()
     with progress(console, "packing", None):
         reports = [
@@ -96,7 +96,7 @@ def pack_photos(settings: Settings, console: Console) -> str:
 
 @contextmanager
 def progress(console: Console, what: str, total: int | None) -> Iterator[Report]:
-    """A bar while something takes long, which vanishes afterwards; in a log, a line."""
+    """Shows a progress bar that disappears at the end; prints a line if there is no terminal."""
     if not console.is_terminal:
         console.print(f"         {what} ...", highlight=False)
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
@@ -112,24 +112,24 @@ def progress(console: Console, what: str, total: int | None) -> Iterator[Report]
 
 
 def shown(path: Path) -> str:
-    """A path as people in the checkout would type it."""
+    """Returns a path relative to the checkout, if it is inside."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def machine(settings: Settings) -> str:
-    """What the figures are measured on."""
+    """Returns a description of the machine and the software."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return f"{cpu_name()}, {settings.cores} cores, {_native.simd_active()}; {versions}"
 
 
 def table(results: list[Result]) -> Table:
-    """The results; epochs are compared with the first one's."""
+    """Returns the table of results; epochs are compared with those of the first result."""
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("")
     heads = [
         "loading\nalone",
         "epoch of\ntraining",
-        "of it\nwaiting",
+        "waiting\nfor data",
         "epoch\nspeed-up",
         "accuracy",
     ]
@@ -168,20 +168,20 @@ def recoded_table(epochs: Sequence[RecodedEpoch], packed: Result) -> Table:
 
 
 def about_speed(results: list[Result], settings: Settings) -> str:
-    """How to read the two speeds."""
+    """Returns a text that explains the two speeds."""
     plain, fast = results[0], results[-1]
     alone = fast.images_per_s / plain.images_per_s
     busy_s = fast.epoch_s - fast.wait_s
     text = (
-        f"fastio loads {alone:.1f} times as many images a second, and the epoch of training is "
+        f"fastio loads {alone:.1f} times as many images per second, and an epoch of training is "
         f"{plain.epoch_s / fast.epoch_s:.1f} times shorter. "
     )
     if settings.device.type == "cuda":
-        return text + f"Beside waiting, the network's steps took {busy_s:.1f} s of the epoch."
+        return text + f"The training steps took {busy_s:.1f} s of an epoch, without waiting."
     return text + (
-        f"There is no accelerator here: the network, small as it is, computed for {busy_s:.1f} s "
-        "of the epoch on cores that the loaders wanted too. On an accelerator it takes no core, "
-        "and as long as data is what it waits for, the epoch gains what loading alone does."
+        f"This machine has no accelerator: the training steps took {busy_s:.1f} s of an epoch on "
+        "the cores that also load the images. On an accelerator they would use no core. There, an "
+        "epoch that waits for data becomes shorter by as much as loading alone."
     )
 
 
@@ -197,38 +197,41 @@ def about_cache(epochs: Sequence[RecodedEpoch]) -> str:
 
 
 def about_accuracy(plain: float, fast: Sequence[float]) -> str:
-    """Whether DataLoader's accuracy could be another of fastio's: 95% prediction interval.
+    """Returns a text that says whether DataLoader's accuracy differs from fastio's.
+
+    The accuracies are called equal if DataLoader's is in the 95% prediction interval for one more
+    training with fastio.
 
     Args:
-        plain: of the one training with DataLoader.
-        fast: of TRAININGS trainings with fastio.
+        plain: the accuracy of the one training with DataLoader, 0 to 1.
+        fast: the accuracies of TRAININGS trainings with fastio, 0 to 1.
     """
     mean, spread = statistics.mean(fast), statistics.stdev(fast)
     noise = STUDENT_T * spread * math.sqrt(1 + 1 / TRAININGS)
     within = abs(plain - mean) <= noise
-    verdict = "is within that: equal accuracy" if within else "is NOT within that"
+    verdict = "is in this range: equal accuracy" if within else "is NOT in this range"
     shown = ", ".join(f"{100 * accuracy:.1f}" for accuracy in fast)
     return (
-        f"How much of accuracy is chance: with fastio the network was trained {TRAININGS} times, "
-        f"each with other random crops, and reached {shown}%. One more training would reach "
-        f"{100 * (mean - noise):.1f} to {100 * (mean + noise):.1f}% in 95 cases of 100. "
+        f"The accuracy depends on chance: with fastio the network was trained {TRAININGS} times "
+        f"with different random crops, and reached {shown}%. One more training would reach "
+        f"{100 * (mean - noise):.1f} to {100 * (mean + noise):.1f}% in 95 of 100 cases. "
         f"DataLoader's {100 * plain:.1f}% {verdict}."
     )
 
 
 NEXT = """\
-Next, with photos of your own; PHOTOS has a folder of images for each class:
+Next, with photos of your own (PHOTOS has a folder of images for each class):
 
-  .venv/bin/python benchmarks/images.py PHOTOS    # what fastio gains on them
-  .venv/bin/fastio pack PHOTOS PACKED             # once
-  .venv/bin/fastio show PACKED --out sheet.png    # to look at them
+  .venv/bin/python benchmarks/images.py PHOTOS    # measures how fast they load
+  .venv/bin/fastio pack PHOTOS PACKED             # packs them, once
+  .venv/bin/fastio show PACKED --out sheet.png    # writes a picture of some of them
 
 README.md shows the two lines that change in a training script.\
 """
 
 
 def run(settings: Settings, keep: bool, console: Console) -> None:
-    """The demo, from photos to the table."""
+    """Makes and packs the photos, trains, and prints the tables."""
 
     def say(text: str, indent: int = 0) -> None:
         console.print(textwrap.fill(text, 80, subsequent_indent=" " * indent), highlight=False)
@@ -274,24 +277,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tools/demo",
         description="Trains a small network on the same photos with torch's DataLoader and Pillow, "
-        "and with fastio, and compares. Takes a few minutes the first time, when the photos are "
-        "made; they stay in build/demo/ for the next.",
+        "and with fastio, and compares. The first run takes a few minutes longer, because it makes "
+        "the photos; later runs use them again, from build/demo/.",
     )
     parser.add_argument(
         "--count", type=int, default=800, metavar="N", help="photos to train with (800)"
     )
     parser.add_argument("--epochs", type=int, default=6, metavar="E", help="of training (6)")
     parser.add_argument("--size", type=int, default=128, metavar="PX", help="of crops (128)")
-    parser.add_argument("--keep", action="store_true", help="keep the packed dataset too")
+    parser.add_argument("--keep", action="store_true", help="also keep the packed dataset")
     parser.add_argument(
         "--work",
         type=Path,
         default=ROOT / "build" / "demo",
-        help="where the data goes (build/demo)",
+        help="folder for the photos and the packed dataset (build/demo)",
     )
     options = parser.parse_args(arguments)
     if options.count < 2 * BATCH or options.epochs < 1 or options.size < 32:
-        parser.error(f"--count is at least {2 * BATCH}, --epochs 1, --size 32")
+        parser.error(f"--count must be at least {2 * BATCH}, --epochs 1, and --size 32")
 
     cuda = torch.cuda.is_available()
     if not cuda:
@@ -307,10 +310,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         run(settings, options.keep, Console())
     except (fastio.FastioError, OSError, RuntimeError) as error:
-        # A worker process' error comes with its traceback, what happened in the last line.
+        # The error of a worker process contains its traceback; its last line says what happened.
         lines = str(error).strip().splitlines()
         print("demo:", *dict.fromkeys([lines[0], lines[-1]]), file=sys.stderr)
-        print(f"demo: new photos are made after: rm -r {shown(settings.folder)}", file=sys.stderr)
+        print(f"demo: to make the photos again: rm -r {shown(settings.folder)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)

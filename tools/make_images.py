@@ -1,10 +1,10 @@
-"""Makes a folder of photo-like JPEGs, for tests, the demo and benchmarks: no download, real load.
+"""Makes a folder of JPEGs that cost as much to decode as photos, for tests and benchmarks.
 
     tools/make_images OUT --count 2000 --classes 10 --seed 0
 
-What is drawn is told in photos.py; this file decides sizes, sampling and quality, and writes
-OUT/class_00/000000.jpg and so on, a folder a class. The same arguments give the same bytes (with
-the same NumPy, Pillow and libjpeg), however many processes draw.
+photos.py draws the pictures. This file chooses sizes, sampling and quality, and writes
+OUT/class_00/000000.jpg and so on, with a folder for each class. The same arguments give the same
+bytes (with the same NumPy, Pillow and libjpeg), whatever the number of processes.
 """
 
 from __future__ import annotations
@@ -136,14 +136,14 @@ def make_images(
     counts out of range.
     """
     if not 1 <= classes <= photos.MAX_CLASSES:
-        raise ValueError(f"classes is from 1 to {photos.MAX_CLASSES}, got {classes}")
+        raise ValueError(f"classes must be from 1 to {photos.MAX_CLASSES}, got {classes}")
     if count < classes:
-        raise ValueError(f"count is at least one for each of the {classes} classes, got {count}")
+        raise ValueError(f"count must be at least the number of classes, {classes}, got {count}")
     if seed < 0:
-        raise ValueError(f"seed is 0 or more, got {seed}")
+        raise ValueError(f"seed must be 0 or more, got {seed}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(
-            f"{out} exists and is not an empty folder: name another, or remove it"
+            f"{out} exists and is not an empty folder: choose another, or remove it"
         )
 
     settings = Settings(seed, classes)
@@ -169,16 +169,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="tools/make_images",
-        description="Makes a folder of photo-like JPEGs (about 110 KB and 0.2 megapixels each), a "
-        "folder a class: input of real weight for tests and benchmarks, without a download.",
+        description="Makes JPEGs of about 110 KB and 0.2 megapixels, which cost as much to decode "
+        "as photos, in a folder for each class. Nothing is downloaded.",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make; new or empty")
     parser.add_argument("--count", type=int, default=1000, metavar="N", help="images (1000)")
     parser.add_argument(
         "--classes", type=int, default=10, metavar="K", help=f"1 to {photos.MAX_CLASSES} (10)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another seed, others (0)")
-    parser.add_argument("--workers", type=int, metavar="W", help="processes (one a core)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of random numbers (0)")
+    parser.add_argument("--workers", type=int, metavar="W", help="processes (one per core)")
     options = parser.parse_args(arguments)
 
     start = time.monotonic()

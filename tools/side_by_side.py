@@ -1,7 +1,7 @@
 """One small network trained on the same photos with torch's DataLoader and with fastio.
 
-The part of tools/demo to read: `contenders` has the loaders side by side, `train` is the loop that
-all of them feed.
+`contenders` makes the loaders that tools/demo compares, and `train` is the training loop that uses
+each of them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fastio.train.kinds import MEAN, STD
 CLASSES = 6
 BATCH = 32
 LEARNING_RATE = 5e-3
-# How many epochs are loaded without a network: one can be a quarter of a second. Not as many as fit
-# into a time: the epochs of training come after them, and each has crops of its own.
+# Number of epochs that are loaded without a network; one epoch can take a quarter of a second. The
+# number is fixed, not the time, so that training always begins with the same epoch and its crops.
 LOADING_EPOCHS = 3
 MOST_EPOCHS = 200  # with a cache, in case recoding takes too long
 
@@ -35,7 +35,7 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the demo is run with.
+    """The settings of a run of the demo.
 
     Attributes:
         photos: how many to train with.
@@ -55,12 +55,12 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """Where these photos are, or will be: train/ and val/, a folder a class in each."""
+        """The folder of the photos: train/ and val/, with a folder for each class."""
         return self.work / f"photos-{self.photos}"
 
     @property
     def packed(self) -> Path:
-        """Where they are packed."""
+        """The folder of the packed datasets."""
         return self.work / "packed"
 
     @property
@@ -70,7 +70,7 @@ class Settings:
 
     @property
     def parts(self) -> dict[str, int]:
-        """How many photos there are to train with and to evaluate with."""
+        """The number of photos to train with and to evaluate with."""
         return {"train": self.photos, "val": max(CLASSES, self.photos // 4)}
 
 
@@ -78,7 +78,7 @@ class Settings:
 
 
 def plain_loader(settings: Settings, part: str) -> DataLoader[Any]:
-    """The photos of a part, "train" or "val", through DataLoader and Pillow."""
+    """Returns a DataLoader of a part of the photos, "train" or "val", decoded by Pillow."""
     training = part == "train"
     return DataLoader(
         PillowFolder(str(settings.folder / part), settings.size, normalized=True, augment=training),
@@ -94,7 +94,7 @@ def plain_loader(settings: Settings, part: str) -> DataLoader[Any]:
 def fast_loader(
     settings: Settings, folder: Path, part: str, seed: int = 0, cache: Any = None
 ) -> fastio.Loader:
-    """The same through fastio, from a folder of images or a packed dataset."""
+    """Returns a fastio loader of the same part, from a folder of images or a packed dataset."""
     training = part == "train"
     crops = [fastio.RandomResizedCrop(settings.size), fastio.RandomHorizontalFlip()]
     middle = [fastio.Resize(evaluation_edge(settings.size)), fastio.CenterCrop(settings.size)]
@@ -122,7 +122,7 @@ class Contender:
 
 
 def contenders(settings: Settings) -> Iterator[Contender]:
-    """The same photos, transforms, batch size and cores, loaded in three ways, one at a time."""
+    """Yields three loaders of the same photos, transforms and batch size, one after the other."""
     plain = plain_loader(settings, "train"), plain_loader(settings, "val")
     yield Contender("DataLoader + Pillow", *plain)
     for name, folder in (
@@ -171,13 +171,13 @@ def recoded_epochs(settings: Settings, report: Report) -> list[RecodedEpoch]:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contender did.
+    """The measurements of one contender.
 
     Attributes:
-        images_per_s: of passes over the training photos without a network.
+        images_per_s: images per second of epochs without a network.
         epoch_s: seconds of an epoch of training, the mean.
-        wait_s: of these, waiting for the next batch.
-        accuracy: the share of the held-out photos that the network tells at the end, 0 to 1.
+        wait_s: seconds of an epoch in which training waits for the next batch, the mean.
+        accuracy: the share of the held-out photos that are classified correctly, 0 to 1.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Result:
 
 
 def network(device: torch.device) -> nn.Module:
-    """Four small convolutions, about the least work that tells these classes; always the same."""
+    """Returns a network of four small convolutions, always with the same initial weights."""
 
     def layer(inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> list[nn.Module]:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
@@ -210,7 +210,7 @@ def network(device: torch.device) -> nn.Module:
 
 
 def measure(contender: Contender, settings: Settings, report: Report) -> Result:
-    """Loads without a network, trains, and evaluates; reports images as they are done."""
+    """Loads without a network, trains, and evaluates; calls `report` with numbers of images."""
     torch.manual_seed(0)  # DataLoader's order and its workers' crops come from it
     next(iter(contender.train))  # starts workers and threads
     images = 0
@@ -227,7 +227,7 @@ def measure(contender: Contender, settings: Settings, report: Report) -> Result:
 
 
 def accuracy_again(settings: Settings, seed: int, report: Report) -> float:
-    """The accuracy of another training with fastio, other in its order and crops alone."""
+    """Trains with another order and other crops, and returns the accuracy."""
     with (
         fast_loader(settings, settings.packed, "train", seed) as training,
         fast_loader(settings, settings.packed, "val") as val,
@@ -238,14 +238,14 @@ def accuracy_again(settings: Settings, seed: int, report: Report) -> float:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training came to.
+    """The result of a training.
 
     Attributes:
         epoch_s: seconds of an epoch, the mean.
-        wait_s: of these, waiting for the next batch.
+        wait_s: seconds of an epoch in which training waits for the next batch, the mean.
         loss: the mean of the last epoch's training losses.
-        mean: the mean of the network over the last steps, whose accuracy depends less on chance
-            than the last one's.
+        mean: the network with the moving average of its weights, whose accuracy depends less on
+            chance than that of the last weights.
     """
 
     epoch_s: float
@@ -255,7 +255,7 @@ class Trained:
 
 
 def train(model: nn.Module, loader: Any, settings: Settings, report: Report) -> Trained:
-    """Trains for some epochs."""
+    """Trains for the number of epochs in the settings."""
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
@@ -286,7 +286,7 @@ def train(model: nn.Module, loader: Any, settings: Settings, report: Report) -> 
 
 
 def evaluate(model: nn.Module, loader: Any, device: torch.device, report: Report) -> float:
-    """The share of the loader's photos that the network tells, 0 to 1."""
+    """Returns the share of the loader's photos that are classified correctly, 0 to 1."""
     model.eval()
     right = total = 0
     with torch.inference_mode():

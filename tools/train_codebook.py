@@ -3,12 +3,12 @@
     tools/train_codebook PHOTOS --output codebook.bin
     fastio pack PHOTOS packed --codebook codebook.bin
 
-The codebook says how many bits the coefficients of 256 kinds of block take (docs/block_record.md).
-One that is trained on images of the same kind makes their records a little smaller than the one
-that ships; it changes nothing about what they decode to.
+A codebook says how many bits the coefficients of 256 kinds of block take (docs/block_record.md). If
+it is trained on images of the same kind, their records are a little smaller than with the default
+codebook. The decoded images are the same.
 
-To show what it is worth, a first codebook is trained on every second file and measured on the
-others, next to the default one; the codebook that is written is then trained on all of them.
+To measure the gain, a trial codebook is trained on every second file, and compared with the default
+codebook on the other files. The codebook that is written is then trained on all files.
 """
 
 from __future__ import annotations
@@ -46,18 +46,15 @@ def main(arguments: list[str] | None = None) -> int:
     assert shipped is not None
     before, after = ratio(shipped, jpegs[1::2]), ratio(trial, jpegs[1::2])
     print(f"{len(jpegs)} JPEG files, {sum(map(len, jpegs)) / 1e6:.1f} MB")
-    print("bytes of a record for a byte of its JPEG file (smaller is better):")
-    print(f"  default codebook, every second file           {before:.4f}")
-    print(f"  trained on the others, those same files       {after:.4f}")
+    print("size of the block records, divided by the size of the JPEG files (smaller is better):")
+    print(f"  default codebook, every second file                   {before:.4f}")
+    print(f"  codebook trained on the other files, the same files   {after:.4f}")
     if after >= before:
-        print(
-            "  the default codebook is as good or better on files that were not trained on: more "
-            "files are needed"
-        )
+        print("  the default codebook is as good or better: train on more files")
     final = train(jpegs)
     options.output.write_bytes(final)
-    print(f"  trained on all, all                           {ratio(final, jpegs):.4f}")
-    print(f"{options.output}: trained on all files, for fastio pack --codebook {options.output}")
+    print(f"  codebook trained on all files, all files              {ratio(final, jpegs):.4f}")
+    print(f"wrote {options.output}; use it with: fastio pack --codebook {options.output}")
     return 0
 
 
@@ -68,15 +65,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("photos", type=Path, help="a folder with JPEG files, at any depth")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
-    parser.add_argument("--files", type=int, default=1000, help="JPEG files to use at most")
-    parser.add_argument("--blocks", type=int, default=500_000, help="blocks to look at, about")
-    parser.add_argument("--passes", type=int, default=60, help="passes over the blocks")
-    parser.add_argument("--seed", type=int, default=0, help="another gives another codebook")
+    parser.add_argument("--files", type=int, default=1000, help="most JPEG files to use (1000)")
+    parser.add_argument(
+        "--blocks", type=int, default=500_000, help="blocks to train on, about (500000)"
+    )
+    parser.add_argument("--passes", type=int, default=60, help="passes over the blocks (60)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
     options = parser.parse_args(arguments)
     if min(options.files, options.blocks, options.passes) < 1:
         parser.error("--files, --blocks and --passes must be at least 1")
     if not options.photos.is_dir():
-        parser.error(f"{options.photos} is no folder")
+        parser.error(f"{options.photos} is not a folder")
     output = options.output
     if output.is_dir():
         parser.error(f"cannot write {output}: it is a folder")
@@ -86,7 +85,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_jpegs(folder: Path, most: int, seed: int) -> list[Jpeg]:
-    """Sound JPEG files that a record can hold, uint8 (bytes,) each, in the order of their names."""
+    """Returns the JPEG files that a block record can hold, uint8 (bytes,) each, sorted by name."""
     paths = sorted(
         path
         for path in folder.rglob("*")
@@ -107,7 +106,7 @@ def read_jpegs(folder: Path, most: int, seed: int) -> list[Jpeg]:
 
 
 def ratio(codebook: bytes, jpegs: list[Jpeg]) -> float:
-    """Bytes of the files' records for a byte of the files."""
+    """Returns the size of the files' block records divided by the size of the files."""
     book = _native.Codebook(np.frombuffer(codebook, np.uint8))
     records = 0
     for jpeg in jpegs:

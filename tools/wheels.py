@@ -316,7 +316,9 @@ def main() -> None:
             print(f"wheels: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
     left_out = [version for version in PYTHONS if version not in makers]
     if left_out and not options.python:
-        sys.exit(f"wheels: left out, since there is no Python with headers: {', '.join(left_out)}")
+        sys.exit(
+            f"wheels: not built, since no Python with headers was found: {', '.join(left_out)}"
+        )
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def _run(command: Sequence[object], folder: Path, env: dict[str, str] | None = N
 def check(wheels: Sequence[Path], pythons: Sequence[Python], build: Path, with_torch: bool) -> int:
     """Checks wheels and prints a line for each; returns how many failed, 1 if there are none."""
     if not wheels:
-        print("wheels: nothing to check")
+        print("wheels: there are no wheels to check; tools/wheels builds them")
         return 1
     failed = 0
     for wheel in wheels:
@@ -207,7 +207,7 @@ def check(wheels: Sequence[Path], pythons: Sequence[Python], build: Path, with_t
                 check_use(wheel, python, build / "check" / python.version, with_torch)
                 said += f", works with Python {python.version}"
             if not serving:
-                said += "; not run, since there is no such machine or Python"
+                said += "; not run, because this machine or its Pythons cannot run it"
         except Failed as failure:
             failed += 1
             said = f"FAILED: {failure}"

@@ -213,7 +213,10 @@ def make_site() -> None:
 
 def make_tree() -> None:
     """Copies the files of the checkout, and the module for ARM."""
-    options = {"Python_EXECUTABLE": sys.executable, "nanobind_DIR": SITE / "nanobind" / "cmake"}
+    options: dict[str, str | Path] = {
+        "Python_EXECUTABLE": sys.executable,
+        "nanobind_DIR": SITE / "nanobind" / "cmake",
+    }
     build("_native", FASTIO_MODULE="ON", NB_SUFFIX=".so", NB_SUFFIX_S=".abi3.so", **options)
     shutil.rmtree(TREE, ignore_errors=True)
     listed = run(["git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard"])

@@ -144,6 +144,6 @@ def test_epochs_are_compared_with_dataloaders() -> None:
     ]
     settings = side_by_side.Settings(64, 1, 32, Path(), torch.device("cpu"), 2)
     said = demo.about_speed(results, settings)
-    assert "4.0 times as many images a second" in said
+    assert "4.0 times as many images per second" in said
     assert "4.0 times shorter" in said
     assert "1.5 s" in said

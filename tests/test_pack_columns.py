@@ -149,6 +149,30 @@ def test_a_subset_has_its_rows_in_its_order(tmp_path: Path, kind: str) -> None:
         assert found[place][1] == folder[original][1]
 
 
+@pytest.mark.parametrize("codec", ["blocks", "jpeg", "raw"])
+@pytest.mark.parametrize("other", ["blocks", "jpeg", "raw"])
+def test_images_of_a_packed_subset_are_those_of_the_files(
+    tmp_path: Path, codec: Any, other: Any
+) -> None:
+    ramp = np.add.outer(np.arange(40), np.arange(48))[..., None] * [1, 2, 3]
+    for number in range(6):
+        path = tmp_path / "photos" / "c" / f"{number}.{'png' if number == 3 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = ((ramp + 5 * number) % 256).astype(np.uint8)
+        PillowImage.fromarray(pixels).save(path)
+    data = packed(tmp_path / "photos", tmp_path / "data", codec=codec)
+    found = packed(Subset(data, [4, 3, 0]), tmp_path / "subset", codec=other)
+    files = packed(tmp_path / "photos", tmp_path / "files", codec=other)
+    for place, row in enumerate([4, 3, 0]):
+        # Images that are stored as pixels stay so. Others are encoded as their files are.
+        wanted = data if codec == "raw" else files
+        pixels = wanted.image("image", row)
+        np.testing.assert_array_equal(found.image("image", place), pixels)
+        stored = found.stored_image("image", place)
+        assert stored.codec == wanted.stored_image("image", row).codec
+    assert all(check.problem is None for check in found.verify())
+
+
 def test_arrays_and_samples_can_be_appended_to_each_other(tmp_path: Path) -> None:
     samples = [{"a": n, "b": n / 2} for n in range(10)]
     arrays = {"a": np.arange(10, 30), "b": np.arange(10, 30) / 2}

@@ -26,7 +26,7 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
     is_image_file,
-    recoded_cell,
+    stored_cell,
     taken,
 )
 from fastio.pack.items import UNREAD, Item, Row
@@ -180,8 +180,8 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
 
 def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
     if isinstance(value, UNREAD):
-        recoded = recoded_cell(value, images.max_pixels)
-        return encode_file(value.read(), field, images) if recoded is None else recoded
+        stored = stored_cell(value, images)
+        return encode_file(value.read(), field, images) if stored is None else stored
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)
     if isinstance(value, (PillowImage.Image, PillowFile)):

@@ -19,18 +19,15 @@ from typing import Any
 import numpy as np
 from PIL import Image as PillowImage
 
-from fastio import _native
 from fastio.errors import ImageError, PackError
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
-from fastio.packed import Dataset, StoredImage, decode_image
-from fastio.packed.pixels import pillow_image
+from fastio.packed import Dataset
 from fastio.runtime.files import WholeFile, flush_folder, new_file
 from fastio.schema import (
     CLASS_FIELDS,
     CODEC_BLOCKS,
     CODEC_JPEG,
-    CODEC_RAW,
     Array,
     Bytes,
     Field,
@@ -125,31 +122,11 @@ def image_file(
     kind = dataset.schema.fields[field]
     assert isinstance(kind, Image)
     try:
-        stored.check()
-        return _image_file(stored, kind, dataset.codebook)
+        data = stored.as_file(kind.mode, dataset.codebook)
+        jpeg = stored.codec in (CODEC_BLOCKS, CODEC_JPEG)
+        return data, ".jpg" if jpeg else _suffix(data)
     except ValueError as error:
         raise ImageError(dataset.path, row, dataset.sample_name(row), error) from error
-
-
-def _image_file(
-    stored: StoredImage, kind: Image, codebook: _native.Codebook | None
-) -> tuple[bytes, str]:
-    if stored.codec == CODEC_BLOCKS:
-        if codebook is None:
-            raise ValueError("it is stored as blocks, but the manifest has no codebook")
-        return _native.blocks_export(stored.data, codebook), ".jpg"
-    if stored.codec == CODEC_RAW:
-        return _png(stored, kind), ".png"
-    data = stored.data.tobytes()
-    if stored.codec == CODEC_JPEG:
-        return data, ".jpg"
-    return data, _suffix(data)
-
-
-def _png(stored: StoredImage, kind: Image) -> bytes:
-    file = io.BytesIO()
-    pillow_image(decode_image(*stored[:5], kind.mode)).save(file, "PNG")
-    return file.getvalue()
 
 
 def _suffix(data: bytes) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import DatasetNotFound, PackError, SchemaError
 from fastio.pack.images import CodebookChoice, codebook_hash
-from fastio.pack.items import Item, Source, SourceProcesses
+from fastio.pack.items import Item, Source
 from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleOptions
 from fastio.pack.statistics import Moments
@@ -207,9 +207,9 @@ def _renumbered_samples(source: Source, schema: Schema, numbers: Numbers) -> Sou
     processes = source.processes
     if processes is not None:
         call = processes.call
-        processes = SourceProcesses(
-            processes.count,
-            lambda functions: call(
+        processes = replace(
+            processes,
+            call=lambda functions: call(
                 partial(_call_with_numbers, each, schema, numbers) for each in functions
             ),
         )

@@ -129,16 +129,44 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
     return _cell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
 
 
-def recoded_cell(image: Any, max_pixels: int) -> ImageCell | None:
-    """Returns the record of an image from a cache as it is stored; None if there is no record."""
-    if not isinstance(image, RowImage) or image.recoded is None:
+def stored_cell(image: Any, options: ImageOptions) -> ImageCell | None:
+    """Returns an image of a packed dataset, or the record of one in a cache, as it is stored.
+
+    Returns:
+        None if the image has to be encoded, because it is stored in another way or nowhere.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if not isinstance(image, RowImage):
         return None
-    found = image.recoded.record(image.row)
-    if found is None or found.height * found.width > max_pixels:
+    packed = image.dataset.packed
+    if packed is not None:
+        stored = packed.stored_image(image.field, image.row)
+        if not _is_stored_alike(stored.codec, packed.codebook, options):
+            return None
+        stored.check()
+        return ImageCell(stored.data.tobytes(), *stored[1:])
+    found = None if image.recoded is None else image.recoded.record(image.row)
+    if found is None or found.height * found.width > options.max_pixels:
         return None
     return ImageCell(
         found.data, CODEC_BLOCKS, found.height, found.width, found.orientation, found.crc32c
     )
+
+
+def _is_stored_alike(codec: int, codebook: _native.Codebook | None, options: ImageOptions) -> bool:
+    """Returns whether an image would be encoded to what is stored."""
+    if options.max_side or options.quality:
+        return False
+    if codec in (CODEC_BLOCKS, CODEC_JPEG):
+        same = codec == CODEC_JPEG or (
+            codebook is not None
+            and options.codebook is not None
+            and codebook.data == options.codebook.data
+        )
+        return same and options.codec == ("jpeg" if codec == CODEC_JPEG else "blocks")
+    return codec == CODEC_RAW or options.codec != "raw"
 
 
 def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:

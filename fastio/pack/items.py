@@ -115,10 +115,12 @@ class SourceProcesses:
         call: Calls functions with the source in the processes, and yields what they return, in
             order. There, the source reads its samples by itself. If an error ends the iteration,
             the processes have ended. The functions can be pickled.
+        pack_all: Whether they pack all units, and not only an equal number of units each.
     """
 
     count: int
     call: Callable[[Iterable[Callable[[Source], Any]]], Generator[Any, None, None]]
+    pack_all: bool = False
 
 
 @dataclass(frozen=True)

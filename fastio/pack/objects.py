@@ -173,15 +173,8 @@ class _Reads:
         """Yields what functions return that are called with the source in a worker process."""
         # The plan was made for the length in this process. A copy of the dataset in another process
         # may say another one, if files are added meanwhile; its units would have other rows.
-        call = partial(_call_with_source, wanted=self._schema, name=self._name, total=self._total)
-        try:
-            for found in self._calls.results(partial(call, function=each) for each in functions):
-                if isinstance(found, _Bad):
-                    raise _received(found).error
-                yield found
-        except BaseException:
-            self._calls.close()
-            raise
+        make = partial(_source_of_copy, wanted=self._schema, name=self._name, total=self._total)
+        return call_with_source(self._calls, make, functions)
 
     def single(self, rows: Sequence[int]) -> Iterator[Item]:
         """Yields the samples of some numbers."""
@@ -202,6 +195,29 @@ class _Reads:
     def _sized(self, nbytes: int, count: int) -> None:
         """Chooses how many samples are read at once, given the bytes of some samples."""
         self._at_once = min(_MOST_AT_ONCE, max(1, _BYTES_AT_ONCE * count // max(nbytes, 1)))
+
+
+def call_with_source(
+    calls: DatasetCalls,
+    make: Callable[[Any], Source],
+    functions: Iterable[Callable[[Source], Any]],
+) -> Generator[Any, None, None]:
+    """Yields what functions return that are called with a source in worker processes, in order.
+
+    Args:
+        calls: The processes. They are closed if an error ends the iteration.
+        make: Returns the source, given the dataset of a process. Can be pickled.
+        functions: The functions. Can be pickled.
+    """
+    call = partial(_call_with_source, make=make)
+    try:
+        for found in calls.results(partial(call, function=each) for each in functions):
+            if isinstance(found, _Bad):
+                raise _received(found).error
+            yield found
+    except BaseException:
+        calls.close()
+        raise
 
 
 def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
@@ -305,25 +321,28 @@ class _Bad:
 def _call_with_source(
     dataset: Any,
     is_wanted: Callable[[], bool],
+    make: Callable[[Any], Source],
     function: Callable[[Source], Any],
-    wanted: Schema,
-    name: str,
-    total: int,
 ) -> Any:
-    """Returns what a function returns that is called with `total` samples, or its error."""
-    read = partial(_read, dataset, wanted=wanted, name=name)
+    """Returns what a function returns that is called with a source, or its error."""
+    source = make(dataset)
 
-    def items(rows: Sequence[int]) -> Iterator[Item]:
-        for row in rows:
+    def items(start: int) -> Iterator[Item]:
+        for item in source.items(start):
             if not is_wanted():
-                raise PackError(f"the samples of {name} are no longer wanted")
-            yield read(row)
+                raise PackError(f"the samples of {source.name} are no longer wanted")
+            yield item
 
-    source = source_of_rows(name, wanted, total, items, has_keys=False)
     try:
-        return function(source)
+        return function(replace(source, items=items))
     except FastioError as error:
         return _Bad(_sent_error(error))
+
+
+def _source_of_copy(dataset: Any, wanted: Schema, name: str, total: int) -> Source:
+    """Returns `total` samples of a dataset's copy in a worker process."""
+    read = partial(_read, dataset, wanted=wanted, name=name)
+    return source_of_rows(name, wanted, total, lambda rows: map(read, rows), has_keys=False)
 
 
 def _tried(dataset: Any, is_wanted: Callable[[], bool], wanted: Schema | None, name: str) -> _Tried:

@@ -1,10 +1,13 @@
-"""Packs units of a Python dataset in the worker processes that read it.
+"""Packs units of a source in worker processes: of a Python dataset, and of files with many workers.
 
 A worker reads, encodes and writes a whole unit, so that samples are not sent between processes.
 The names of shards that a worker writes have random endings (`task_output`). The calling process
-gives the shards their final names in the order of the source. If the number of units is not a
-multiple of the number of workers, the calling process packs the last units, and gets their samples
-from all workers. Otherwise, some workers would have nothing to do at the end.
+gives the shards their final names in the order of the source.
+
+If the number of units of a Python dataset is not a multiple of the number of workers, the calling
+process packs the last units, and gets their samples from all workers. Otherwise, some workers would
+have nothing to do at the end. Files are read and encoded by threads of one process if there are few
+units or workers. Many threads would wait for each other, because only one of them can run Python.
 """
 
 from __future__ import annotations
@@ -52,9 +55,7 @@ class ProcessUnits:
         self, plan: Plan, finished: FinishedUnits, writer: ShardWriter
     ) -> Generator[FinishedUnit, None, None]:
         """See `packer.UnitRunner`."""
-        at_once = self._at_once()
-        numbers = range(len(finished), self._encoder.units(plan) or 0)
-        numbers = numbers[: len(numbers) // at_once * at_once] if at_once else numbers[:0]
+        numbers = self._numbers(range(len(finished), self._encoder.units(plan) or 0))
         tasks = (_UnitTask(plan, number, writer, self._options) for number in numbers)
         if not numbers:
             return
@@ -75,11 +76,15 @@ class ProcessUnits:
         """See `packer.UnitRunner`."""
         return self._encoder.parts_from_unit(plan, number)
 
-    def _at_once(self) -> int:
-        """Returns how many processes pack whole units; 0 if memory is scarce."""
+    def _numbers(self, left: range) -> range:
+        """Returns which of the units that are left the processes pack; none if memory is scarce."""
         count = self._processes.count
         needed = count * _SHARDS_IN_MEMORY * self._options.shard_bytes
-        return count if needed <= _MEMORY_SHARE * available_memory() else 0
+        if needed > _MEMORY_SHARE * available_memory():
+            return left[:0]
+        if self._processes.pack_all:
+            return left if 2 * len(left) >= count else left[:0]
+        return left[: len(left) // count * count]
 
 
 def _give_names(folder: Path, written: WrittenUnit) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, cast
 
@@ -14,15 +17,23 @@ from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, PackError, SchemaError, SourceNotFound
 from fastio.pack.cells import infer_schema
 from fastio.pack.files import open_array_folder
-from fastio.pack.items import Item, RowImage, Source, source_of_rows, unreadable
+from fastio.pack.items import (
+    Item,
+    RowImage,
+    Source,
+    SourceProcesses,
+    source_of_rows,
+    unreadable,
+)
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
-from fastio.pack.objects import indexed_source, is_indexed, iterated_source
+from fastio.pack.objects import call_with_source, indexed_source, is_indexed, iterated_source
 from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
 from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.recoded import RecodedImages
 from fastio.runtime.ahead import in_order
+from fastio.runtime.cores import available_cores
 from fastio.schema import Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
@@ -35,6 +46,7 @@ from fastio.sources.table.opening import Opened
 from fastio.store import OBJECTS_AT_ONCE, is_remote
 
 _ROWS_AT_ONCE = 256
+_LEAST_PROCESSES = 4  # fewer threads hardly wait for each other
 _AHEAD_BYTES = 64 << 20  # of objects of a store that are read at once
 _NO_SCHEMA = (
     "schema cannot be used with {} determine the fields: use columns, groups, dtypes and nulls"
@@ -123,7 +135,34 @@ def _open_kind(
     if packed.row_key(0) is None:
         of_images = packed.schema if packed.schema.image_fields else None
         return indexed_source(packed, schema or of_images)
-    return rows_source(packed, _name_of(src, packed.path), schema, data.kept)
+    name = _name_of(src, packed.path)
+    return _in_processes(rows_source(packed, name, schema, data.kept), packed, data, workers)
+
+
+def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) -> Source:
+    """Returns the rows of a dataset, with processes that pack units of it if they are faster.
+
+    Threads are as fast if there are few of them. Clients of stores, and a cache, are used in this
+    process only.
+    """
+    here = data.cache is not None or dataset.remote_part is not None
+    here = here or multiprocessing.current_process().daemon  # may have no child processes
+    count = min(workers, available_cores())
+    if here or count < _LEAST_PROCESSES or not source.schema.image_fields:
+        return source
+    make = partial(rows_source, name=source.name, schema=source.schema)
+
+    def call(functions: Iterable[Callable[[Source], Any]]) -> Generator[Any, None, None]:
+        # Imports torch.
+        from fastio.sources.torch_calls import DatasetCalls
+
+        calls = DatasetCalls(dataset, count, source.name)
+        try:
+            yield from call_with_source(calls, make, functions)
+        finally:
+            calls.close()
+
+    return replace(source, processes=SourceProcesses(count, call, pack_all=True))
 
 
 def _columns_of(found: Found, src: Any) -> RowSource | None:
@@ -216,9 +255,9 @@ def _open_samples(
 
 
 def _subset_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
-    """Returns a torch Subset of a dataset of fastio's, whose images need not be decoded, or None.
+    """Returns a torch Subset of a dataset of fastio's as a source, or None.
 
-    The images of a packed dataset are decoded, because not every record is a file.
+    Its images are stored as they are, or encoded from their files.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
         return None
@@ -231,9 +270,7 @@ def _subset_source(src: Any, schema: Schema | None) -> Source | RowSource | None
         return None
     name = type(src).__name__
     columns = column_source(dataset, name, picked) if schema is None else None
-    if columns is not None or dataset.packed is not None:
-        return columns
-    return rows_source(dataset, name, schema, picked=picked)
+    return columns or rows_source(dataset, name, schema, picked=picked)
 
 
 def rows_source(
@@ -292,11 +329,14 @@ def rows_source(
             raise
         except Exception as error:
             row = row_at(place)
-            key = dataset.row_key(row) or ""
-            return [unreadable(name, place, error, dataset.sample_name(row), key)]
+            return [unreadable(name, place, error, dataset.sample_name(row), key_of(row))]
 
     def row_at(place: int) -> int:
         return place if picked is None else int(picked[place])
+
+    def key_of(row: int) -> str:
+        # The rows of a packed dataset have none.
+        return dataset.row_key(row) or f"{fingerprint} {row}"
 
     def gathered(places: Sequence[int]) -> list[Item]:
         rows = np.array(places, np.int64) if picked is None else picked[np.asarray(places)]
@@ -314,14 +354,14 @@ def rows_source(
         values = [
             columns[field][number] if field in columns else image(field, row) for field in fields
         ]
-        return Item(place, dataset.sample_name(row), values, dataset.row_key(row) or "")
+        return Item(place, dataset.sample_name(row), values, key_of(row))
 
     def named() -> Iterator[Item]:
         for place in range(total):
             row = row_at(place)
-            yield Item(place, dataset.sample_name(row), (), dataset.row_key(row) or "")
+            yield Item(place, dataset.sample_name(row), (), key_of(row))
 
-    total = len(dataset) if picked is None else len(picked)
+    total, fingerprint = len(dataset) if picked is None else len(picked), dataset.fingerprint
     objects_only = named if dataset.separate else None
     return source_of_rows(name, wanted, total, read, named=objects_only)
 

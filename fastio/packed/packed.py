@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -30,7 +31,7 @@ from fastio.packed.layout import (
     shard_reads,
     spans,
 )
-from fastio.packed.pixels import decode_image
+from fastio.packed.pixels import decode_image, pillow_image
 from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, grouped, of_sample
 from fastio.packed.shard import ShardReader
@@ -38,6 +39,7 @@ from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
 from fastio.schema import (
     CODEC_BLOCKS,
+    CODEC_RAW,
     INDEX_COLUMN,
     Array,
     Image,
@@ -89,6 +91,19 @@ class StoredImage(NamedTuple):
         found = _native.crc32c(self.data)
         if found != self.crc32c:
             raise ValueError(f"its CRC-32C is {found:08x}, expected {self.crc32c:08x}: damaged")
+
+    def as_file(self, mode: Literal["RGB", "L"], codebook: _native.Codebook | None) -> bytes:
+        """Returns the image as the bytes of a file: pixels as a PNG file. ValueError if damaged."""
+        self.check()
+        if self.codec == CODEC_BLOCKS:
+            if codebook is None:
+                raise ValueError("it is stored as blocks, but the manifest has no codebook")
+            return _native.blocks_export(self.data, codebook)
+        if self.codec == CODEC_RAW:
+            file = io.BytesIO()
+            pillow_image(decode_image(*self[:5], mode)).save(file, "PNG")
+            return file.getvalue()
+        return self.data.tobytes()
 
 
 class Dataset(Rows):
@@ -385,6 +400,12 @@ class Dataset(Rows):
             data = self.shards.image_bytes(reader, field, shard, local)
         index = b"" if reader.indexes(field) is None else reader.view(field + INDEX_COLUMN, local)
         return StoredImage(data, codec, height, width, orientation, crc, bytes(index))
+
+    def read(self, field: str, row: int) -> bytes:
+        """See `Rows`. Images that are stored as pixels become PNG files."""
+        stored = self.stored_image(field, row)
+        mode: Literal["RGB", "L"] = self._field(field).mode
+        return stored.as_file(mode, self.codebook)
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages: its shard's file name and its row there."""

@@ -17,7 +17,9 @@ import pytest
 
 import fastio
 from fastio.errors import DatasetNotFound, PackError
+from fastio.pack import ray_engine
 from fastio.pack.packer import Packer
+from fastio.pack.ray_engine import _tasks
 from fastio.packed import JOURNAL_NAME
 from tests.pictures import write_folder
 from tests.ray_support import PATIENCE_S, cluster_of, task_processes
@@ -146,6 +148,79 @@ class Deadly:
         if os.getpid() != self.driver:
             os.kill(os.getpid(), signal.SIGKILL)
         return index
+
+
+@pytest.mark.parametrize("length", ["known", "unknown"])
+def test_a_full_disk_of_a_machine_is_named_and_the_pack_can_be_resumed(
+    connected: Any, tmp_path: Path, length: str
+) -> None:
+    """One task packs each unit, or a single one packs all."""
+    flag = tmp_path / "full"
+    flag.touch()
+    source: Any = Full(flag) if length == "known" else tmp_path / "rows.csv"
+    if length == "unknown":
+        source.write_text("x\n" + "".join(f"{number}\n" for number in range(100)))
+    with pytest.MonkeyPatch.context() as patch:
+        if length == "unknown":
+            patch.setattr(ray_engine, "_tasks", lambda: tasks_on_a_full_disk(flag))
+        with pytest.raises(
+            PackError,
+            match=r"a disk of .*, a machine of the Ray cluster, is full \(the file system mounted "
+            r"at /.*cannot write .*out/shard-.*No space left .*--resume",
+        ):
+            fastio.pack(source, tmp_path / "out", shard_size=80, engine="ray")
+    with pytest.raises(DatasetNotFound):
+        fastio.open(tmp_path / "out")
+    flag.unlink()
+    report = fastio.pack(source, tmp_path / "out", shard_size=80, engine="ray", resume=True)
+    assert report.rows == 100
+    fastio.pack(source, tmp_path / "expected", shard_size=80)
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+class Full:
+    """Samples whose processes, except the driver's, have a full disk from unit 5 on."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag, self.driver = flag, os.getpid()
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        if os.getpid() != self.driver:
+            fill_disk(self.flag.exists() and index >= 50)
+        return index
+
+
+def fill_disk(is_full: bool) -> None:
+    """Makes renames of this process fail as on a full disk, or not."""
+    import errno
+    import os
+    from pathlib import Path
+
+    def full(source: Any, target: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", os.fspath(Path(source)))
+
+    real = getattr(os.replace, "real", os.replace)
+    full.real = real  # type: ignore[attr-defined]
+    os.replace = full if is_full else real
+
+
+def tasks_on_a_full_disk(flag: Path) -> Any:
+    """The functions of tasks, of which the one for a whole source has a full disk."""
+    unit, source = _tasks()
+
+    def fastio_pack_source(*arguments: Any) -> Any:
+        from tests.test_pack_ray_kills import fill_disk
+
+        fill_disk(flag.exists())
+        try:
+            yield from source(*arguments)
+        finally:
+            fill_disk(False)
+
+    return unit, fastio_pack_source
 
 
 def test_a_killed_driver_s_pack_is_resumed(

@@ -255,6 +255,11 @@ class RayRunner:
             if reraise:
                 raise
             raise self._lost_unit(where, error) from error
+        except ray.exceptions.RayError as error:  # such as a full disk of Ray's object store
+            raise PackError(
+                f"{where} failed on the Ray cluster: {type(error).__name__}: "
+                f"{shown_lines(str(error).strip())}{_RESUME}"
+            ) from error
         if isinstance(result, str):  # a machine with another fastio, or without one
             raise PackError(result)
         if isinstance(result, BaseException):

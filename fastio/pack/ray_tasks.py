@@ -7,6 +7,7 @@ and returns what the journal records, which is small. `ray_engine` has the drive
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import platform
@@ -83,7 +84,7 @@ def run_unit(ref: Any, number: int) -> Result:
             unit = pack_unit(job.make_encoder(), job.plan, number, writer)
             return _put(job.output, writer, unit)
     except FastioError as error:
-        return _portable(error)
+        return _portable(_with_disk(error))
 
 
 def run_source(ref: Any, finished: Sequence[UnitEnd], number: int) -> Iterator[Result]:
@@ -103,7 +104,7 @@ def run_source(ref: Any, finished: Sequence[UnitEnd], number: int) -> Iterator[R
             for unit in pack_units(encoder, parts, writer, number):
                 yield _put(job.output, writer, unit)
     except FastioError as error:
-        yield _portable(error)
+        yield _portable(_with_disk(error))
 
 
 def _put(output: TaskOutput, writer: ShardWriter, unit: FinishedUnit) -> WrittenUnit:
@@ -139,6 +140,24 @@ def _check_file(wanted: FileStamp) -> None:
         f"driver has it: {reason}; with Ray, the source must be a URL or lie on a file system that "
         "all machines have under the same path"
     )
+
+
+def _with_disk(error: FastioError) -> FastioError:
+    """Returns an error that also names this machine and the disk, if the disk is full."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    disk = ""
+    if cause.filename is not None:
+        path = os.path.abspath(os.fsdecode(cause.filename))
+        while not os.path.ismount(path):
+            path = os.path.dirname(path)
+        disk = f" (the file system mounted at {path})"
+    full = PackError(
+        f"a disk of {platform.node()}, a machine of the Ray cluster, is full{disk}: {error}"
+    )
+    full.__cause__ = cause
+    return full
 
 
 def _portable(error: FastioError) -> FastioError:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from fastio import _native
 from fastio.errors import SchemaError
+from fastio.records import RecordLayout, record_layout
 
 # What an image column holds, row by row. These numbers are part of the disk format.
 CODEC_JPEG = _native.CODEC_JPEG  # a JPEG file, byte for byte
@@ -39,8 +40,6 @@ CLASS_FIELDS = ("label", "class")
 # The column of the fields that lie side by side.
 RECORD_COLUMN = ".record"
 INDEX_COLUMN = ".index"  # after the name of an image field; shards need not have it
-_RECORD_STEP = 32  # bytes: half a cache line, what two neighbouring rows had better not straddle
-_RECORD_SLACK = 8  # the step may add an eighth
 
 Structure = Literal["tuple", "dict", "single"]
 
@@ -57,6 +56,14 @@ DTYPES = tuple(_ARROW_TYPES)
 _PAIRS = {"complex64": "float32", "complex128": "float64"}
 ARRAY_DTYPES = (*DTYPES, *_PAIRS)
 TOKEN_DTYPES = ("uint8", "uint16", "uint32")
+# The columns of an image beside its bytes, by the part of their names after the field's.
+_OF_IMAGE = {
+    "codec": pa.uint8(),
+    "height": pa.int32(),
+    "width": pa.int32(),
+    "orientation": pa.uint8(),
+    "crc32c": pa.uint32(),
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,25 @@ class Image:
     def channels(self) -> int:
         """C of (H, W, C): 3 for RGB, 1 for L."""
         return 3 if self.mode == "RGB" else 1
+
+
+@dataclass(frozen=True)
+class Images:
+    """A list of images, delivered as a list of uint8 (H, W, C). Lists may differ in length.
+
+    Args:
+        mode: mode of all images, as for `Image`.
+    """
+
+    mode: Literal["RGB", "L"] = "RGB"
+
+    def __post_init__(self) -> None:
+        self.each  # noqa: B018 - checks the mode
+
+    @property
+    def each(self) -> Image:
+        """The field that each image of a list would be by itself."""
+        return Image(self.mode)
 
 
 @dataclass(frozen=True)
@@ -184,30 +210,11 @@ class Tokens:
             raise SchemaError(f"the separator {self.separator} is not a valid {self.dtype}")
 
 
-Field = Image | Array | Scalar | Text | Bytes | Tokens
+Field = Image | Images | Array | Scalar | Text | Bytes | Tokens
+PICTURES = (Image, Images)  # fields that hold images
 _FIELD_TYPES: dict[str, type[Field]] = {
-    kind.__name__.lower(): kind for kind in (Image, Array, Scalar, Text, Bytes, Tokens)
+    kind.__name__.lower(): kind for kind in (Image, Images, Array, Scalar, Text, Bytes, Tokens)
 }
-
-
-@dataclass(frozen=True)
-class RecordLayout:
-    """The position of each fixed-width field in a row of the column ".record".
-
-    Fields are in the order of the schema, each at a multiple of its item size. The bytes between
-    fields and after the last one are zero.
-
-    Attributes:
-        nbytes: size of a row: a multiple of the largest item size, and of 32 if that adds at most
-            an eighth.
-        offsets: offset of each field in the row, in bytes.
-        dtype: the row as a NumPy structured dtype. A view of the column's bytes with this dtype,
-            indexed by a field, is an array (rows, *shape) of the field's own dtype.
-    """
-
-    nbytes: int
-    offsets: Mapping[str, int]
-    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -269,6 +276,16 @@ class Schema:
         return tuple(name for name, kind in self.fields.items() if isinstance(kind, Image))
 
     @cached_property
+    def list_fields(self) -> tuple[str, ...]:
+        """The names of the fields of lists of images, in order."""
+        return tuple(name for name, kind in self.fields.items() if isinstance(kind, Images))
+
+    @cached_property
+    def pictured(self) -> tuple[str, ...]:
+        """The names of the fields that hold images, one or a list of them per row, in order."""
+        return tuple(name for name, kind in self.fields.items() if isinstance(kind, PICTURES))
+
+    @cached_property
     def token_fields(self) -> tuple[str, ...]:
         """The names of the token fields, in order."""
         return tuple(name for name, kind in self.fields.items() if isinstance(kind, Tokens))
@@ -286,8 +303,8 @@ class Schema:
 
     def layout_of_fixed(self) -> RecordLayout | None:
         """Returns the layout of the fixed-width fields side by side; None if there are none."""
-        fixed = {name: kind for name, kind in self.fields.items() if is_fixed_width(kind)}
-        return _record_layout(fixed) if fixed else None
+        fixed = {n: row_shape(kind) for n, kind in self.fields.items() if is_fixed_width(kind)}
+        return record_layout(fixed) if fixed else None
 
     def arrow_schema(self, indexed: Collection[str] = ()) -> pa.Schema:
         """Returns the Arrow schema of these fields, with no nullable column and no metadata.
@@ -377,14 +394,12 @@ def is_open_array(kind: Field) -> TypeGuard[Array]:
 def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
     """Returns the Arrow columns (name, type) that hold a field, its main column first."""
     if isinstance(field, Image):
-        return [
-            (name, pa.large_binary()),
-            (f"{name}.codec", pa.uint8()),
-            (f"{name}.height", pa.int32()),
-            (f"{name}.width", pa.int32()),
-            (f"{name}.orientation", pa.uint8()),
-            (f"{name}.crc32c", pa.uint32()),
-        ]
+        parts = [(f"{name}.{part}", kind) for part, kind in _OF_IMAGE.items()]
+        return [(name, pa.large_binary()), *parts]
+    if isinstance(field, Images):
+        parts = [("length", pa.int64()), *_OF_IMAGE.items()]
+        lists = [(f"{name}.{part}", pa.large_list(_item(kind))) for part, kind in parts]
+        return [(name, pa.large_binary()), *lists]
     if isinstance(field, Array):
         shape = field.fixed_shape
         if shape is None:
@@ -422,33 +437,6 @@ def stored_dtype(dtype: str) -> str:
     return _PAIRS.get(dtype, dtype)
 
 
-def _record_layout(fixed: Mapping[str, Scalar | Array]) -> RecordLayout:
-    """Returns the layout of the given fixed-width fields."""
-    formats: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
-    offsets = {}
-    end = largest = 0
-    for name, kind in fixed.items():
-        item = np.dtype(kind.dtype)
-        shape, _ = row_shape(kind)
-        formats.append((item, shape))
-        offsets[name] = end + -end % item.itemsize
-        end = offsets[name] + item.itemsize * math.prod(shape)
-        largest = max(largest, item.itemsize)
-    nbytes = end + -end % largest
-    more = -nbytes % _RECORD_STEP
-    if more * _RECORD_SLACK <= nbytes:
-        nbytes += more
-    dtype = np.dtype(
-        {
-            "names": list(offsets),
-            "formats": formats,
-            "offsets": list(offsets.values()),
-            "itemsize": nbytes,
-        }
-    )
-    return RecordLayout(nbytes, offsets, dtype)
-
-
 def _item(kind: pa.DataType) -> pa.Field:
     return pa.field("item", kind, nullable=False)
 
@@ -464,9 +452,10 @@ def _check_field(name: object, field: object) -> None:
             f"field name {name!r} is not allowed: it must be a non-empty string without dots "
             "(dots name the columns that belong to a field)"
         )
-    if not isinstance(field, (Image, Array, Scalar, Text, Bytes, Tokens)):
+    if not isinstance(field, tuple(_FIELD_TYPES.values())):
         raise SchemaError(
-            f"field {name!r} must be an Image, Array, Scalar, Text, Bytes or Tokens, got {field!r}"
+            f"field {name!r} must be an Image, Images, Array, Scalar, Text, Bytes or Tokens, got "
+            f"{field!r}"
         )
 
 
@@ -498,5 +487,5 @@ def _field_from_json(item: dict[str, Any]) -> Field:
     params = {key: item[key] for key in item if key not in ("name", "type")}
     if params.get("shape") is not None:
         params["shape"] = tuple(None if n is None else int(n) for n in params["shape"])
-    # The mapping's values are the five classes; which arguments fit is for them to check.
+    # The mapping's values are the classes of fields; which arguments fit is for them to check.
     return cast("type[Any]", _FIELD_TYPES[item["type"]])(**params)  # type: ignore[no-any-return]

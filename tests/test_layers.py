@@ -20,6 +20,7 @@ LAYERS = [
     "shown",
     "errors",
     "runtime",
+    "records",
     "schema",
     "store",
     "cache",

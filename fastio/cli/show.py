@@ -94,7 +94,11 @@ def show(
         if out is None:
             return _tokens(dataset, rows, tokenizer)
         field = _image_field(dataset)
-        _draw(out, dataset, rows, _images(dataset, field, rows, transforms or (), seed, epoch))
+        captions = _captions(dataset, rows)
+        images = _images(dataset, field, rows, transforms or (), seed, epoch)
+        if field in dataset.schema.list_fields:
+            images, captions = _each(images, captions)
+        _draw(out, images, captions)
         text = f"{out}: {len(rows)} of {counted(len(dataset), 'samples')}"
         return Output({"out": str(out), "rows": rows, "samples": len(dataset)}, [text])
 
@@ -112,16 +116,32 @@ def _check_out(out: Path, tokenizer: str | None) -> None:
 
 
 def _image_field(dataset: AnyDataset) -> str:
-    fields = dataset.schema.image_fields
+    fields = dataset.schema.pictured
     if not fields:
         raise SchemaError(f"{dataset.path} has no images to show")
     return fields[0]
 
 
-def _draw(out: Path, dataset: AnyDataset, rows: list[int], images: Iterable[Any]) -> None:
+def _each(lists: Iterable[Any], captions: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """Returns the images of lists one after the other, with a caption for each.
+
+    Raises:
+        SchemaError: All lists are empty.
+    """
+    found = [
+        (image, f"{caption} [{index}]")
+        for images, caption in zip(lists, captions, strict=True)
+        for index, image in enumerate(images)
+    ]
+    if not found:
+        raise SchemaError("the lists of images that were chosen are empty: show more with --count")
+    return [image for image, _ in found], [caption for _, caption in found]
+
+
+def _draw(out: Path, images: Iterable[Any], captions: Sequence[str]) -> None:
     from fastio.cli.contact_sheet import contact_sheet
 
-    sheet = contact_sheet(images, _captions(dataset, rows))
+    sheet = contact_sheet(images, captions)
     with whole_file(out) as file:
         sheet.save(file, format=_FORMATS[out.suffix.lower()])
 
@@ -134,11 +154,16 @@ def _images(
     seed: int,
     epoch: int,
 ) -> Iterable[Any]:
-    """Returns the rows' images, or what a Loader with transforms, seed and epoch delivers."""
+    """Returns the rows' images, or what a Loader with transforms, seed and epoch delivers.
+
+    Each is a list of images if the field holds lists.
+    """
     from fastio.cli.contact_sheet import TILE
 
+    is_list = field in dataset.schema.list_fields
     if not transforms:
-        return (dataset.image(field, row, at_least=TILE) for row in rows)
+        read = dataset.images if is_list else dataset.image
+        return (read(field, row, at_least=TILE) for row in rows)
     from fastio.loader import Loader  # which imports torch
 
     with Loader(
@@ -148,11 +173,14 @@ def _images(
         fields=[field],
         seed=seed,
         distributed=False,
+        ragged="list",
     ) as loader:
         loader.set_epoch(epoch)
         batch = next(iter(loader))
     images = batch[field] if isinstance(batch, dict) else batch
     (images,) = images if isinstance(images, tuple) else (images,)
+    if is_list:
+        return [[image.permute(1, 2, 0).numpy() for image in each] for each in images]
     return [image.permute(1, 2, 0).numpy() for image in images]
 
 
@@ -166,7 +194,7 @@ def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Outp
     """
     from fastio.pack.tokens.encoders import open_encoder
 
-    if dataset.schema.image_fields:
+    if dataset.schema.pictured:
         raise BadParameter(
             "it is needed to show images: give the file to write, for example --out sheet.png",
             param_hint="--out",

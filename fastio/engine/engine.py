@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from fastio.engine.batch import Batch
-from fastio.engine.fields import ColdRows, ImageReader, Reader, check_names, make_readers
+from fastio.engine.fields import (
+    ColdRows,
+    ImageListReader,
+    ImageReader,
+    Reader,
+    check_names,
+    make_readers,
+)
 from fastio.engine.jpeg_indexes import KeptIndexes
 from fastio.engine.pending import Feeder, Pending
 from fastio.engine.pump import BatchStage
@@ -195,7 +202,9 @@ class Engine:
 
     @property
     def _images(self) -> dict[str, ImageReader]:
-        return {r.field: r for r in self._readers if isinstance(r, ImageReader)}
+        lists = [r.images for r in self._readers if isinstance(r, ImageListReader)]
+        single = [r for r in self._readers if isinstance(r, ImageReader)]
+        return {reader.field: reader for reader in (*single, *lists)}
 
     def _make_readers(self) -> list[Reader]:
         return make_readers(self.dataset, self.fields, self.settings, self._threads, self._stager)

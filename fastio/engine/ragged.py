@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fastio.errors import SchemaError
 from fastio.packed.layout import same_axes
-from fastio.schema import Array, Field, Schema, Tokens, is_open_array
+from fastio.schema import Array, Field, Images, Schema, Tokens, is_open_array
 
 Form = Literal["list", "padded", "nested", "flat"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -88,7 +88,7 @@ class Forms:
 
 def is_ragged(kind: Field) -> bool:
     """Returns whether a field's rows are arrays that differ in size."""
-    return is_open_array(kind) or isinstance(kind, Tokens)
+    return is_open_array(kind) or isinstance(kind, (Tokens, Images))
 
 
 def open_axis(kind: Field) -> int | None:
@@ -120,8 +120,8 @@ class RaggedBatch(Selectable):
     Attributes:
         form: form of the batch, which decides how rows lie in `values`.
         values: for "padded", an array (n, *longest) with zeros after each row. Else the numbers of
-            all rows one after the other, (total,); for "nested" and "flat" with an open axis that
-            is not the first, (*before, total, *behind).
+            all rows one after the other, (total,); or the rows along the open axis,
+            (*before, total, *behind).
         shapes: shape of each row, int64 (n, axes); a list of tuples if rows differ in axes.
         axis: the open axis; 0 if any axis may be open.
         declared: whether the field has exactly that one open axis.
@@ -152,7 +152,7 @@ class RaggedBatch(Selectable):
         if self.form == "padded":
             cut = [tuple(slice(length) for length in shape) for shape in shapes]
             return [self.values[index][at] for index, at in enumerate(cut)]
-        if self.axis and self.form != "list":
+        if self.values.ndim > 1:
             ends = np.cumsum([0, *self.lengths.tolist()]).tolist()
             before = (slice(None),) * self.axis
             return [
@@ -309,9 +309,10 @@ def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:
     Raises:
         SchemaError: as for `scatter`.
     """
-    assert isinstance(kind, (Array, Tokens))
+    assert isinstance(kind, (Array, Tokens, Images))
     axis = open_axis(kind)
-    return of_rows(rows, form, kind.dtype, axis or 0, axis is not None)
+    dtype = kind.dtype if not isinstance(kind, Images) else rows[0].dtype
+    return of_rows(rows, form, dtype, axis or 0, axis is not None)
 
 
 def of_rows(

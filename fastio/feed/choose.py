@@ -137,7 +137,7 @@ def _grouped_feed(request: Request, samples: SampleForm) -> Feed | None:
     if rows is None or rows.row_grouping == "no":
         return None
     # The schema of a table may have to be fetched, with columns that nobody wants.
-    if request.cache is not None and not rows.schema.image_fields:
+    if request.cache is not None and not rows.schema.pictured:
         refuse_cache(request.cache, request.by_rows)
     feed = _row_group_feed(request, rows, samples)
     if feed is None and rows.row_grouping == "always":
@@ -181,7 +181,7 @@ def _placed(
     ahead.
     """
     packed = dataset.packed
-    if packed is None or packed.schema.image_fields:
+    if packed is None or packed.schema.pictured:
         engine = replace(settings.engine, direct=reads_directly(dataset, sampling))
         return sampling, replace(settings, engine=engine)
     sampling, resident = place_table(packed, sampling, packed.resident)

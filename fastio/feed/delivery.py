@@ -19,7 +19,8 @@ from fastio.feed.fields import FieldTransforms
 from fastio.feed.per_sample import ProcessSettings
 from fastio.order.sampling import Sampling
 from fastio.packed.pixels import pillow_image
-from fastio.schema import Field, Image, Scalar
+from fastio.schema import Field, Image, Images, Scalar
+from fastio.tensors.image_lists import OnImageLists, image_list_parts
 from fastio.tensors.ragged import one_part, ragged_parts
 from fastio.tensors.results import Results
 from fastio.tensors.trees import Finish, Step, Tail, image_tensors, map_leaves, pin, value_tensors
@@ -69,6 +70,11 @@ def field_samples(
         transformed: whether the loader has transforms for the field.
         channels_last: whether images in `raw` are (H, W, C); else they are (C, H, W).
     """
+    if isinstance(kind, Images):
+        if transformed:
+            return list(part)
+        turn = (0, 1, 2) if channels_last else (1, 2, 0)
+        return [[np.ascontiguousarray(each.transpose(turn)) for each in row] for row in raw]
     if isinstance(kind, Image):
         images = form.images or ("tensor" if transformed else "array")
         if images in ("tensor", "tv_tensor"):
@@ -174,7 +180,10 @@ class Delivery:
                 _on_batch(transforms.fields.get(part, Compiled()), tails.get(part))
                 for part in transforms.parts_of(name)
             ]
-            if name not in self._views:
+            if isinstance(kind, Images):
+                compiled = transforms.fields.get(name, Compiled())
+                steps += self._list_steps(name, key, compiled, tails.get(name))
+            elif name not in self._views:
                 steps += [(key, function) for function in functions[0]]
             elif any(functions):
                 steps.append((key, OnViews(self._views[name], functions)))
@@ -184,6 +193,21 @@ class Delivery:
             steps, whole = [], [*steps, *([] if sampling.batched else [only]), *whole]
         self.steps = Finish(steps) if steps else None
         self.finish = Finish(whole) if whole else None
+
+    def _list_steps(
+        self,
+        name: str,
+        key: int | str | None,
+        compiled: Compiled,
+        tail: tuple[Pointwise, ...] | None,
+    ) -> list[Step]:
+        """Returns the steps of a field of lists of images; see `_on_batch` for the arguments."""
+        tail = compiled.tail if tail is None else tail
+        if not tail and not compiled.batch:
+            return []
+        last = Tail(tail) if tail else None
+        form = self._settings.engine.ragged.get(name, "list")
+        return [(None, OnImageLists(key, form, last, compiled.batch))]
 
     def host_batch(
         self,
@@ -301,6 +325,9 @@ class Delivery:
 
     def _tensors(self, name: str, values: Any) -> dict[str, Any]:
         """Returns a field as tensors, followed by its sizes if the form has them."""
+        if isinstance(self._schema.fields[name], Images):
+            last = self._settings.engine.channels_last
+            return image_list_parts(name, values, channels_last=last)
         if isinstance(values, RaggedBatch):
             return ragged_parts(name, values)
         if isinstance(values, Results):

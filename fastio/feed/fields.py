@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastio.errors import TransformError
-from fastio.schema import Bytes, Image, Schema
+from fastio.schema import Bytes, Schema
 from fastio.transforms import (
     MOST_VIEWS,
     AudioDecode,
@@ -108,7 +108,7 @@ class _Parser:
                 f"transforms name the field {name!r}; the fields are "
                 f"{', '.join(self._schema.fields)}"
             )
-        images = self._schema.image_fields
+        images = [*self._schema.image_fields, *self._schema.list_fields]
         others = [each for each in self._schema.fields if each not in images]
         return [*images, *others].index(name) * MOST_VIEWS
 
@@ -118,6 +118,8 @@ class _Parser:
             raise TransformError(
                 f"{name!r}: put Views first, and what it follows into the lists of the views"
             )
+        if name in self._schema.list_fields:
+            raise TransformError(f"{name!r} holds lists of images, which cannot have {views}")
         if name not in self._schema.image_fields:
             raise TransformError(f"{views} needs an image field, and {name!r} is not one")
         self.views[name] = views
@@ -131,8 +133,13 @@ class _Parser:
                 raise TransformError(f"{name!r}: {spoken(step)} cannot stand inside of a list")
         compiled = self.fields[part] = replace(compile(steps, name), stream=stream)
         for step in (*compiled.steps, *compiled.tail):
-            if not isinstance(self._schema.fields[name], Image) and not isinstance(step, ToDtype):
+            if name not in self._schema.pictured and not isinstance(step, ToDtype):
                 raise TransformError(f"{step} needs an image field, and {name!r} is not one")
+        if compiled.per_sample and name in self._schema.list_fields:
+            raise TransformError(
+                f"{name!r} holds lists of images, for which no function can be called per sample: "
+                "use OnBatch, or fastio's transforms"
+            )
 
 
 def as_list(transforms: Any) -> list[Any]:
@@ -166,15 +173,15 @@ def _only_field(schema: Schema, given: Sequence[Any]) -> str:
 
 
 def only_image(schema: Schema) -> str:
-    """Returns the name of the only image field.
+    """Returns the name of the only field of images, or of lists of images.
 
     Raises:
         TransformError: there are none or several.
     """
-    if len(schema.image_fields) != 1:
+    if len(schema.pictured) != 1:
         raise TransformError(
             "a list of transforms needs exactly one image field, and there are "
-            f"{len(schema.image_fields)}: use transforms={{field: [...]}} with one of the "
+            f"{len(schema.pictured)}: use transforms={{field: [...]}} with one of the "
             f"fields {', '.join(schema.fields)}"
         )
-    return schema.image_fields[0]
+    return schema.pictured[0]

@@ -13,6 +13,7 @@ from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ReadAheadPlan, windows_of
+from fastio.errors import TransformError
 from fastio.feed.base import Asked, Batches, BatchInfo, Feed, HostBatches
 from fastio.feed.delivery import Delivery, FeedSettings
 from fastio.feed.fields import FieldTransforms, only_image
@@ -59,7 +60,7 @@ class NativeFeed(Feed):
         settings: FeedSettings,
         stager: Stager | None = None,
     ) -> None:
-        images = dataset.schema.image_fields
+        images = dataset.schema.pictured
         names = dataset.schema.fields if settings.engine.fields is None else settings.engine.fields
         fields = transforms.fields
         parts = [(part, name) for name in names for part in transforms.parts_of(name)]
@@ -275,6 +276,8 @@ class NativeFeed(Feed):
     def drawn(self, cursor: Cursor, ranks: Ranks, asked: Asked) -> list[Augmentation]:
         rows, occurrences, field, view = asked
         name = only_image(self.dataset.schema) if field is None else field
+        if name not in self.dataset.schema.image_fields:
+            raise TransformError(f"the draws of {name!r} cannot be told: it is no image field")
         parts = self.transforms.parts_of(name)
         if not 0 <= view < len(parts):
             raise IndexError(f"view {view}: field {name!r} has {len(parts)}")

@@ -19,6 +19,7 @@ from fastio.order.order import Indices
 from fastio.order.orders import AnyOrder, PickedOrder
 
 _GOLDEN = 0x9E3779B97F4A7C15
+_OF_IMAGES = 0xD1342543DE82EF95  # an odd number with well mixed bits, for `image_keys`
 _ROWS_AT_ONCE = 1024  # of which a plan asks the order, if batches are smaller
 
 
@@ -72,11 +73,31 @@ def draw_keys(rows: Indices, occurrences: Indices | None) -> Indices:
     """
     if occurrences is None or not occurrences.any():
         return rows
-    words = rows.astype(np.uint64) ^ occurrences.astype(np.uint64) * np.uint64(_GOLDEN)
+    return _mixed(rows, occurrences, _GOLDEN)
+
+
+def image_keys(keys: npt.NDArray[np.int64], index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the keys of the draws of images in lists: int64 (n,).
+
+    The first image of a list has the key of its sample. The others have mixed bits, with another
+    multiplier than in `draw_keys`, so that no occurrence of the sample has the same ones.
+
+    Args:
+        keys: int64 (n,), the key of each image's sample, as `draw_keys` returns it.
+        index: int64 (n,), the place of each image in its list.
+    """
+    return _mixed(keys, index, _OF_IMAGES)
+
+
+def _mixed(
+    keys: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], multiplier: int
+) -> npt.NDArray[np.int64]:
+    """Returns 64 mixed bits of each key and number; the key itself if the number is 0."""
+    words = keys.astype(np.uint64) ^ numbers.astype(np.uint64) * np.uint64(multiplier)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     words ^= words >> np.uint64(31)
-    return np.where(occurrences == 0, rows, words.view(np.int64))
+    return np.where(numbers == 0, keys, words.view(np.int64))
 
 
 class Occurrences:

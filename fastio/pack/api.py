@@ -136,9 +136,9 @@ def pack(
     |---|---|
     | PIL.Image of a JPEG, PNG, GIF or TIFF file, opened and not decoded | Image, as `codec` says |
     | other PIL.Image | Image, stored as pixels |
-    | uint8 array (H, W, C), C 1 or 3 | Image, stored as pixels |
-    | uint8 tensor (C, H, W), C 1 or 3 | Image, stored as pixels |
+    | uint8 array (H, W, C) or tensor (C, H, W), C 1 or 3 | Image, stored as pixels |
     | bytes that begin as an image file does | Image, stored as `codec` says |
+    | list or tuple whose first value is one of these | Images, each stored in the same way |
     | int; float; bool | Scalar int64; float64; bool |
     | NumPy scalar, array or tensor without axes | Scalar of its dtype |
     | other array or tensor | Array of its dtype and shape |

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from fastio.errors import ImageError, SchemaError
+from fastio.pack.image_lists import ListedImageError, encode_list, list_arrays, list_bytes
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -30,14 +31,17 @@ from fastio.pack.images import (
     taken,
 )
 from fastio.pack.items import UNREAD, Item, Row
+from fastio.packed.image_lists import image_name
 from fastio.schema import (
     ARRAY_DTYPES,
     CODEC_NAMES,
     DTYPES,
+    PICTURES,
     Array,
     Bytes,
     Field,
     Image,
+    Images,
     Scalar,
     Schema,
     Structure,
@@ -68,8 +72,11 @@ def encode_row(
         try:
             cell = _encode(field, value, images)
         except Exception as error:  # MemoryError and RecursionError are a sample's own too
-            if isinstance(field, Image) and not isinstance(error, SchemaError):
-                raise ImageError(source, item.position, item.name, error) from error
+            if isinstance(field, PICTURES) and not isinstance(error, SchemaError):
+                named, cause = item.name, error
+                if isinstance(error, ListedImageError):
+                    named, cause = image_name(item.name, name, error.index), error.cause
+                raise ImageError(source, item.position, named, cause) from error
             problem = str(error) or type(error).__name__
             raise SchemaError(f"{item.name}: field {name!r}: {problem}") from error
         cells.append(cell)
@@ -89,6 +96,8 @@ def _value_bytes(value: Any) -> int:
         return value.width * value.height * len(value.getbands())
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
+    if isinstance(value, (list, tuple)) and value and _is_picture(value[0]):
+        return sum(map(_value_bytes, value))
     return int(getattr(value, "nbytes", 0))
 
 
@@ -149,11 +158,14 @@ def indexed_fields(schema: Schema, rows: Sequence[Row]) -> list[str]:
 
 
 def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, int]:
-    """Returns the rows of a shard by image field and codec: {"image.jpeg": 10, ...}."""
+    """Returns the images of a shard by field and codec: {"image.jpeg": 10, ...}."""
     counts: dict[str, int] = {}
     for number, (name, field) in enumerate(schema.fields.items()):
-        if isinstance(field, Image):
-            codecs = [row.cells[number].codec for row in rows]
+        if isinstance(field, PICTURES):
+            cells = [row.cells[number] for row in rows]
+            if isinstance(field, Images):
+                cells = [cell for each in cells for cell in each]
+            codecs = [cell.codec for cell in cells]
             counts |= {f"{name}.{word}": codecs.count(n) for n, word in enumerate(CODEC_NAMES)}
     return counts
 
@@ -163,6 +175,8 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
         raise SchemaError("the value is None, and fastio does not store nulls")
     if isinstance(field, Image):
         return _encode_image(field, value, images)
+    if isinstance(field, Images):
+        return encode_list(field, value, lambda kind, each: _encode_image(kind, each, images))
     if isinstance(field, Scalar):
         return _encode_scalar(field, value)
     if isinstance(field, Array):
@@ -279,6 +293,8 @@ def _data_bytes(field: Field, cell: Any) -> int:
     """Returns the bytes of a cell that do not have a fixed place in a row; see `row_bytes`."""
     if isinstance(field, Image):
         return len(cell.data) + len(cell.jpeg_index)
+    if isinstance(field, Images):
+        return list_bytes(cell)
     if is_open_array(field):
         return len(cell[0]) + 8 * len(cell[1])
     return 0 if is_fixed_width(field) else memoryview(cell).nbytes
@@ -287,6 +303,8 @@ def _data_bytes(field: Field, cell: Any) -> int:
 def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
     if is_fixed_width(field):
         return [fixed_array(name, field, _fixed_values(field, cells))]
+    if isinstance(field, Images):
+        return list_arrays(name, field, cells)
     if isinstance(field, Image):
         indexes = [cell.jpeg_index for cell in cells]
         images = _variable_arrays(name, field, [cell[:-1] for cell in cells])
@@ -387,9 +405,19 @@ def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
     return [sample[key] for key in schema.fields]
 
 
+def _is_picture(value: Any) -> bool:
+    """Returns whether a value in a list may be an image: not one of many numbers or strings."""
+    kinds = (bytes, bytearray, memoryview, PillowImage.Image, PillowFile)
+    return isinstance(value, kinds) or is_tensor(value) or isinstance(value, np.ndarray)
+
+
 def _infer_field(value: Any, number: int) -> Field:
     if isinstance(value, PillowImage.Image):
         return Image("L" if value.mode in ("1", "L", "LA", "La") else "RGB")
+    if isinstance(value, (list, tuple)) and value and _is_picture(value[0]):
+        first = _infer_field(value[0], number)
+        if isinstance(first, Image):
+            return Images(first.mode)
     if isinstance(value, str):
         return Text()
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -406,8 +434,8 @@ def _infer_field(value: Any, number: int) -> Field:
         kind = type(value).__name__ if array is None else f"array of {array.dtype}"
         raise SchemaError(
             f"value {number} of the first sample is {_article(kind)}, which cannot be stored. "
-            "Supported are PIL images, arrays and tensors of numbers, numbers, str and bytes; "
-            "convert lists to arrays, and flatten nested dicts and tuples"
+            "Supported are PIL images, lists of images, arrays and tensors of numbers, numbers, "
+            "str and bytes; convert other lists to arrays, and flatten nested dicts and tuples"
         )
     if not array.ndim:
         return Scalar(array.dtype.name)

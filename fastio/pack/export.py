@@ -106,6 +106,11 @@ def export(
     try:
         if opened.packed is not opened:
             raise PackError(f"{opened.path} is not a packed dataset: only these can be exported")
+        if opened.schema.list_fields:
+            raise PackError(
+                f"{opened.path} has lists of images ({', '.join(opened.schema.list_fields)}), "
+                "which cannot be exported: read them with dataset[i] or a Loader"
+            )
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:
             raise PackError(

@@ -185,6 +185,10 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     return int(orientation)
 
 
+# What the images of a list may be that have memory of their own.
+_TAKEN = (PillowImage.Image, np.ndarray, bytearray, memoryview)
+
+
 @dataclass(frozen=True)
 class PillowFile:
     """The file of a Pillow image that was opened and not decoded.
@@ -206,6 +210,8 @@ def taken(value: Any) -> Any:
     other values that can be written to are copied: the code of the user may use their memory for
     the next sample. Other values are returned unchanged.
     """
+    if isinstance(value, (list, tuple)) and any(isinstance(each, _TAKEN) for each in value[:1]):
+        return list(map(taken, value))
     if not isinstance(value, PillowImage.Image):
         return _copied(value)
     data = _file_of(value)

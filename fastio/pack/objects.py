@@ -25,7 +25,7 @@ from fastio.pack.cells import (
 )
 from fastio.pack.images import PillowFile
 from fastio.pack.items import Item, Row, Source, SourceProcesses, ended, source_of_rows, unreadable
-from fastio.schema import Field, Image, Schema
+from fastio.schema import Field, Image, Images, Schema
 from fastio.sources.arrays import class_names
 
 if TYPE_CHECKING:
@@ -421,6 +421,8 @@ def _sent_value(value: Any, kind: Field) -> Any:
         return value
     if isinstance(value, memoryview):
         return bytes(value)
+    if isinstance(kind, Images) and isinstance(value, (list, tuple)):
+        return [_sent_value(each, kind.each) for each in value]
     if not is_tensor(value):
         pickle.dumps(value)
         return value

@@ -123,7 +123,7 @@ class SampleEncoder:
         self.position = 0
         self.skipped: list[tuple[str, str]] = []
         # Numbers and strings cost less to encode than to pass to a thread.
-        encodes_here = source.rows is None and source.schema.image_fields
+        encodes_here = source.rows is None and source.schema.pictured
         self.workers = options.workers if encodes_here else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
         self._source = source
@@ -261,7 +261,7 @@ class SampleEncoder:
         """See `encoder.Encoder`."""
         if not shards:
             raise self._nothing_packed()
-        counts = [f"{name}.{CODEC_NAMES[CODEC_BLOCKS]}" for name in self.schema.image_fields]
+        counts = [f"{name}.{CODEC_NAMES[CODEC_BLOCKS]}" for name in self.schema.pictured]
         has_blocks = any(map(shards.total, counts))
         choice = self._options.codebook
         packing = {
@@ -317,7 +317,7 @@ def _stamp(item: Item, hold: Callable[[int], None] | None = None) -> bytes:
         return b""
     parts = [item.key]
     total = 0
-    for value in item.values:
+    for value in _single_values(item.values):
         if isinstance(value, UNREAD):
             try:
                 stamp, nbytes = value.stamp()
@@ -329,3 +329,12 @@ def _stamp(item: Item, hold: Callable[[int], None] | None = None) -> bytes:
     if hold is not None:
         hold(total)
     return "\0".join(parts).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _single_values(values: Iterable[Any]) -> Iterator[Any]:
+    """Yields values, and those of tuples of images one by one."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value

@@ -30,11 +30,13 @@ from fastio.pack.objects import call_with_source, indexed_source, is_indexed, it
 from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
+from fastio.packed.image_lists import NULL_LIST, image_numbers, null_list
+from fastio.packed.listed_images import ListedImages
 from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.recoded import RecodedImages
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
-from fastio.schema import Image, Scalar, Schema
+from fastio.schema import Image, Images, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
 from fastio.sources.arrays import class_names, is_columns
@@ -133,7 +135,7 @@ def _open_kind(
     if isinstance(packed, Opened):
         return packed
     if packed.row_key(0) is None:
-        of_images = packed.schema if packed.schema.image_fields else None
+        of_images = packed.schema if packed.schema.pictured else None
         return indexed_source(packed, schema or of_images)
     name = _name_of(src, packed.path)
     return _in_processes(rows_source(packed, name, schema, data.kept), packed, data, workers)
@@ -298,11 +300,12 @@ def rows_source(
     if schema is not None:
         wanted = Schema(schema.fields, schema.structure, schema.classes or dataset.classes)
     fields = _fields_of(dataset, wanted)
-    others = [field for field in fields if not isinstance(dataset.schema.fields[field], Image)]
+    lists = [field for field in fields if field in dataset.schema.list_fields]
+    others = [field for field in fields if field not in dataset.schema.pictured]
     # Files of folders may be long sounds, so that few of them should be in memory at once.
     recoded: dict[str, RecodedImages] = {}
     if cache is not None and dataset.recodes and not dataset.separate:
-        images = [field for field in fields if field not in others]
+        images = [field for field in fields if field not in (*others, *lists)]
         recoded = {field: RecodedImages(dataset, field, cache, 0) for field in images}
     at_once = _ROWS_AT_ONCE if dataset.schema.structure == "dict" else 1
 
@@ -340,7 +343,8 @@ def rows_source(
 
     def gathered(places: Sequence[int]) -> list[Item]:
         rows = np.array(places, np.int64) if picked is None else picked[np.asarray(places)]
-        columns = dataset.gather_all(others, rows) if others else {}
+        columns = dict(dataset.gather_all(others, rows)) if others else {}
+        columns |= {field: image_lists(dataset, field, rows) for field in lists}
         return [item(place, number, columns) for number, place in enumerate(places)]
 
     def image(field: str, row: int) -> RowImage | bytes:
@@ -366,6 +370,24 @@ def rows_source(
     return source_of_rows(name, wanted, total, read, named=objects_only)
 
 
+def image_lists(
+    dataset: Rows, field: str, rows: NDArray[np.int64]
+) -> list[tuple[RowImage, ...] | ValueError]:
+    """Returns the images of the lists of rows, int64 (n,), that are still in a dataset.
+
+    In place of a list that is null, there is the error that it causes.
+    """
+    listed = ListedImages(dataset, field)
+    found: list[tuple[RowImage, ...] | ValueError] = []
+    for row, count in zip(rows.tolist(), dataset.image_counts(field, rows).tolist(), strict=True):
+        if count == NULL_LIST:
+            found.append(ValueError(null_list(field)))
+            continue
+        numbers = image_numbers(np.full(count, row, np.int64), np.arange(count, dtype=np.int64))
+        found.append(tuple(RowImage(listed, field, number) for number in numbers.tolist()))
+    return found
+
+
 def _fields_of(dataset: Rows, wanted: Schema) -> list[str]:
     """Returns the dataset's field for each field of a schema."""
     there = dataset.schema.fields
@@ -373,7 +395,9 @@ def _fields_of(dataset: Rows, wanted: Schema) -> list[str]:
     names += list(wanted.fields)[len(names) :]  # more than there are: none of the dataset's
     for own, (name, field) in zip(names, wanted.fields.items(), strict=False):
         found = there.get(own)
-        fits = all(isinstance(found, kind) == isinstance(field, kind) for kind in (Image, Scalar))
+        fits = all(
+            isinstance(found, kind) == isinstance(field, kind) for kind in (Image, Images, Scalar)
+        )
         if found is None or not fits:
             raise SchemaError(
                 f"the schema has the field {name!r}, {field}, and {dataset.path} has "

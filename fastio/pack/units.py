@@ -56,7 +56,7 @@ class ShardWriter:
         name = shard_name(unit, part, self.version)
         path = self.folder / (name + self.ending)
         with writing_to(path, self.when_full):
-            entry = replace(write_shard(path, batch, schema.image_fields), name=name)
+            entry = replace(write_shard(path, batch, schema.pictured), name=name)
             if self.version > 1:
                 entry = replace(entry, name=with_hash(name, entry.xxh3))
                 path.rename(path.with_name(entry.name + self.ending))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from fastio.packed.packed import Dataset, StoredImage
 from fastio.packed.pixels import decode_image, open_image, to_pixels
 from fastio.runtime.ahead import in_order
 from fastio.runtime.memory import MAX_PIXELS
-from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
+from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image, Images
 
 _ROWS_AT_ONCE = 64
 _JPEG_START = b"\xff\xd8\xff"
@@ -93,26 +94,35 @@ def _check_rows(dataset: Dataset, shard: int, rows: range) -> ImagesCheck:
     try:
         dataset.shard(shard)
     except (FastioError, OSError):
-        return ImagesCheck(len(rows), not_decoded=len(rows) * len(dataset.schema.image_fields))
+        return ImagesCheck(len(rows), not_decoded=len(rows) * len(dataset.schema.pictured))
     first = int(dataset.manifest.first_row[shard])
     name = dataset.manifest.name(shard)
     bad = []
     for row in rows:
-        for image_field in dataset.schema.image_fields:
+        for spoken, kind, stored in _stored(dataset, row):
             try:
-                _check_image(dataset, image_field, row)
+                _check_image(dataset, kind, stored())
             except Exception as error:  # MemoryError too: it is the image's
                 problem = str(error) or type(error).__name__
-                bad.append(BadImage(row, name, row - first, image_field, problem))
+                bad.append(BadImage(row, name, row - first, spoken, problem))
     return ImagesCheck(len(rows), bad)
 
 
-def _check_image(dataset: Dataset, image_field: str, row: int) -> None:
+def _stored(dataset: Dataset, row: int) -> Iterator[tuple[str, Image, Callable[[], StoredImage]]]:
+    """Yields what messages call each image of a row, its type, and what reads it."""
+    for name, kind in dataset.schema.fields.items():
+        if isinstance(kind, Image):
+            yield name, kind, partial(dataset.stored_image, name, row)
+        elif isinstance(kind, Images):
+            count = int(dataset.image_counts(name, np.array([row], np.int64))[0])
+            for index in range(count):
+                read = partial(dataset.stored_listed, name, row, index)
+                yield f"{name}[{index}]", kind.each, read
+
+
+def _check_image(dataset: Dataset, kind: Image, stored: StoredImage) -> None:
     """Raises ValueError, with a reason, unless an image is whole."""
-    stored = dataset.stored_image(image_field, row)
     stored.check()
-    kind = dataset.schema.fields[image_field]
-    assert isinstance(kind, Image)
     size = _decoded_size(stored, dataset, kind)
     if size != (stored.height, stored.width):
         raise ValueError(f"it is {size[0]} x {size[1]}, expected {stored.height} x {stored.width}")

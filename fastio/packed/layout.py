@@ -33,7 +33,7 @@ LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's heade
 AS_STORED = 1  # an orientation: not to be turned, whatever the header says
 _JPEG_NAMES = (".jpg", ".jpeg")
 # What a shard has of each image beside its bytes, as `ImageReads` has it.
-_OF_IMAGES: dict[str, Any] = {
+OF_IMAGES: dict[str, Any] = {
     "codec": np.uint8,
     "orientation": np.uint8,
     "height": np.int32,
@@ -331,7 +331,7 @@ class ImageReads:
 def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:
     """Returns the reads of an image field of a packed dataset; a file's number is its shard's."""
     columns: dict[str, Any] = {
-        name: np.empty(len(rows), dtype) for name, dtype in _OF_IMAGES.items()
+        name: np.empty(len(rows), dtype) for name, dtype in OF_IMAGES.items()
     }
     file, offset = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
     length = np.empty_like(offset)
@@ -442,7 +442,7 @@ def ranges(dataset: Dataset, first: int, last: int) -> list[Range]:
     found = []
     for shard, begin, end in spans(dataset, first, last):
         reader, name = dataset.shard(shard), dataset.manifest.name(shard)
-        for field in dataset.schema.image_fields:
+        for field in dataset.schema.pictured:
             offset, stop = reader.offsets(field)[[begin, end]].tolist()
             first_byte = reader.extent(field)[0] + offset
             found.append(Range(name, first_byte, stop - offset, shard, field))
@@ -461,23 +461,3 @@ def spans(dataset: Dataset, first: int, last: int) -> list[tuple[int, int, int]]
         first += end - begin
         shard += 1
     return found
-
-
-def check_rows(dataset: Dataset, first: int, last: int, parts: Sequence[Any]) -> str | None:
-    """Compares images with their checksums, given the bytes of `ranges(first, last)`.
-
-    Returns:
-        A description of the first problem, which names the row; None if all bytes are right.
-    """
-    supply = iter(parts)
-    for shard, begin, end in spans(dataset, first, last):
-        reader = dataset.shard(shard)
-        for field in dataset.schema.image_fields:
-            data = np.frombuffer(next(supply), np.uint8)
-            starts = reader.offsets(field)[begin : end + 1]
-            starts = starts - starts[0]
-            expected = reader.fixed(f"{field}.crc32c")[begin:end]
-            bad = _native.crc32c_mismatch(data, starts, expected)
-            if bad >= 0:
-                return f"{reader.path} row {begin + bad}: wrong CRC-32C"
-    return None

@@ -257,10 +257,10 @@ class Manifest:
         return self._batch.column(name)
 
     def codec_counts(self) -> dict[str, dict[str, int]]:
-        """Returns the rows of each image field by codec: {"image": {"jpeg": 10, ...}}."""
+        """Returns the images of each field by codec: {"image": {"jpeg": 10, ...}}."""
         return {
             field: {codec: self._count(f"{field}.{codec}") for codec in CODEC_NAMES}
-            for field in self.schema.image_fields
+            for field in self.schema.pictured
         }
 
     def shard_tokens(self, field: str) -> NDArray[np.int64]:
@@ -367,7 +367,7 @@ class Manifest:
             "its head and foot do not lie inside the file",
             (at < 8) | (end < at) | (end > size - 8),
         )
-        for name in self.schema.image_fields:
+        for name in self.schema.pictured:
             offset, nbytes = (
                 self._integers(f"{name}.{part}")[some] for part in ("offset", "bytes")
             )
@@ -457,7 +457,7 @@ def _parse_codebook(text: Any) -> bytes | None:
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Returns the columns of a manifest, in order."""
-    images = [f"{name}.{part}" for name in schema.image_fields for part in _IMAGE_PARTS]
+    images = [f"{name}.{part}" for name in schema.pictured for part in _IMAGE_PARTS]
     tokens = [f"{name}.tokens" for name in schema.token_fields]
     return pa.schema(
         [

@@ -20,32 +20,31 @@ from fastio.errors import (
     ShardCorrupt,
     SourceChanged,
 )
+from fastio.packed.grouping import grouped
+from fastio.packed.image_lists import check_rows, list_counts, list_reads, lists_of
 from fastio.packed.layout import (
     FixedWidth,
     ImageReads,
     Layout,
     RaggedRows,
     Range,
-    check_rows,
     ranges,
     shard_reads,
     spans,
 )
 from fastio.packed.pixels import decode_image, pillow_image
 from fastio.packed.remote import Staged
-from fastio.packed.rows import Rows, grouped, of_sample
+from fastio.packed.rows import Rows, of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
+from fastio.packed.values import values_of
 from fastio.schema import (
     CODEC_BLOCKS,
     CODEC_RAW,
     INDEX_COLUMN,
-    Array,
     Image,
     Schema,
-    Tokens,
-    fixed_shape,
     is_fixed_width,
 )
 from fastio.shown import without_secrets
@@ -270,7 +269,7 @@ class Dataset(Rows):
         groups = self.by_shard(rows)
         readers = [self.shard(group.shard) for group in groups]
         values = {
-            name: _values_of(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
+            name: values_of(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
         self.shards.check_read(readers)
         return values
@@ -375,12 +374,17 @@ class Dataset(Rows):
             SourceNotFound, ShardCorrupt, StoreError: If the shard cannot be read.
         """
         stored = self.stored_image(field, row, data)
-        codebook = self.codebook
-        mode: Literal["RGB", "L"] = self._field(field).mode
         with of_sample(self, row, ImageError):
-            if at_least is None or stored.codec != CODEC_BLOCKS:
-                stored.check()  # else the parts that are read have checksums of their own
-            pixels = decode_image(*stored[:5], mode, codebook, at_least, self.max_pixels)
+            return self._pixels(stored, field, row, at_least)
+
+    def _pixels(
+        self, stored: StoredImage, field: str, row: int, at_least: int | None
+    ) -> NDArray[np.uint8]:
+        """Returns the pixels of an image of a row; ValueError if it cannot be decoded."""
+        mode: Literal["RGB", "L"] = self._field(field).mode
+        if at_least is None or stored.codec != CODEC_BLOCKS:
+            stored.check()  # else the parts that are read have checksums of their own
+        pixels = decode_image(*stored[:5], mode, self.codebook, at_least, self.max_pixels)
         self.shards.check_read([self.shard(self._at(row)[0])])
         return pixels
 
@@ -397,7 +401,8 @@ class Dataset(Rows):
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
         if data is None:
-            data = self.shards.image_bytes(reader, field, shard, local)
+            begin, end = reader.offsets(field)[local : local + 2].tolist()
+            data = self.shards.image_bytes(reader, field, shard, begin, end, crc)
         index = b"" if reader.indexes(field) is None else reader.view(field + INDEX_COLUMN, local)
         return StoredImage(data, codec, height, width, orientation, crc, bytes(index))
 
@@ -406,6 +411,51 @@ class Dataset(Rows):
         stored = self.stored_image(field, row)
         mode: Literal["RGB", "L"] = self._field(field).mode
         return stored.as_file(mode, self.codebook)
+
+    def read_listed(self, field: str, row: int, index: int) -> bytes:
+        """See `Rows`. Images that are stored as pixels become PNG files."""
+        mode: Literal["RGB", "L"] = self._field(field).mode
+        return self.stored_listed(field, row, index).as_file(mode, self.codebook)
+
+    def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Rows`. No list is null."""
+        return list_counts(self, field, rows)
+
+    def list_reads(
+        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> ImageReads:
+        """See `Rows`. A file's number is its shard's."""
+        return list_reads(self, field, rows, index)
+
+    def listed_image(
+        self,
+        field: str,
+        row: int,
+        index: int,
+        *,
+        at_least: int | None = None,
+        data: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """See `Rows`."""
+        return self._pixels(self.stored_listed(field, row, index, data), field, row, at_least)
+
+    def stored_listed(
+        self, field: str, row: int, index: int, data: NDArray[np.uint8] | None = None
+    ) -> StoredImage:
+        """Returns one image of a list as it is stored, neither decoded nor verified."""
+        shard, local = self._at(row)
+        lists = lists_of(self.shard(shard), field)
+        number = int(lists.first[local]) + index
+        if not 0 <= index < int(lists.first[local + 1]) - int(lists.first[local]):
+            raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
+        codec, height, width, orientation, crc = (
+            int(lists.columns[part][number])
+            for part in ("codec", "height", "width", "orientation", "crc32c")
+        )
+        if data is None:
+            begin, end = lists.begin[number : number + 2].tolist()
+            data = self.shards.image_bytes(self.shard(shard), field, shard, begin, end, crc)
+        return StoredImage(data, codec, height, width, orientation, crc, b"")
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages: its shard's file name and its row there."""
@@ -438,53 +488,3 @@ def reopened(kind: type[Dataset], arguments: tuple[Any, ...], fingerprint: str) 
             f"fingerprint is {dataset.fingerprint}, expected {fingerprint}; open it again"
         )
     return dataset
-
-
-def _values_of(
-    field: str, kind: Any, count: int, groups: list[ShardRows], readers: list[ShardReader]
-) -> NDArray[Any] | list[Any]:
-    """Returns one field of `count` rows, given the rows by shard and the readers of these shards.
-
-    Raises:
-        ShardCorrupt: Values are damaged.
-    """
-    shape = fixed_shape(kind)
-    if shape is not None:
-        array = np.empty((count, *shape), dtype=kind.dtype)
-        for (_, places, local), reader in zip(groups, readers, strict=True):
-            stored = reader.fixed(field)[local]
-            if array.dtype.kind == "c":  # columns have pairs of numbers
-                stored = stored.view(array.dtype)
-            array[places] = stored.reshape(-1, *shape)
-        return array
-    values: list[Any] = [None] * count
-    for (_, places, local), reader in zip(groups, readers, strict=True):
-        found = _variable_values(reader, field, kind, local)
-        for place, value in zip(places.tolist(), found, strict=True):
-            values[place] = value
-    return values
-
-
-def _variable_values(
-    reader: ShardReader, field: str, kind: Any, local: NDArray[np.int64]
-) -> Sequence[Any]:
-    if isinstance(kind, Tokens):
-        starts, flat = reader.tokens(field)
-        bounds = zip(starts[local].tolist(), starts[local + 1].tolist(), strict=True)
-        return [flat[begin:end].copy() for begin, end in bounds]
-    values = reader.values(field, local)
-    if not isinstance(kind, Array):
-        return values
-    arrays = []
-    shapes = reader.shapes(field, local)
-    for row, value, shape in zip(local.tolist(), values, shapes, strict=True):
-        # A copy, since arrays over bytes are read-only.
-        try:
-            flat = np.frombuffer(value, dtype=kind.dtype).copy()
-            arrays.append(flat.reshape(shape))
-        except ValueError as error:
-            raise ShardCorrupt(
-                f"{reader.path} row {row}: the {len(value)} bytes of {field!r} do not form an "
-                f"array of {kind.dtype} with the stored shape: {error}"
-            ) from error
-    return arrays

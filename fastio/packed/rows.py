@@ -8,6 +8,7 @@ Whoever needs to know what a dataset can asks it here, and not for its class:
 | the packed dataset of its rows | `packed` | None |
 | rows of each shard | `shard_bounds` | None: the rows do not lie in shards |
 | bytes of images | `image_reads`, `read`, `image`, `image_size` | there are no images |
+| images in lists | `image_counts`, `list_reads`, `read_listed`, `images` | there are no lists |
 | what identifies a row when a pack is resumed | `row_key` | None: nothing |
 | columns of fixed width | `fixed_columns` | None: they are read in Python |
 | columns that are arrays in memory | `array_columns` | there are none |
@@ -27,7 +28,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -46,11 +46,12 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
+from fastio.packed.image_lists import image_name, null_list
 from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
 from fastio.packed.remote import ByRowGroups, Remote
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
-from fastio.schema import Image, Scalar, Schema
+from fastio.schema import PICTURES, Image, Images, Scalar, Schema
 from fastio.shown import without_secrets
 
 if TYPE_CHECKING:
@@ -190,8 +191,8 @@ class Rows(ABC):
     def __getitem__(self, index: int) -> Any:
         """Returns one sample in the structure of the schema: a dict, a tuple or a single value.
 
-        Images are upright uint8 (H, W, C) arrays. Numbers of the types int64, float64 and bool are
-        Python's, others are NumPy scalars.
+        Images are upright uint8 (H, W, C) arrays, and lists of images are lists of such arrays.
+        Numbers of the types int64, float64 and bool are Python's, others are NumPy scalars.
 
         Args:
             index: The row number. Negative numbers count from the end.
@@ -203,10 +204,10 @@ class Rows(ABC):
         """
         row = self._row(index)
         kinds = self.schema.fields
-        others = [name for name, kind in kinds.items() if not isinstance(kind, Image)]
+        others = [name for name in kinds if name not in self.schema.pictured]
         found = self.gather_all(others, np.array([row], np.int64)) if others else {}
         values = {
-            name: _single(found[name][0], kind) if name in found else self.image(name, row)
+            name: _single(found[name][0], kind) if name in found else self._pictures(name, row)
             for name, kind in kinds.items()
         }
         if self.schema.structure == "dict":
@@ -304,6 +305,70 @@ class Rows(ABC):
         height, width = self.image(field, row).shape[:2]
         return height, width
 
+    def _pictures(self, field: str, row: int) -> Any:
+        """Returns the image of a row, or its images if the field holds lists."""
+        return (self.images if isinstance(self._field(field), Images) else self.image)(field, row)
+
+    def rows_of(self, images: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows that have some images, numbered as in `image_reads`: int64 (n,)."""
+        return images
+
+    def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns how many images the lists of rows, int64 (n,), have; -1 where a list is null."""
+        raise SchemaError(f"{self.path}: field {field!r} is not a field of lists of images")
+
+    def list_reads(
+        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> ImageReads:
+        """Returns where images in lists lie, as `image_reads` does.
+
+        Args:
+            field: A field of lists of images.
+            rows, index: int64 (n,), the row of each image, and its place in the row's list.
+        """
+        raise SchemaError(f"{self.path}: field {field!r} is not a field of lists of images")
+
+    def read_listed(self, field: str, row: int, index: int) -> bytes:
+        """Returns the bytes of an image in a list; OSError or ValueError if there are none."""
+        raise SchemaError(f"{self.path}: field {field!r} has no files of images in lists")
+
+    def listed_image(
+        self,
+        field: str,
+        row: int,
+        index: int,
+        *,
+        at_least: int | None = None,
+        data: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Returns one image of a list as `image` does; its errors do not name the image."""
+        found = self.read_listed(field, row, index) if data is None else data.tobytes()
+        mode = self._field(field).mode
+        return upright_pixels(found, mode, None if self.upright else 1, self.max_pixels)
+
+    def images(
+        self, field: str, row: int, *, at_least: int | None = None
+    ) -> list[NDArray[np.uint8]]:
+        """Returns the upright images of a row's list, uint8 (H, W, C) each; see `image`.
+
+        Raises:
+            ImageError: The list is null, or one of its images cannot be read or decoded.
+        """
+        count = int(self.image_counts(field, self._in_range(np.array([row], np.int64)))[0])
+        if count < 0:
+            raise ImageError(self.path, row, self.sample_name(row), null_list(field))
+        found = []
+        for index in range(count):
+            try:
+                found.append(self.listed_image(field, row, index, at_least=at_least))
+            except NOT_OF_SAMPLES:
+                raise
+            except Exception as error:
+                cause = error.cause if isinstance(error, SampleError) else error
+                name = image_name(self.sample_name(row), field, index)
+                raise ImageError(self.path, row, name, cause) from error
+        return found
+
     def fixed_columns(self, fields: Sequence[str]) -> Layout | None:
         """Returns where those of the fields lie that have one size in every row; None: nowhere.
 
@@ -397,11 +462,12 @@ class Rows(ABC):
         return self.schema.fields[name]
 
     def _not_images(self, fields: Sequence[str]) -> dict[str, Any]:
-        """Returns fields by name, or raises SchemaError if one does not exist or is an image."""
+        """Returns fields by name, or raises SchemaError if one does not exist or has images."""
         kinds = {name: self._field(name) for name in fields}
         for name, kind in kinds.items():
-            if isinstance(kind, Image):
-                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+            if isinstance(kind, PICTURES):
+                what = "an image" if isinstance(kind, Image) else "a list of images"
+                raise SchemaError(f"field {name!r} is {what}: index the dataset, or use a Loader")
         return kinds
 
 
@@ -409,16 +475,6 @@ def _single(value: Any, kind: Any) -> Any:
     """Returns a row's value; numbers that Python can represent without loss as its own."""
     own = isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool")
     return value.item() if own else value
-
-
-def grouped(numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Groups equal numbers, int64 (n,): returns each with its positions, in ascending order."""
-    if not len(numbers):
-        return []
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
-    return [(int(ordered[begin]), order[begin:end]) for begin, end in pairwise(bounds)]
 
 
 @contextmanager

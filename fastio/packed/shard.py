@@ -106,6 +106,7 @@ class ShardReader:
         self._columns: dict[str, Column] = {}
         self._images: dict[tuple[str, tuple[str, ...]], ImageColumns] = {}
         self._indexes: dict[str, tuple[int, NDArray[np.int64]] | None] = {}
+        self.lists: dict[str, Any] = {}  # what `image_lists.lists_of` has found, by field
         file = MappedFile(self._where, ShardCorrupt, name)
         self.stamp: FileStamp = file.stamp
         self._changed_ns = file.changed_ns
@@ -319,13 +320,17 @@ class ShardReader:
         return self._indexes[field]
 
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Returns a column of tokens as views of the map.
+        """Returns a column of lists of numbers, such as tokens, as views of the map.
 
         Returns:
-            int64 (rows + 1,), the first token of each row; and all tokens, uint8, uint16 or uint32.
+            int64 (rows + 1,), the first number of each row; and the numbers of all rows.
         """
         found = self._column(column, TOKENS)
         return found.offsets, found.values
+
+    def bytes_of(self, column: str) -> NDArray[np.uint8]:
+        """Returns a view of the bytes of all rows of a variable-width column: uint8 (n,)."""
+        return self._column(column, BYTES, TEXT).values
 
     def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
         """Returns a view of the bytes of one row of a variable-width column: uint8 (n,)."""
@@ -367,7 +372,7 @@ class ShardReader:
     def close(self) -> None:
         """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
         self._mapping = self._batch = None
-        self._columns, self._images, self._indexes = {}, {}, {}
+        self._columns, self._images, self._indexes, self.lists = {}, {}, {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:

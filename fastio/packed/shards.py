@@ -215,10 +215,16 @@ class Shards:
         return os.path.join(self.path, self.manifest.name(shard))
 
     def image_bytes(
-        self, reader: ShardReader, field: str, shard: int, local_row: int
+        self, reader: ShardReader, field: str, shard: int, begin: int, end: int, crc32c: int
     ) -> NDArray[np.uint8]:
-        """Returns the stored bytes of an image, uint8 (n,): a view of the map."""
-        return reader.view(field, local_row)
+        """Returns the stored bytes of an image, uint8 (n,): a view of the map.
+
+        Args:
+            reader, shard, field: The shard, its number, and the field of the image.
+            begin, end: Where the image begins and ends in the bytes of the field.
+            crc32c: The checksum of the image.
+        """
+        return reader.bytes_of(field)[begin:end]
 
     def renew(self, shards: Iterable[int]) -> bool:
         """Forgets those of the shards that are damaged.

@@ -70,7 +70,7 @@ class StoredShards(Shards):
         super().__init__(store.url, manifest=_open_version(store, version))
         self.store = store
         self.cache = cache
-        self.whole = not self.manifest.schema.image_fields
+        self.whole = not self.manifest.schema.pictured
         if self.whole:
             memory = self.manifest.shard_bytes, _KEPT_WHOLE_BYTES
             self.readers = OpenShards(self.path, self._open, memory)
@@ -81,7 +81,7 @@ class StoredShards(Shards):
         return join(self.path, self.manifest.name(shard))
 
     def image_bytes(
-        self, reader: ShardReader, field: str, shard: int, local_row: int
+        self, reader: ShardReader, field: str, shard: int, begin: int, end: int, crc32c: int
     ) -> NDArray[np.uint8]:
         """Fetches an image, again if it does not match its checksum; see `Shards`.
 
@@ -89,16 +89,14 @@ class StoredShards(Shards):
             SourceChanged: It is damaged because the dataset was replaced.
         """
         if self.whole:
-            return reader.view(field, local_row)
-        begin, end = reader.offsets(field)[local_row : local_row + 2].tolist()
+            return reader.bytes_of(field)[begin:end]
         if begin == end:
             return np.empty(0, np.uint8)
         name, offset = self.manifest.name(shard), reader.extent(field)[0] + begin
-        expected = int(reader.fixed(f"{field}.crc32c")[local_row])
         before = None
         for _ in self.store.transfers.fetches():
             data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
-            if _native.crc32c(data) == expected:
+            if _native.crc32c(data) == crc32c:
                 return data
             if before is not None and np.array_equal(data, before):
                 break  # it is damaged in the store, not on the way

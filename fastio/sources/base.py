@@ -8,11 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from fastio.cache import Cache
 from fastio.errors import FastioError
 from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file, row_spans
+from fastio.packed.image_lists import NULL_LIST, null_list
 from fastio.packed.rows import Rows
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
@@ -242,10 +244,24 @@ def check_image_files(dataset: Rows, name_of: Callable[[int], str], progress: Pr
                     check_file(dataset.read(name, row), dataset.max_pixels)
                 except (FastioError, OSError, ValueError) as error:
                     bad.append(BadImage(row, name_of(row), row, name, str(error)))
+            for name in dataset.schema.list_fields:
+                bad += _check_list(dataset, name, row, name_of(row))
         return ImagesCheck(len(rows), bad)
 
     checks = in_order(decoded, row_spans([0, len(dataset)]), available_cores())
     return decoded_images(checks, len(dataset), progress)
+
+
+def _check_list(dataset: Rows, field: str, row: int, name: str) -> Iterator[BadImage]:
+    """Yields the damaged images of a row's list."""
+    count = int(dataset.image_counts(field, np.array([row], np.int64))[0])
+    if count == NULL_LIST:
+        yield BadImage(row, name, row, field, null_list(field))
+    for index in range(count):
+        try:
+            check_file(dataset.read_listed(field, row, index), dataset.max_pixels)
+        except (FastioError, OSError, ValueError) as error:
+            yield BadImage(row, name, row, f"{field}[{index}]", str(error))
 
 
 def decoded_images(checks: Iterable[ImagesCheck], rows: int, progress: Progress) -> Images:

@@ -69,7 +69,7 @@ def staged(
     room = None if remote.cache is None else remote.cache.folder().room
     sampling, rows = by_blocks(remote, sampling, room)
     # Objects have a field that may be sound, and labels that are known without them.
-    names = list(remote.schema.fields)[:1] if remote.separate else remote.schema.image_fields
+    names = list(remote.schema.fields)[:1] if remote.separate else remote.schema.pictured
     blocks = blocks_of(remote, rows, fields is None or any(n in names for n in fields))
     at_once = BLOCKS_AT_ONCE
     if remote.separate:  # small blocks have few objects

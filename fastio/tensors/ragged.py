@@ -26,8 +26,18 @@ _TAKES_LENGTHS = (
 )
 
 
-def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows
+
+
+def ragged_parts(
+    name: str, batch: RaggedBatch, view: Callable[[Tensor], Tensor] = _as_it_is
+) -> dict[str, Any]:
     """Returns a field of a batch as tensors, which share its memory if possible.
+
+    Args:
+        name, batch: the field.
+        view: returns a view of rows in which axes behind the open one may have another order.
 
     Returns:
         The field under its name, followed by:
@@ -38,8 +48,8 @@ def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
         "list" and "nested": nothing.
     """
     if batch.form == "list":
-        return {name: [torch.from_numpy(row) for row in batch.rows()]}
-    values = torch.from_numpy(batch.values)
+        return {name: [view(torch.from_numpy(row)) for row in batch.rows()]}
+    values = view(torch.from_numpy(batch.values))
     if batch.form == "nested":
         return {name: nested(values, _offsets(batch), batch.axis + 1)}
     if batch.form == "flat":
@@ -51,7 +61,12 @@ def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
 
 
 def ragged_of_list(name: str, rows: Sequence[Tensor], form: Form, kind: Field) -> dict[str, Any]:
-    """Returns `ragged_parts` of rows that are tensors on the CPU, which are copied."""
+    """Returns `ragged_parts` of rows that are tensors on the CPU, which are copied.
+
+    Lists of images of different sizes, whose memory is their own, stay as they are.
+    """
+    if any(isinstance(row, list) for row in rows):
+        return {name: list(rows)}
     return ragged_parts(name, of_field([row.numpy() for row in rows], form, kind))
 
 

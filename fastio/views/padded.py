@@ -127,7 +127,7 @@ class TokenPad(Rows, View):
     def _padded_schema(self, schema: Schema) -> Schema:
         how, fields = self._options, dict[str, Field]()
         taken = [name for name in (_INPUTS, _MASK) if name in schema.fields and name != self.field]
-        if taken or schema.image_fields:
+        if taken or schema.pictured:
             raise SchemaError(
                 f"TokenPad cannot read {self.path}, which has {', '.join(taken) or 'images'} "
                 "beside its tokens: pack it without these fields"

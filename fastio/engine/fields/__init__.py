@@ -6,6 +6,7 @@ asking the dataset, and passes the reads to threads; `finish` returns the values
 | reader | fields | threads |
 |---|---|---|
 | `ImageReader` | an image field | native; Python with Pillow for foreign formats |
+| `ImageListReader` | a field of lists of images | as `ImageReader` |
 | `ColumnReader` | all fields of fixed width | native |
 | `SpanReader` | a field whose rows differ in size, in local shards | native |
 | `SoundReader` | a field of sound files that are decoded | Python |
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, windows_of
 from fastio.engine.fields.columns import ArrayColumns, ColumnReader, Columns
 from fastio.engine.fields.image_files import ImageSource
+from fastio.engine.fields.image_lists import ImageListReader
 from fastio.engine.fields.images import ImageReader
 from fastio.engine.fields.reader import Reader, Work
 from fastio.engine.fields.sound import SoundReader
@@ -29,13 +31,14 @@ from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import TransformError
 from fastio.packed.rows import Rows
-from fastio.schema import Image, Schema
+from fastio.schema import PICTURES, Image, Images, Schema
 from fastio.stage import Stager
 
 __all__ = [
     "ColdRows",
     "ColumnReader",
     "Columns",
+    "ImageListReader",
     "ImageReader",
     "ImageSource",
     "ReadAheadPlan",
@@ -75,6 +78,11 @@ def make_readers(
         for name in names
         if isinstance(kinds[name], Image)
     ]
+    found += [
+        ImageListReader(dataset, name, settings, threads, stager)
+        for name in names
+        if isinstance(kinds[name], Images)
+    ]
     layout = dataset.fixed_columns(names)
     if layout is not None:
         columns = Columns(layout, settings.resident)
@@ -82,6 +90,8 @@ def make_readers(
     if dataset.array_columns(names):
         found.append(ColumnReader(dataset, ArrayColumns(dataset, names), settings, threads))
     for name in names:
+        if isinstance(kinds[name], PICTURES):
+            continue
         rows = dataset.ragged_rows(name) if is_ragged(kinds[name]) else None
         if rows is not None:
             found.append(SpanReader(dataset, rows, settings, threads))
@@ -104,7 +114,7 @@ def check_names(schema: Schema, fields: Sequence[str], settings: EngineSettings)
         if name not in schema.fields:
             raise TransformError(f"no field {name!r}: the dataset has {', '.join(schema.fields)}")
     for name in transformed:
-        if not isinstance(schema.fields[name], Image):
+        if not isinstance(schema.fields[name], PICTURES):
             raise TransformError(
                 f"field {name!r} is not an image field: these transforms apply to images"
             )

@@ -158,7 +158,7 @@ class ImageSource:
         if reads.memory is not None:
             return _found((reads.memory, reads.planar), reads.file, reads, most)
         if self._stager is not None:
-            reads = _staged(reads, self._stager, self._field, rows)
+            reads = _staged(reads, self._stager, self._field, self._dataset.rows_of(rows))
         if self.recoded is not None and not original:
             reads = self.recoded.reads(rows, where, reads)
         return _found(*self._files.of(reads), reads, most)
@@ -206,7 +206,8 @@ class ImageSource:
         assert self._stager is not None
         rows = np.array([row], np.int64)
         reads = self._dataset.image_reads(self._field, rows)
-        block, offset = self._stager.blocks.locate(self._field, rows, reads)
+        holding = self._dataset.rows_of(rows)
+        block, offset = self._stager.blocks.locate(self._field, holding, reads)
         path = self._stager.path(int(block[0]))
         return np.fromfile(path, np.uint8, int(reads.length[0]), offset=int(offset[0]))
 

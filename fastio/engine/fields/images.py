@@ -128,8 +128,10 @@ class ImageReader(Reader):
         settings: settings of the engine.
         threads: threads of the engine.
         stager: fetches the blocks of a remote dataset.
+        sizes: whether a batch whose images happen to have one size is written to a slot too.
 
     Attributes:
+        dataset: the dataset of the field.
         field: name of the field.
         parts: its views; the field itself if it has none.
     """
@@ -141,11 +143,13 @@ class ImageReader(Reader):
         settings: EngineSettings,
         threads: Threads,
         stager: Stager | None = None,
+        *,
+        sizes: bool = True,
     ) -> None:
         kind = dataset.schema.fields[name]
         assert isinstance(kind, Image)
         self.field = name
-        self._dataset = dataset
+        self.dataset = dataset
         self._threads = threads
         self._stager = stager
         recoded = None
@@ -157,7 +161,7 @@ class ImageReader(Reader):
         self.parts = [ImagePart(part, kind, settings) for part in self.fields]
         self._pools = {part.name: part.pool for part in self.parts if part.pool is not None}
         self.pools = self._pools
-        sizes = len(self._pools) < len(self.parts)
+        sizes = sizes and len(self._pools) < len(self.parts)
         self._source = ImageSource(dataset, name, stager, recoded, settings.direct, sizes)
 
     @property
@@ -178,7 +182,8 @@ class ImageReader(Reader):
         work.detail = found.pieces_of(first, len(batch.rows))
         work.slots.append(self._submit(batch, found, first, batch.keys, outs))
         for place in found.foreign_of(first, len(batch.rows)):
-            work.futures[place] = self._to_pillow(batch, place, outs)
+            if place not in work.futures:
+                work.futures[place] = self._to_pillow(batch, place, outs)
 
     def follow(self, batch: Pending, work: Work) -> None:
         """Passes images to Pillow that the native threads could not decode.
@@ -215,14 +220,14 @@ class ImageReader(Reader):
         for in_memory in (False, True):  # staged data may be damaged, or gone
             if broken and self._stager is not None:
                 broken = self._read_again(batch, broken, images, outs, self._stager, in_memory)
-        packed = self._dataset.packed
+        packed = self.dataset.packed
         if broken and packed is not None:
             packed.shards.check_unchanged()  # a shard that was cut off is no row's own error
         for place, message in broken.items():
-            error = sample_error(self._dataset, batch, place, message, ImageError)
+            error = sample_error(self.dataset, batch, place, message, ImageError)
             batch.failures.setdefault(place, error)
         for place, future in work.futures.items():
-            found = result_of(future, batch, place, self._dataset, ImageError) or {}
+            found = result_of(future, batch, place, self.dataset, ImageError) or {}
             for name, pixels in found.items():
                 images[name][place] = pixels
         for name, found_again in resized.items():  # after futures, which write to the slots
@@ -262,7 +267,7 @@ class ImageReader(Reader):
             keys,
             found.codebook,
             self._channels,
-            self._dataset.max_pixels,
+            self.dataset.max_pixels,
         )
 
     def _to_pillow(self, batch: Pending, place: int, outs: Outs) -> Future[Outs]:
@@ -303,7 +308,7 @@ class ImageReader(Reader):
             The rows that still fail, by their places in the batch, and why.
         """
         places = np.array(sorted(broken), np.int64)
-        blocks = stager.blocks.of(batch.rows[places])
+        blocks = stager.blocks.of(self.dataset.rows_of(batch.rows[places]))
         stager.restage(blocks.tolist(), in_memory=in_memory)
         while not stager.wait(blocks, WAIT_S):
             if self._threads.closed:

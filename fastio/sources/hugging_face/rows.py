@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastio.packed.rows import grouped
+from fastio.packed.grouping import grouped
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.table.arrow import check_column, damaged
 from fastio.sources.table.data import Mapped

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.schema import Array, Field, Image, Scalar, Schema, fixed_shape
+from fastio.schema import PICTURES, Array, Field, Scalar, Schema, fixed_shape
 from fastio.sources.table.leaves import (
     Leaf,
     field_of,
@@ -153,9 +153,8 @@ class Conversion:
         self._check_names()
         self._plans = [self._plan(name) for name in self._wanted()]
         self.reads = self.reads_of(None)
-        self.pictures = {
-            plan.name: plan.members[0].leaf for plan in self._plans if isinstance(plan.kind, Image)
-        }
+        pictures = (plan for plan in self._plans if isinstance(plan.kind, PICTURES))
+        self.pictures = {plan.name: plan.members[0].leaf for plan in pictures}
         self.dictionaries = {
             plan.name: plan.members[0].leaf
             for plan in self._plans
@@ -261,7 +260,7 @@ class Conversion:
         return [
             plan
             for plan in self._plans
-            if not isinstance(plan.kind, Image)
+            if not isinstance(plan.kind, PICTURES)
             and (fields is None or plan.name in fields or plan.valid in fields)
         ]
 

@@ -23,9 +23,16 @@ from fastio.runtime.threads import DaemonPool
 from fastio.schema import Field, fixed_shape
 from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.columns import Part
-from fastio.sources.table.embedded import EncodedImages, check_sounds, encoded_images
+from fastio.sources.table.embedded import (
+    EncodedImages,
+    EncodedLists,
+    check_sounds,
+    encoded_images,
+    encoded_lists,
+)
 from fastio.sources.table.features import features_of, sampling_rates
 from fastio.sources.table.filters import Filter, PartitionedTable, unwrapped
+from fastio.sources.table.leaves import is_list
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
 from fastio.sources.table.options import TableOptions, narrowed, selected
@@ -205,14 +212,16 @@ class TableDataset:
         if done != group.rows or batch is not None:
             raise _changed(group)
 
-    def images(self, group: RowGroup) -> dict[str, list[EncodedImages]]:
+    def images(self, group: RowGroup) -> dict[str, list[EncodedImages | EncodedLists]]:
         """Reads the encoded images of a row group, by field, in parts. Thread-safe.
+
+        Those of a field of lists are `EncodedLists`.
 
         Raises:
             ShardCorrupt: If it is damaged, or has changed since it was opened.
         """
         pictures = self._conversion.pictures
-        found: dict[str, list[EncodedImages]] = {name: [] for name in pictures}
+        found: dict[str, list[EncodedImages | EncodedLists]] = {name: [] for name in pictures}
         columns = self._with_filter([leaf.path[0] for leaf in pictures.values()])
         done, where = 0, _where(group)
         with reading(where):
@@ -220,7 +229,8 @@ class TableDataset:
                 done += batch.num_rows
                 for name, leaf in pictures.items():
                     column = batch.column(leaf.path[0])
-                    found[name].append(encoded_images(column, f"{where}, column {leaf.spoken!r}"))
+                    encoded = encoded_lists if is_list(leaf.type) else encoded_images
+                    found[name].append(encoded(column, f"{where}, column {leaf.spoken!r}"))
         if done != group.rows:
             raise _changed(group)
         return found

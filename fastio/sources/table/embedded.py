@@ -1,13 +1,15 @@
 """Columns that hold encoded files, images and sounds: which they are, and where their bytes lie.
 
 A column holds files if it has byte strings, or structs of `bytes` and `path` as the datasets
-package writes them. What kind of files they are is decided in this order:
+package writes them, or lists of either. What kind of files they are is decided in this order:
 
 1. by the user: `fastio.open(path, images=[...])` names the columns of images, none if it is empty;
-2. by the metadata of the datasets package, if the file has any: `Image` columns are images, and the
-   files of `Audio` and similar columns become one field of bytes;
+2. by the metadata of the datasets package, if the file has any: `Image` columns and lists of
+   `Image` are images, and the files of `Audio` and similar columns become one field of bytes;
 3. by the first values: a column whose first values begin as image files do has images, and structs
    whose bytes begin as sound files do become one field of bytes.
+
+Lists of files are read only if the files are images.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, ShardCorrupt
-from fastio.schema import Bytes, Field, Image
-from fastio.sources.table.features import File, Picture, features_of
+from fastio.packed.image_lists import MOST_IMAGES, NULL_LIST
+from fastio.schema import PICTURES, Bytes, Field, Image, Images
+from fastio.sources.table.features import File, Picture, Several, features_of
 from fastio.sources.table.filters import unwrapped
-from fastio.sources.table.leaves import children, is_binary
+from fastio.sources.table.leaves import children, is_binary, is_list
 from fastio.sources.table.parquet import ParquetTable
 from fastio.sources.table.reading import Origin, Table
 
@@ -78,10 +81,35 @@ class EncodedImages:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
 
+@dataclass(frozen=True)
+class EncodedLists:
+    """The lists of image files of consecutive rows, in memory.
+
+    Attributes:
+        images: The files of all lists.
+        first: int64 (rows + 1,); the list of row i has the files from first[i] to first[i + 1].
+        missing: bool (rows,), rows whose list is null; None if none is.
+    """
+
+    images: EncodedImages
+    first: NDArray[np.int64]
+    missing: NDArray[np.bool_] | None
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the lengths of the lists of rows, int64 (n,); NULL_LIST where a list is null."""
+        found = self.first[rows + 1] - self.first[rows]
+        return found if self.missing is None else np.where(self.missing[rows], NULL_LIST, found)
+
+
 def embedded_files(
     table: Table, named: Collection[str] | None, columns: Sequence[str] | None
 ) -> dict[str, Field]:
-    """Returns the columns that hold files, with the fields that they become: Image, or Bytes.
+    """Returns the columns that hold files, with the fields that they become.
+
+    They are Image, Images for lists of images, or Bytes.
 
     Args:
         table: The first of the tables.
@@ -102,17 +130,21 @@ def embedded_files(
             kind = f"is {types[name]}" if name in types else "does not exist"
             raise SchemaError(
                 f"{inner.name}: images={list(named or ())!r} names the column {name!r}, which "
-                f"{kind}; images are byte strings, or structs of bytes and path"
+                f"{kind}; images are byte strings, structs of bytes and path, or lists of these"
             )
     for name, kind in types.items():
         if not _holds_files(kind) or (columns is not None and name not in columns):
             continue
         feature = features.get(name)
+        listed = is_list(kind)
+        if listed and isinstance(feature, Several):
+            feature = feature.of
         if named is not None:
             if name in named:
-                found[name] = Image(feature.mode if isinstance(feature, Picture) else "RGB")
+                mode = feature.mode if isinstance(feature, Picture) else "RGB"
+                found[name] = (Images if listed else Image)(mode)
         elif isinstance(feature, Picture):
-            found[name] = Image(feature.mode)
+            found[name] = (Images if listed else Image)(feature.mode)
         elif isinstance(feature, File) and pa.types.is_struct(kind):
             found[name] = Bytes()
         elif name not in features:
@@ -120,7 +152,11 @@ def embedded_files(
     if unknown:
         first = _first_rows(inner, unknown)
         begins = {name: _beginning(first, name) for name in unknown}
-        found |= {name: Image() for name, begin in begins.items() if _is_image(begin)}
+        found |= {
+            name: Images() if is_list(types[name]) else Image()
+            for name, begin in begins.items()
+            if _is_image(begin)
+        }
         structs = [name for name in unknown if pa.types.is_struct(types[name])]
         found |= {name: Bytes() for name in structs if _is_sound(begins[name])}
     return {name: found[name] for name in types if name in found}
@@ -165,6 +201,32 @@ def encoded_images(array: pa.Array, where: str) -> EncodedImages:
     return EncodedImages(values, ends, missing if missing.any() else None)
 
 
+def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
+    """Returns the lists of files in a column, without a copy of the files.
+
+    Raises:
+        ShardCorrupt: The offsets lead outside the values. The message begins with `where`.
+        SchemaError: A list is too long.
+    """
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        first = np.arange(len(array) + 1, dtype=np.int64) * kind.list_size
+        values = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+    else:
+        first, values = np.asarray(array.offsets).astype(np.int64), array.values
+        if first[0] < 0 or first[-1] > len(values) or (np.diff(first) < 0).any():
+            raise ShardCorrupt(f"{where}: the offsets of the lists are damaged; write it again")
+        values, first = values.slice(first[0], first[-1] - first[0]), first - first[0]
+    longest = int(np.diff(first).max(initial=0))
+    if longest > MOST_IMAGES:
+        raise SchemaError(
+            f"{where}: a list has {longest:,} images, and fastio reads lists of at most "
+            f"{MOST_IMAGES:,}"
+        )
+    missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return EncodedLists(encoded_images(values, where), first, missing)
+
+
 def check_sounds(
     batch: pa.RecordBatch, embedded: Mapping[str, Field], filled: Set[str], origin: Origin
 ) -> None:
@@ -177,7 +239,7 @@ def check_sounds(
         origin: Where the rows come from.
     """
     for name, kind in embedded.items():
-        if isinstance(kind, Image) or name not in batch.schema.names:
+        if isinstance(kind, PICTURES) or name not in batch.schema.names:
             continue
         data, paths = bytes_and_paths(batch.column(name))
         if not data.null_count or not filled.isdisjoint((name, f"{name}.bytes", f"{name}_bytes")):
@@ -194,7 +256,8 @@ def check_sounds(
 
 
 def _holds_files(kind: pa.DataType) -> bool:
-    """Returns whether a type is one of byte strings, or a struct of `bytes` and `path`."""
+    """Returns whether a type is one of byte strings or structs of `bytes` and `path`, or lists."""
+    kind = kind.value_type if is_list(kind) else kind
     if not pa.types.is_struct(kind):
         return is_binary(kind)
     types = {child.name: child.type for child in children(kind)}
@@ -214,7 +277,8 @@ def _beginning(batch: pa.RecordBatch | None, name: str) -> bytes:
     """Returns how the first value that a column has begins; no bytes if it has none."""
     if batch is None:
         return b""
-    data, _ = bytes_and_paths(batch.column(name).slice(0, _LOOKED_AT))
+    array = batch.column(name).slice(0, _LOOKED_AT)
+    data, _ = bytes_and_paths(array.flatten() if is_list(array.type) else array)
     value: bytes = next((each.as_py() for each in data if each.is_valid), b"")
     return value[:16]
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.packed.rows import Rows, grouped
+from fastio.packed.grouping import grouped
+from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
-from fastio.schema import Image, Schema
+from fastio.schema import PICTURES, Schema
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.values import Ragged, listed
@@ -218,7 +219,7 @@ class TableSamples(Rows):
         ragged: dict[str, list[Ragged]] = {
             name: []
             for name, kind in kinds.items()
-            if name not in found and not isinstance(kind, Image)
+            if name not in found and not isinstance(kind, PICTURES)
         }
         for rows in self._dataset.read(group, None, True):
             for part in rows.parts:

@@ -17,7 +17,7 @@ from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.threads import DaemonPool
-from fastio.schema import Field, Image
+from fastio.schema import Field, Image, Images
 from fastio.sources.base import (
     Findings,
     Found,
@@ -110,6 +110,8 @@ def _embedded(found: Found, tables: Iterable[Table]) -> dict[str, Field]:
 def _lie_in_place(files: Sequence[TableFile], embedded: Mapping[str, Field]) -> bool:
     """Returns whether images can be read where they lie: in local, uncompressed Arrow files."""
     images = [name for name, kind in embedded.items() if isinstance(kind, Image)]
+    if any(isinstance(kind, Images) for kind in embedded.values()):
+        return False  # lists are read by row groups
     if not images or any(file.remote or file.values for file in files):
         return False
     if files[0].kind != "arrow":

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.packed.grouping import grouped
 from fastio.packed.layout import ImageReads, Range, encoded_reads
 from fastio.packed.remote import Staged
-from fastio.packed.rows import grouped
-from fastio.schema import Image
+from fastio.schema import Image, Images
 from fastio.sources.table.direct import TableDataset
-from fastio.sources.table.embedded import EncodedImages
+from fastio.sources.table.embedded import EncodedImages, EncodedLists
 from fastio.sources.table.indexed import TableSamples, Values
 from fastio.store import Transfers
 
@@ -28,16 +28,19 @@ _RECENT_BYTES = 256 << 20  # of row groups that are kept for reads of single row
 _LEAST_RECENT = 2
 
 
+Encoded = EncodedImages | EncodedLists
+
+
 class ReadGroup:
     """A row group in memory.
 
     Attributes:
-        images: The encoded images of each image field, in parts of consecutive rows.
+        images: The encoded images of each image field, or its lists, in parts of consecutive rows.
         values: The other fields; None if they were not read.
     """
 
     def __init__(
-        self, images: Mapping[str, Sequence[EncodedImages]], values: Mapping[str, Values] | None
+        self, images: Mapping[str, Sequence[Encoded]], values: Mapping[str, Values] | None
     ) -> None:
         self.images = images
         self.values = values
@@ -88,7 +91,7 @@ class MediaTable(TableSamples):
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
     ) -> TableDataset | None:
         """Opens the same rows as row groups; None if some fields are images."""
-        images = self.schema.image_fields
+        images = self.schema.pictured
         if images and (fields is None or not set(images).isdisjoint(fields)):
             return None
         return super().row_groups(fields, memory, threads, keep_nulls)
@@ -96,7 +99,7 @@ class MediaTable(TableSamples):
     @property
     def remote_part(self) -> MediaTable | None:  # type: ignore[override]
         """The dataset itself, whose row groups are read ahead, if it has images."""
-        return self if self.schema.image_fields else None
+        return self if self.schema.pictured else None
 
     @property
     def grouped(self) -> MediaTable | None:  # type: ignore[override]
@@ -122,7 +125,7 @@ class MediaTable(TableSamples):
         found = self._held.get(number)
         if found is None:
             group = self._dataset.groups[number]
-            others = [n for n in self.schema.fields if n not in self.schema.image_fields]
+            others = [n for n in self.schema.fields if n not in self.schema.pictured]
             wanted = others if fields is None else [name for name in others if name in fields]
             values = self._whole(group) if wanted else None
             found = self._held[number] = ReadGroup(self._dataset.images(group), values)
@@ -132,34 +135,76 @@ class MediaTable(TableSamples):
         """See `Rows`. The images are in memory."""
         if not isinstance(self._field(field), Image):
             return super().image_reads(field, rows)
+        return self._reads(field, rows, np.zeros(len(rows), np.int64))
+
+    def list_reads(
+        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> ImageReads:
+        """See `Rows`. The images are in memory."""
+        if not isinstance(self._field(field), Images):
+            return super().list_reads(field, rows, index)
+        return self._reads(field, rows, index)
+
+    def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Rows`."""
+        if not isinstance(self._field(field), Images):
+            return super().image_counts(field, rows)
+        counts = np.empty(len(rows), np.int64)
+        for encoded, places, at in self._encoded(field, rows):
+            assert isinstance(encoded, EncodedLists)
+            counts[places] = encoded.counts(at)
+        return counts
+
+    def _encoded(
+        self, field: str, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[Encoded, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yields the parts that have rows, the places of the rows, and their numbers in the part.
+
+        All row groups of the rows are read before the first part is yielded.
+        """
         rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
+        groups = [(self._at_hand(group), group, there) for group, there in grouped(number)]
+        for read, group, there in groups:
+            local = rows[there] - self._first[group]
+            for part, inside in grouped(read.part_of(field, local)):
+                at = local[inside] - read.first(field, part)
+                yield read.images[field][part], there[inside], at
+
+    def _reads(self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]) -> ImageReads:
+        """Returns where images lie in memory; `index` is the place of each in the row's list."""
         memory: list[NDArray[np.uint8]] = []
         file = np.zeros(len(rows), np.int32)
         offset, length = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
         is_jpeg = np.zeros(len(rows), np.bool_)
-        for group, there in grouped(number):
-            read = self._at_hand(group)
-            local = rows[there] - self._first[group]
-            for part, inside in grouped(read.part_of(field, local)):
-                images, places = read.images[field][part], there[inside]
-                at = local[inside] - read.first(field, part)
-                file[places] = len(memory)
-                offset[places] = images.offsets[at]
-                length[places] = images.offsets[at + 1] - images.offsets[at]
-                is_jpeg[places] = images.is_jpeg[at]
-                memory.append(images.data)
+        for encoded, places, at in self._encoded(field, rows):
+            images = encoded if isinstance(encoded, EncodedImages) else encoded.images
+            if isinstance(encoded, EncodedLists):
+                at = encoded.first[at] + index[places]
+            file[places] = len(memory)
+            offset[places] = images.offsets[at]
+            length[places] = images.offsets[at + 1] - images.offsets[at]
+            is_jpeg[places] = images.is_jpeg[at]
+            memory.append(images.data)
         return encoded_reads(str, file, offset, length, is_jpeg, memory=memory)
 
     def read(self, field: str, row: int) -> bytes:
         """Returns the bytes of one image; ValueError if the row has none."""
         if not isinstance(self._field(field), Image):
             return super().read(field, row)
-        row = int(self._in_range(np.array([row], np.int64))[0])
-        group = int(np.searchsorted(self._first, row, side="right")) - 1
-        read, local = self._at_hand(group), row - int(self._first[group])
-        part = int(read.part_of(field, np.array([local]))[0])
-        return read.images[field][part].bytes_of(local - read.first(field, part))
+        ((encoded, _, at),) = self._encoded(field, np.array([row], np.int64))
+        assert isinstance(encoded, EncodedImages)
+        return encoded.bytes_of(int(at[0]))
+
+    def read_listed(self, field: str, row: int, index: int) -> bytes:
+        """Returns the bytes of one image of a list; ValueError if it is null."""
+        if not isinstance(self._field(field), Images):
+            return super().read_listed(field, row, index)
+        ((encoded, _, at),) = self._encoded(field, np.array([row], np.int64))
+        assert isinstance(encoded, EncodedLists)
+        if not 0 <= index < int(encoded.counts(at)[0]):
+            raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
+        return encoded.images.bytes_of(int(encoded.first[at[0]]) + index)
 
     def row_key(self, row: int) -> str:
         """Returns the fingerprint of the files, and the row."""

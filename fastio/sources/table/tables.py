@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.runtime.threads import DaemonPool
-from fastio.schema import Field, Image, Schema
+from fastio.schema import PICTURES, Field, Schema
 from fastio.sources.table.columns import Conversion
 from fastio.sources.table.cuts import Cut, cut
 from fastio.sources.table.features import class_names, features_of, with_classes
@@ -102,7 +102,8 @@ class Tables:
         wanted = _agreed(self.tables[:1], None, options)
         # What is wanted is decided by the first; then all have to have it.
         files = embedded or {}
-        images = {n.replace(".", "_"): kind for n, kind in files.items() if isinstance(kind, Image)}
+        pictures = {n: kind for n, kind in files.items() if isinstance(kind, PICTURES)}
+        images = {n.replace(".", "_"): kind for n, kind in pictures.items()}
         first = Conversion(wanted, options, self.name, images, files)
         needed = {*first.reads, *(leaf.path[0] for leaf in first.pictures.values())}
         reads = [name for name in wanted.names if name in needed]

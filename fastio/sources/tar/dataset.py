@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source, default_cache
 from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound, StoreError
+from fastio.packed.grouping import grouped
 from fastio.packed.layout import ImageReads, Range, encoded_reads, told_apart
 from fastio.packed.remote import Staged
-from fastio.packed.rows import Rows, grouped
+from fastio.packed.rows import Rows
 from fastio.runtime.files import read_part
 from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets

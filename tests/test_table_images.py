@@ -358,6 +358,50 @@ def test_sounds_of_the_datasets_package_are_one_field_that_can_be_decoded(tmp_pa
     assert [sound.shape[-1] for sound in sounds] == [100 + n for n in range(8)]
 
 
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("bad", [None, {"bytes": None, "path": "gone.wav"}])
+def test_a_sound_without_bytes_is_an_error_of_its_sample(
+    tmp_path: Path, others: bool, bad: Any
+) -> None:
+    rows: list[Any] = [{"bytes": b"RIFF0000WAVE%d" % n, "path": f"{n}.wav"} for n in range(8)]
+    rows[1] = bad
+    columns: dict[str, Any] = {"sound": pa.array(rows, STRUCT)}
+    if others:
+        columns |= {"image": structs(FILES[:8]), "text": [f"row {n}" for n in range(8)]}
+    path = written(tmp_path / "a.parquet", pa.table(columns))
+    with fastio.open(path) as dataset:
+        assert [dataset[row]["sound"] for row in (0, 2)] == [rows[0]["bytes"], rows[2]["bytes"]]
+        with pytest.raises(fastio.SampleError, match=r"a.parquet, row 1: column 'sound' has no by"):
+            dataset[1]
+    good = [row["bytes"] for n, row in enumerate(rows) if n != 1]
+    with Loader(path, 3, on_error="skip") as loader:
+        assert [sound for batch in loader for sound in batch["sound"]] == good
+        assert loader.stats().skipped == 1
+    with (
+        pytest.raises((SchemaError, fastio.SampleError), match="row 1: column 'sound' has no by"),
+        Loader(path, 3) as loader,
+    ):
+        list(loader)
+    with pytest.raises(fastio.SampleError, match="row 1: column 'sound' has no bytes"):
+        fastio.pack(path, tmp_path / "packed")
+    report = fastio.pack(path, tmp_path / "packed", on_error="skip", overwrite=True)
+    assert [name.rpartition("/")[2] for name, _ in report.skipped] == ["a.parquet, row 1"]
+    with fastio.open(tmp_path / "packed") as dataset:
+        assert dataset.gather("sound", np.arange(7)) == good
+
+
+def test_decoding_skips_a_sound_without_bytes_and_no_other(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", np.zeros(100, np.int16), 16000)
+    wave = (tmp_path / "a.wav").read_bytes()
+    path = written(tmp_path / "a.parquet", pa.table({"sound": structs([wave, None, *[wave] * 4])}))
+    how = {"sound": fastio.AudioDecode(dtype="int16")}
+    with Loader(path, 6, transforms=how, on_error="skip", ragged={"sound": "list"}) as loader:
+        assert [len(batch["sound"]) for batch in loader] == [5]
+    with Loader(path, 6, transforms=how) as loader, pytest.raises(fastio.AudioError, match="row 1"):
+        list(loader)
+
+
 # --- Stores ---------------------------------------------------------------------------------------
 
 

@@ -26,9 +26,10 @@ from fastio.sources.table.columns import Part
 from fastio.sources.table.embedded import (
     EncodedImages,
     EncodedLists,
-    check_sounds,
     encoded_images,
     encoded_lists,
+    files_without_bytes,
+    without_nulls,
 )
 from fastio.sources.table.features import features_of, sampling_rates
 from fastio.sources.table.filters import Filter, PartitionedTable, unwrapped
@@ -183,13 +184,21 @@ class TableDataset:
             if (shape := fixed_shape(kind)) is not None
         }
 
-    def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[DecodedRows]:
+    def read(
+        self,
+        group: RowGroup,
+        rows: int | None,
+        threads: bool,
+        lacking: dict[str, dict[int, str]] | None = None,
+    ) -> Iterator[DecodedRows]:
         """Yields the rows of a row group in order. Thread-safe.
 
         Args:
             group: One of `groups`.
             rows: The largest number of rows at a time. If None, the fastest size is chosen.
             threads: Whether pyarrow may use several threads.
+            lacking: Gets, for each field of files, the rows of the row group that have no bytes,
+                and what is wrong with each. If None, such a row is an error.
 
         Raises:
             ShardCorrupt: If it is damaged, or has changed since it was opened.
@@ -203,7 +212,13 @@ class TableDataset:
                 at, batch = next(batches, (origin, None))
             if batch is None or done + batch.num_rows > group.rows:
                 break
-            check_sounds(batch, self._embedded, self._filled, at)
+            problems = list(files_without_bytes(batch, self._embedded, self._filled))
+            for name, row, problem in problems:
+                if lacking is None:
+                    raise SchemaError(f"{at.file}, row {at.row(row)}: {problem}")
+                lacking.setdefault(name.replace(".", "_"), {})[done + row] = problem
+            for name in {name for name, _, _ in problems}:
+                batch = without_nulls(batch, name)
             parts, ragged = self._conversion.parts(batch, at)
             if self._tables[group.file].lends:  # the file is checked when all was read
                 ragged = {name: each.copied() for name, each in ragged.items()}

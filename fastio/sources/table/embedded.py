@@ -30,7 +30,7 @@ from fastio.sources.table.features import File, Picture, Several, features_of
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.leaves import children, is_binary, is_list
 from fastio.sources.table.parquet import ParquetTable
-from fastio.sources.table.reading import Origin, Table
+from fastio.sources.table.reading import Table
 
 _LOOKED_AT = 16  # first rows of a table, of which one has to be there
 _BEGINNINGS = (
@@ -227,16 +227,18 @@ def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
     return EncodedLists(encoded_images(values, where), first, missing)
 
 
-def check_sounds(
-    batch: pa.RecordBatch, embedded: Mapping[str, Field], filled: Set[str], origin: Origin
-) -> None:
-    """Raises SchemaError for a row whose column of files other than images has no bytes.
+def files_without_bytes(
+    batch: pa.RecordBatch, embedded: Mapping[str, Field], filled: Set[str]
+) -> Iterator[tuple[str, int, str]]:
+    """Yields the rows whose columns of files other than images have no bytes.
 
     Args:
         batch: The rows.
         embedded: The columns that hold files.
         filled: The columns whose nulls have a value.
-        origin: Where the rows come from.
+
+    Yields:
+        The column, the number of the row in the batch, and what is wrong.
     """
     for name, kind in embedded.items():
         if isinstance(kind, PICTURES) or name not in batch.schema.names:
@@ -244,15 +246,36 @@ def check_sounds(
         data, paths = bytes_and_paths(batch.column(name))
         if not data.null_count or not filled.isdisjoint((name, f"{name}.bytes", f"{name}_bytes")):
             continue
-        row = int(np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))[0])
-        path = None if paths is None else paths[row].as_py()
-        has = "has no bytes" if path is None else f"has no bytes, only the path {path!r}"
-        raise SchemaError(
-            f"{origin.file}, row {origin.row(row)}: column {name!r} {has}. fastio opens no files "
-            "that a table names: write the table with the bytes in it (Dataset.to_parquet of the "
-            "datasets package embeds them), leave such rows out with filters=, or give "
-            f'nulls={{"{name}": b""}}, so that they are bad samples'
-        )
+        for row in np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False)).tolist():
+            path = None if paths is None else paths[row].as_py()
+            has = "has no bytes" if path is None else f"has no bytes, only the path {path!r}"
+            yield (
+                name,
+                row,
+                f"column {name!r} {has}. fastio opens no files that a table names: write the "
+                "table with the bytes in it (Dataset.to_parquet of the datasets package embeds "
+                f'them), leave such rows out with filters=, or give nulls={{"{name}": b""}}, so '
+                "that they have no bytes",
+            )
+
+
+def without_nulls(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
+    """Returns rows in which files of a column that have no bytes are empty."""
+    array = batch.column(column)
+    place = batch.schema.get_field_index(column)
+    kind = array.type
+    if not pa.types.is_struct(kind):
+        return batch.set_column(place, batch.schema.field(place), _filled(array))
+    inside = dict(zip((child.name for child in children(kind)), array.flatten(), strict=True))
+    inside["bytes"] = _filled(inside["bytes"])
+    whole = pa.StructArray.from_arrays(list(inside.values()), fields=children(kind))
+    return batch.set_column(place, batch.schema.field(place), whole)
+
+
+def _filled(data: pa.Array) -> pa.Array:
+    kind = data.type
+    wide = data.cast(pa.large_binary())
+    return wide.fill_null(b"").cast(kind)
 
 
 def _holds_files(kind: pa.DataType) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.errors import SchemaError
+from fastio.errors import SampleError, SchemaError
 from fastio.packed.grouping import grouped
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
@@ -68,6 +68,9 @@ class TableSamples(Rows):
         self.remote = remote
         self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
         self._kept_bytes = 0
+        # By the first row of each row group that was read: the rows of it that have no bytes, and
+        # why, by field.
+        self._lacking: dict[int, dict[str, dict[int, str]]] = {}
         self._lock = threading.Lock()
         self._kept_open: TableDataset | None = None
         self._first_rows: NDArray[np.int64] | None = None
@@ -131,7 +134,11 @@ class TableSamples(Rows):
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """Reads several fields of many rows; see `gather`."""
+        """Reads several fields of many rows; see `gather`.
+
+        Raises:
+            SampleError: A row has a file without bytes.
+        """
         kinds = self._not_images(fields)
         rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
@@ -139,6 +146,7 @@ class TableSamples(Rows):
         for group, there in grouped(number):
             local = rows[there] - self._first[group]
             read = self._group(group)
+            self._check_files(int(self._first[group]), kinds, local)
             for name, kind in kinds.items():
                 values = read[name]
                 if not isinstance(values, Ragged):
@@ -148,6 +156,21 @@ class TableSamples(Rows):
                     found[name][place] = listed(values.slice(row, row + 1), kind)[0]
         fixed = self._dataset.fixed
         return {n: values if n in fixed else list(values) for n, values in found.items()}
+
+    def _check_files(self, first: int, fields: Collection[str], local: NDArray[np.int64]) -> None:
+        """Raises SampleError for the first of some rows that has a file without bytes.
+
+        Args:
+            first: The first row of their row group.
+            fields: The fields that are read.
+            local: int64 (n,), the numbers of the rows in the row group.
+        """
+        for name, rows in self._lacking.get(first, {}).items():
+            for row in local.tolist() if name in fields else ():
+                if row in rows:
+                    raise SampleError(
+                        self.path, first + row, self.sample_name(first + row), rows[row]
+                    )
 
     def keep(self, nbytes: int) -> None:
         """Sets the memory for row groups that were read. The last two are kept in any case."""
@@ -221,7 +244,8 @@ class TableSamples(Rows):
             for name, kind in kinds.items()
             if name not in found and not isinstance(kind, PICTURES)
         }
-        for rows in self._dataset.read(group, None, True):
+        lacking: dict[str, dict[int, str]] = {}
+        for rows in self._dataset.read(group, None, True, lacking):
             for part in rows.parts:
                 target = found[part.field]
                 assert not isinstance(target, Ragged)
@@ -232,4 +256,6 @@ class TableSamples(Rows):
                 target[...] = part.values.reshape(target.shape)
             for name, each in rows.ragged.items():
                 ragged[name].append(each)
+        if lacking:
+            self._lacking[group.first_row] = lacking
         return found | {name: Ragged.joined(parts) for name, parts in ragged.items()}

@@ -83,7 +83,7 @@ def show(
         epoch: Epoch whose random crops are drawn, with --transform.
         tokenizer: Tokenizer that made the tokens, to print the text too.
         version: Version of a packed dataset, as listed by `fastio info`. By default, the newest.
-        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
     """
     if out is not None:

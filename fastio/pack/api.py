@@ -248,7 +248,7 @@ def pack(
         storage_options: Options of the file system of a URL in the source or the destination, such
             as keys and endpoint.
         source_options: Like the storage options, but for the source only, if both are URLs.
-        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
         staging: For a URL: folder for shards that are not uploaded yet (default: a temporary
             folder).

@@ -135,8 +135,8 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
 def _source_here(dataset: Any, name: str, schema: Schema | None) -> Source:
     """Returns the samples of a dataset that the packing thread reads."""
     wanted = schema or _first_schema(dataset, name=name)
-    read = partial(_read, dataset, wanted=wanted, name=name)
-    return source_of_rows(name, wanted, len(dataset), lambda rows: map(read, rows), has_keys=False)
+    read = partial(_read_in_turn, dataset, wanted=wanted, name=name)
+    return source_of_rows(name, wanted, len(dataset), read, has_keys=False)
 
 
 @contextmanager
@@ -194,7 +194,12 @@ class _Reads:
 
     def _sized(self, nbytes: int, count: int) -> None:
         """Chooses how many samples are read at once, given the bytes of some samples."""
-        self._at_once = min(_MOST_AT_ONCE, max(1, _BYTES_AT_ONCE * count // max(nbytes, 1)))
+        self._at_once = _at_once(nbytes, count)
+
+
+def _at_once(nbytes: int, count: int) -> int:
+    """Returns how many samples are read at once, given the bytes of some samples."""
+    return min(_MOST_AT_ONCE, max(1, _BYTES_AT_ONCE * count // max(nbytes, 1)))
 
 
 def call_with_source(
@@ -275,6 +280,8 @@ def is_indexed(src: Any) -> bool:
     kind = type(src)
     if not (hasattr(src, "__len__") and hasattr(src, "__getitem__")):
         return False
+    if _gives_several(src):
+        return True
     owner = next(base for base in kind.__mro__ if "__getitem__" in vars(base))
     return (owner.__module__, owner.__name__) != ("torch.utils.data.dataset", "Dataset")
 
@@ -287,7 +294,9 @@ def _first_schema(dataset: Any, name: str) -> Schema:
     first_error = None
     for position in range(len(dataset)):
         try:
-            sample = dataset[position]
+            (sample,) = _samples(dataset, [position], name)
+        except _WrongCountError:
+            raise
         except Exception as error:  # as in `_read`
             first_error = first_error or error
         else:
@@ -295,12 +304,66 @@ def _first_schema(dataset: Any, name: str) -> Schema:
     raise PackError(f"no sample of {name} can be read: {first_error}") from first_error
 
 
+class _WrongCountError(PackError):
+    """A dataset returned another number of samples than it was asked for."""
+
+
+def _gives_several(dataset: Any) -> bool:
+    """Returns whether a dataset gives several samples at once, as torch's DataLoader asks it."""
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+def _samples(dataset: Any, rows: Sequence[int], name: str) -> list[Any]:
+    """Returns samples of a dataset, by `__getitems__` if it has that.
+
+    Raises:
+        _WrongCountError: `__getitems__` returned another number of samples.
+    """
+    if not _gives_several(dataset):
+        return [dataset[row] for row in rows]
+    found = list(dataset.__getitems__(list(rows)))
+    if len(found) != len(rows):
+        raise _WrongCountError(
+            f"{name}.__getitems__ returned {len(found)} samples for {len(rows)} indices: it must "
+            "return a list with one sample for each index, in the order of the indices"
+        )
+    return found
+
+
 def _read(dataset: Any, row: int, wanted: Schema, name: str) -> Item:
     try:
-        sample = dataset[row]
+        (sample,) = _samples(dataset, [row], name)
+    except _WrongCountError:
+        raise
     except Exception as error:  # a dataset's own code: which errors it has is not known
         return unreadable(name, row, error)
     return checked_item(wanted, row, sample)
+
+
+def _read_many(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> list[Item]:
+    """Returns samples, read at once if the dataset can; one by one if that raises an error."""
+    if len(rows) > 1 and _gives_several(dataset):
+        try:
+            samples = _samples(dataset, rows, name)
+        except _WrongCountError:
+            raise
+        except Exception:  # one of them may be bad, which is then found
+            pass
+        else:
+            return [checked_item(wanted, *each) for each in zip(rows, samples, strict=True)]
+    return [_read(dataset, row, wanted, name) for row in rows]
+
+
+def _read_in_turn(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> Iterator[Item]:
+    """Yields consecutive samples, of which only those are read ahead that are read at once."""
+    count = begin = 0
+    while begin < len(rows):
+        some = rows[begin : begin + max(1, count)]
+        items = _read_many(dataset, some, wanted, name)
+        yield from items
+        begin += len(some)
+        if _gives_several(dataset):
+            count = _at_once(sum(map(memory_bytes, items)), len(items))
 
 
 @dataclass(frozen=True)
@@ -341,8 +404,8 @@ def _call_with_source(
 
 def _source_of_copy(dataset: Any, wanted: Schema, name: str, total: int) -> Source:
     """Returns `total` samples of a dataset's copy in a worker process."""
-    read = partial(_read, dataset, wanted=wanted, name=name)
-    return source_of_rows(name, wanted, total, lambda rows: map(read, rows), has_keys=False)
+    read = partial(_read_in_turn, dataset, wanted=wanted, name=name)
+    return source_of_rows(name, wanted, total, read, has_keys=False)
 
 
 def _tried(dataset: Any, is_wanted: Callable[[], bool], wanted: Schema | None, name: str) -> _Tried:
@@ -368,7 +431,7 @@ def _read_some(
     dataset: Any, is_wanted: Callable[[], bool], rows: Sequence[int], wanted: Schema, name: str
 ) -> list[Item]:
     """Returns samples in a form that can be sent to this process."""
-    return [_sent(_read(dataset, row, wanted, name), wanted) for row in rows]
+    return [_sent(item, wanted) for item in _read_many(dataset, rows, wanted, name)]
 
 
 def _encode_some(
@@ -380,7 +443,7 @@ def _encode_some(
     encode: Callable[[Item], Row],
 ) -> list[Row]:
     """Returns samples as rows, which can be sent to this process."""
-    found = (encode(_read(dataset, row, wanted, name)) for row in rows)
+    found = map(encode, _read_many(dataset, rows, wanted, name))
     return [
         row if row.error is None else replace(row, error=_sent_error(row.error)) for row in found
     ]

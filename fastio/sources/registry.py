@@ -200,8 +200,9 @@ def open(
             None: as metadata and first values of the columns say (docs/tables.md).
         version: number of the version of a packed dataset to open, as listed by `fastio info`
             (docs/growing.md). None opens the newest version.
-        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME: the names of
-            its split and configuration. They may be left out where there is only one.
+        split, config: of a dataset on the Hugging Face Hub, hf://datasets/ORG/NAME, or a local
+            folder with the layout of one: the names of its split and configuration. They may be
+            left out where there is only one; a local folder is then read as any folder.
         separator: of token files without an index (nanoGPT, llm.c): the number of the token that
             ends each document. All tokens are read once to find the documents. None: each file is
             one document.
@@ -285,7 +286,7 @@ def describe(
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
         dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
-        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
 
     Raises:
@@ -323,7 +324,7 @@ def check(
         storage_options: Options of the file system of a URL, such as keys and endpoint.
         version: Number of a version of a packed dataset (default: the newest).
         dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
-        split: Name of the split of a dataset on the Hugging Face Hub, if it has several.
+        split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
         progress: Shows how much is done.
 

@@ -1,4 +1,4 @@
-"""Datasets as the Hugging Face Hub lays them out: the files that a split stands for.
+"""Datasets as the Hugging Face Hub lays them out, there or here: the files of a split.
 
 The rules (configurations in README.md, names of files and folders) are those of the datasets
 package, which is asked for them. It lists files, reads README.md, and no data; fastio reads the
@@ -20,10 +20,12 @@ from fastio.errors import (
     PackageMissing,
     StoreError,
 )
+from fastio.packed import MANIFEST_NAME
 from fastio.runtime.files import walk
 from fastio.shown import without_secrets
 from fastio.sources.base import Options
 from fastio.sources.listed import METADATA, About, ListedFiles
+from fastio.store import is_remote
 
 _SCHEME = "hf://"
 _WANTED = "hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REVISION"
@@ -40,13 +42,16 @@ _UNDERSTOOD = frozenset(
 )
 _COMPRESSED = (".zip", ".zst", ".bz2", ".xz", ".lz4", ".7z", ".rar")
 _LISTED = 10  # files that an error names
+# Files of folders that are a dataset of another layout: packed, or saved by `save_to_disk`.
+_OTHERS = (MANIFEST_NAME, "state.json", "dataset_dict.json")
 
 
 def hub_files(source: Any, options: Options) -> Any:
     """Returns the files of a split of a dataset as the Hub lays it out; other sources as they are.
 
     Args:
-        source: A source. A URL of a file or folder in a dataset is returned as it is.
+        source: A source. A URL of a file or folder in a dataset is returned as it is, and so is a
+            local folder if neither a split nor a configuration is given.
         options: The split and configuration, and the token in storage_options.
 
     Raises:
@@ -56,11 +61,17 @@ def hub_files(source: Any, options: Options) -> Any:
         FormatUnsupported: fastio does not read its files.
         StoreError: The Hub does not answer, or refuses to.
     """
-    is_whole = isinstance(source, str) and source.startswith(_SCHEME) and _is_repository(source)
+    wanted = options.split is not None or options.config is not None
+    if isinstance(source, os.PathLike):
+        here = os.fspath(source)
+    else:
+        here = source if isinstance(source, str) else ""
+    is_whole = here.startswith(_SCHEME) and _is_repository(here)
     if not is_whole:
-        if options.split is not None or options.config is not None:
-            raise OptionError(f"split and config are only for datasets on the Hub: {_WANTED}")
-        return source
+        if not wanted:
+            return source
+        _check_folder(here)
+    source = here
     builder = _builder(source, options)
     files = {
         str(split): [str(file) for file in listed]
@@ -75,6 +86,21 @@ def hub_files(source: Any, options: Options) -> Any:
     about = _about(source, split, builder)
     names = [file for file in files[split] if not file.lower().endswith(METADATA)]
     return ListedFiles(about, names if about.table is None else files[split])
+
+
+def _check_folder(path: str) -> None:
+    """Raises OptionError if a split of a path cannot be chosen."""
+    if is_remote(path) or not os.path.isdir(path):
+        raise OptionError(
+            f"split and config are only for datasets on the Hub ({_WANTED}), and for local folders "
+            "with the same layout"
+        )
+    other = next((name for name in _OTHERS if os.path.exists(os.path.join(path, name))), None)
+    if other is not None:
+        raise OptionError(
+            f"split and config are not for {path}, which has a {other}: it is a packed dataset or "
+            "one of save_to_disk. Open the folder of the split, or leave them out"
+        )
 
 
 def _is_repository(url: str) -> bool:
@@ -231,7 +257,10 @@ def _there(source: str, options: Options) -> str:
 
 
 def _some(files: Sequence[str]) -> str:
-    names = [file.partition("@")[2].partition("/")[2] or file for file in files[:_LISTED]]
+    names = [
+        file.partition("@")[2].partition("/")[2] if file.startswith(_SCHEME) else file
+        for file in files[:_LISTED]
+    ]
     more = f" and {len(files) - _LISTED:,} more" if len(files) > _LISTED else ""
     return ", ".join(names) + more
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -32,29 +33,29 @@ _JSON_BLOCK = 1 << 20  # that pyarrow's threads parse at a time, where lines are
 _TYPE_ADVICE = "give its column's type with dtypes (--dtype), if that is it"
 
 
-class CsvTable:
-    """A CSV file with a header; the types of its columns are those of its first rows."""
+class _WholeFile(ABC):
+    """A file of text whose only part is the whole file; see `Table` and `Cuttable`.
+
+    Args:
+        file: The file.
+    """
+
+    schema: pa.Schema
 
     def __init__(self, file: TableFile | str) -> None:
         self.is_text = True
         self._file = as_file(file)
         self.name = self._file.name
         self.rows: int | None = None
-        with reading(self.name), self._open({}, None) as reader:
-            self.schema: pa.Schema = reader.schema
 
+    @abstractmethod
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        with reading(self.name):
-            reader = self._open(types, list(columns))
-        with reader:
-            found = each_batch(reader, self.name, _TYPE_ADVICE)
-            yield from from_beginning(self.name, found, columns)
 
     def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`. Values may contain line breaks, so that only reading tells the rows."""
+        """See `Cuttable`."""
         return Spans.whole(self._file.size())
 
     def span(
@@ -67,6 +68,28 @@ class CsvTable:
     ) -> Batches:
         """See `Cuttable`."""
         return self.batches(columns, types, 0, rows)
+
+
+class CsvTable(_WholeFile):
+    """A CSV file with a header; the types of its columns are those of its first rows.
+
+    Values may contain line breaks, so that only reading from the beginning tells the rows.
+    """
+
+    def __init__(self, file: TableFile | str) -> None:
+        super().__init__(file)
+        with reading(self.name), self._open({}, None) as reader:
+            self.schema = reader.schema
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`."""
+        with reading(self.name):
+            reader = self._open(types, list(columns))
+        with reader:
+            found = each_batch(reader, self.name, _TYPE_ADVICE)
+            yield from from_beginning(self.name, found, columns)
 
     def _open(self, types: Mapping[str, pa.DataType], columns: list[str] | None) -> Any:
         return pa_csv.open_csv(
@@ -192,16 +215,10 @@ class JsonTable:
             yield from (lines for lines in _whole_lines(blocks) if lines.strip())
 
 
-class LinesTable:
+class LinesTable(_WholeFile):
     """A file of text: a column `text` with a row for each line, without its line break."""
 
     schema = pa.schema([("text", pa.string())])
-
-    def __init__(self, file: TableFile | str) -> None:
-        self.is_text = True
-        self._file = as_file(file)
-        self.name = self._file.name
-        self.rows: int | None = None
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
@@ -209,21 +226,6 @@ class LinesTable:
         """See `Table`."""
         kind = types.get("text", pa.string())
         return from_beginning(self.name, self._batches(kind), columns)
-
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`."""
-        return Spans.whole(self._file.size())
-
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
-        return self.batches(columns, types, 0, rows)
 
     def _batches(self, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
         with reading(self.name), self._file.stream() as file:

@@ -135,8 +135,7 @@ def pack(
     | value | field |
     |---|---|
     | PIL.Image of a JPEG, PNG, GIF or TIFF file, opened and not decoded | Image, as `codec` says |
-    | other PIL.Image | Image, stored as pixels |
-    | uint8 array (H, W, C) or tensor (C, H, W), C 1 or 3 | Image, stored as pixels |
+    | other PIL.Image; uint8 array (H, W, 1 or 3), tensor (1 or 3, H, W) | Image, as pixels |
     | bytes that begin as an image file does | Image, stored as `codec` says |
     | list or tuple whose first value is one of these | Images, each stored in the same way |
     | int; float; bool | Scalar int64; float64; bool |

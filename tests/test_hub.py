@@ -230,6 +230,8 @@ def test_what_is_not_there_is_said(
         store.read("none.parquet")
 
 
-def test_split_is_only_for_the_hub(tmp_path: Path) -> None:
-    with pytest.raises(fastio.OptionError, match="only for datasets on the Hub"):
-        fastio.open(tmp_path, split="train")
+def test_split_is_only_for_the_hub_and_folders_with_its_layout(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    for source in (tmp_path / "a.csv", tmp_path / "none", "s3://bucket/folder"):
+        with pytest.raises(fastio.OptionError, match="only for datasets on the Hub"):
+            fastio.open(source, split="train")

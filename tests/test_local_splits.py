@@ -144,7 +144,7 @@ def test_what_has_no_splits_is_refused(tmp_path: Path, option: str) -> None:
     datasets.Dataset.from_dict({"n": [1, 2]}).save_to_disk(str(tmp_path / "saved"))
     chosen: Any = {option: "train"}
     for name in ("packed", "saved"):
-        with pytest.raises(OptionError, match="it is a packed dataset or one of save_to_disk"):
+        with pytest.raises(OptionError, match="it is packed, or saved by save_to_disk"):
             fastio.open(tmp_path / name, **chosen)
     for source in (tmp_path / "a/a.parquet", "s3://bucket/folder", [str(tmp_path / "a")]):
         with pytest.raises(OptionError, match="and for local folders with the same layout"):

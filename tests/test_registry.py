@@ -289,6 +289,10 @@ def test_an_option_is_taken_or_refused_by_the_names_of_the_kinds_that_take_it(
     if option == "storage_options" or (option, name) in of_urls:
         with pytest.raises(OptionError, match=f"{option} is only for URLs.*, and {data / name} is"):
             fastio.open(data / name, **{option: value})
+    elif option in ("split", "config") and name not in ("packed", "hugging_face"):
+        pytest.importorskip("datasets")  # folders with the layout of the Hub, with one split
+        with fastio.open(data / name, **{option: value}) as one, fastio.open(data / name) as every:
+            assert len(one) == len(every)
     elif option in ("split", "config"):
         with pytest.raises(OptionError, match="only for datasets on the Hub"):
             fastio.open(data / name, **{option: value})

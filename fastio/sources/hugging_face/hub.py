@@ -90,16 +90,13 @@ def hub_files(source: Any, options: Options) -> Any:
 
 def _check_folder(path: str) -> None:
     """Raises OptionError if a split of a path cannot be chosen."""
-    if is_remote(path) or not os.path.isdir(path):
+    others = (name for name in _OTHERS if os.path.exists(os.path.join(path, name)))
+    other = None if is_remote(path) or not os.path.isdir(path) else next(others, "")
+    if other != "":
+        why = f"; {path} has a {other}: it is packed, or saved by save_to_disk" if other else ""
         raise OptionError(
             f"split and config are only for datasets on the Hub ({_WANTED}), and for local folders "
-            "with the same layout"
-        )
-    other = next((name for name in _OTHERS if os.path.exists(os.path.join(path, name))), None)
-    if other is not None:
-        raise OptionError(
-            f"split and config are not for {path}, which has a {other}: it is a packed dataset or "
-            "one of save_to_disk. Open the folder of the split, or leave them out"
+            f"with the same layout{why}"
         )
 
 

@@ -140,8 +140,7 @@ def pack(
     | list or tuple whose first value is one of these | Images, each stored in the same way |
     | int; float; bool | Scalar int64; float64; bool |
     | NumPy scalar, array or tensor without axes | Scalar of its dtype |
-    | other array or tensor | Array of its dtype and shape |
-    | str; other bytes | Text; Bytes |
+    | other array or tensor; str; other bytes | Array of its dtype and shape; Text; Bytes |
 
     The columns of a table become fields of dicts as `fastio.sources.table.leaves` says: numbers
     and fixed-size lists of them become Scalar and Array, strings Text, dictionary-encoded strings

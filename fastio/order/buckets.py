@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastio.order.order import Indices, Order
 from fastio.order.orders import AnyOrder, PickedOrder
 from fastio.order.plan import Plan, PlannedBatch, classes
-from fastio.packed.rows import grouped
+from fastio.packed.grouping import grouped
 
 
 class Lengths(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.packed.rows import grouped
+from fastio.packed.grouping import grouped
 
 Mode = Literal["sequential", "shuffle", "window"]
 MAX_ROWS = _native.MAX_ROWS

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.order.order import Indices, Order, ShardOrder, ShardSequence, inside, mixed_seed
-from fastio.packed.rows import grouped
+from fastio.packed.grouping import grouped
 
 # Seeds of the sequence, which no epoch has, and of the partitions.
 _SEQUENCE = 1 << 62

@@ -76,7 +76,7 @@ def draw_keys(rows: Indices, occurrences: Indices | None) -> Indices:
     return _mixed(rows, occurrences, _GOLDEN)
 
 
-def image_keys(keys: npt.NDArray[np.int64], index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def image_keys(keys: Indices, index: Indices) -> Indices:
     """Returns the keys of the draws of images in lists: int64 (n,).
 
     The first image of a list has the key of its sample. The others have mixed bits, with another
@@ -89,9 +89,7 @@ def image_keys(keys: npt.NDArray[np.int64], index: npt.NDArray[np.int64]) -> npt
     return _mixed(keys, index, _OF_IMAGES)
 
 
-def _mixed(
-    keys: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], multiplier: int
-) -> npt.NDArray[np.int64]:
+def _mixed(keys: Indices, numbers: Indices, multiplier: int) -> Indices:
     """Returns 64 mixed bits of each key and number; the key itself if the number is 0."""
     words = keys.astype(np.uint64) ^ numbers.astype(np.uint64) * np.uint64(multiplier)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, ShardCorrupt
+from fastio.runtime.properties import cached_property
 from fastio.schema import Bytes, Field, Image
 from fastio.sources.table.features import File, Picture, features_of
 from fastio.sources.table.filters import unwrapped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError
 from fastio.packed.rows import Rows, grouped
 from fastio.runtime.cores import available_cores
+from fastio.runtime.lifecycle import new_lock
 from fastio.schema import Image, Schema
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
@@ -67,12 +67,10 @@ class TableSamples(Rows):
         self.remote = remote
         self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
         self._kept_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._kept_open: TableDataset | None = None
         self._first_rows: NDArray[np.int64] | None = None
-        # One per object: that of functools.cached_property in Python 3.10 and 3.11 is shared, and
-        # one server that does not answer would delay the tables of all others.
-        self._opening = threading.Lock()
+        self._opening = new_lock()
 
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False

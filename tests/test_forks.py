@@ -7,7 +7,9 @@ thread holds every lock of a loader or a dataset that it can get, while this one
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import socket
 import sys
 import threading
 from collections import deque
@@ -25,13 +27,16 @@ from PIL import Image as PillowImage
 
 import fastio
 from fastio import Cache, Loader, PerSample, Resize
+from fastio.cache import CacheFolder, Source, keep, kept_source
 from fastio.engine.pending import Pending
 from fastio.order.plan import PlannedBatch
 from fastio.runtime import lifecycle
 from fastio.runtime.lifecycle import hold_while_forking, new_lock
 from fastio.runtime.properties import cached_property
 from fastio.runtime.threads import DaemonPool
-from tests.children import in_fork
+from fastio.store.receive import Receiver
+from fastio.store.retry import Limits
+from tests.children import LIMIT_S, in_fork, run_code
 from tests.servers import http_folder
 from tests.staging_support import CROPS, MIB, noise, pack_noise, pack_table, remote_loader
 from tests.support import numbered_folder
@@ -349,8 +354,139 @@ def test_an_iterator_of_the_parent_is_an_error_in_a_child(
         assert in_fork(go_on) == 0
 
 
+def test_a_child_and_others_see_what_each_of_them_writes_to_a_cache(tmp_path: Path) -> None:
+    """A child that inherits SQLite's locks does not lock the files, which others then delete."""
+    cache = Cache(tmp_path / "cache", 8 * MIB)
+    keep(*_place(cache), 1, b"1")
+    mine, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            keep(*_place(cache), 2, b"2")
+            theirs.send(b".")
+            theirs.recv(1)  # until the parent has closed it, and opened it again
+            keep(*_place(cache), 4, b"4")
+            status = 0 if _ready(cache) == [1, 2, 3, 4] else 1
+        finally:
+            os._exit(status)
+    with mine, theirs:
+        mine.settimeout(LIMIT_S)
+        assert mine.recv(1)
+        cache.close()
+        keep(*_place(cache), 3, b"3")
+        mine.send(b".")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert _ready(cache) == [1, 2, 3, 4]
+    cache.close()
+
+
+def _place(cache: Cache) -> tuple[CacheFolder, Source]:
+    return kept_source(cache, "test", "url")
+
+
+def _ready(cache: Cache) -> list[int]:
+    folder, source = _place(cache)
+    return folder.ready(source)
+
+
+def test_an_open_cache_is_usable_after_a_fork_and_only_in_the_parent(tmp_path: Path) -> None:
+    with Cache(tmp_path / "cache", 8 * MIB) as cache:
+        folder, source = _place(cache)
+        keep(folder, source, 1, b"1")
+        before = folder.index.changes()
+        assert folder.index.changes() == before
+
+        def use() -> bool:
+            with pytest.raises(fastio.errors.CacheError, match="by the parent process"):
+                folder.ready(source)
+            return _ready(cache) == [1]
+
+        assert in_fork(use) == 0
+        assert folder.ready(source) == [1]
+        assert folder.index.changes() != before  # which counted another connection's
+        (tmp_path / "cache" / "index.sqlite").unlink()
+        assert in_fork(lambda: True) == 0
+        with pytest.raises(fastio.errors.CacheError, match="deleted"):
+            folder.ready(source)
+        assert not (tmp_path / "cache" / "index.sqlite").exists()
+
+
+class Closing:
+    """A connection that takes a while to close."""
+
+    def __init__(self, begun: threading.Event, state: list[str]) -> None:
+        self._begun, self._state = begun, state
+
+    def close(self) -> None:
+        """Closes it."""
+        self._begun.set()
+        threading.Event().wait(0.2)  # longer than it takes to fork
+        self._state.append("closed")
+
+
+def test_a_fork_waits_until_an_index_that_is_garbage_is_closed(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path / "cache", MIB)
+    index = folder.index
+    folder.close()
+    begun, state = threading.Event(), list[str]()
+    index._db = Closing(begun, state)  # type: ignore[assignment]
+    held = [index]
+    del index, folder
+    gc.collect()
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    assert begun.wait(LIMIT_S)
+    assert in_fork(lambda: state == ["closed"]) == 0
+    thread.join()
+
+
+def test_the_look_up_of_a_host_that_never_ends_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **options: end.wait())
+    receiver = Receiver("http://localhost:1/", Limits(deadline_s=0.1, timeout_s=0.1))
+    with pytest.raises(TimeoutError, match=r"no address of localhost within 0\.1 s"):
+        receiver.receive("name", 0, [memoryview(bytearray(1))], 10.0)
+    end.set()
+
+
+def test_a_child_of_a_process_that_has_read_a_lance_dataset_gets_an_error(tmp_path: Path) -> None:
+    lance = pytest.importorskip("lance", reason="needs pylance")
+    lance.write_dataset(pa.table({"x": np.arange(100)}), tmp_path / "rows.lance")
+    # In a process of its own: pylance's threads would hang children of the other tests.
+    done = run_code(LANCE, tmp_path / "rows.lance")
+    assert (done.returncode, done.stdout) == (0, "100\nNone\n100\n"), done.stderr
+
+
+LANCE = """
+import sys, warnings
+import fastio
+from fastio.store.receive import Receiver
+from fastio.store.retry import Limits
+from tests.children import LIMIT_S, in_fork, run_code
+warnings.simplefilter("ignore")  # pylance warns of forks
+
+def read():
+    return sum(len(batch["x"]) for batch in loader)
+
+def refused():
+    try:
+        read()
+    except fastio.errors.StoreError as error:
+        return "does not work in a forked process" in str(error)
+
+with fastio.Loader(sys.argv[1], 10) as loader:
+    print(read(), flush=True)
+    assert in_fork(refused) == 0
+    print(None, flush=True)
+    print(read())
+"""
+
+
 def test_a_cache_is_closed_in_a_child_though_its_folder_is_being_opened(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache", MIB)
+    cache = Cache(tmp_path / "cache", 8 * MIB)
     cache.folder()
     with held_elsewhere(cache._lock):
         assert in_fork(lambda: cache.close() is None) == 0

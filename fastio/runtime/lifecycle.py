@@ -89,20 +89,26 @@ def after_fork(method: Callable[[], object]) -> None:
     os.register_at_fork(after_in_child=_weakly(method))
 
 
-def hold_while_forking(lock: threading.RLock) -> None:
+def hold_while_forking(lock: threading.RLock, before: Callable[[], object] | None = None) -> None:
     """Holds a lock during each fork, so that no other thread has it when the child starts.
 
     A thread that has the lock must not wait for another lock of this kind: the thread that forks
     takes them all, in any order.
+
+    Args:
+        lock: The lock.
+        before: A bound method that is called with the lock before each fork, as long as its object
+            exists; None: nothing is called. It must not raise.
     """
-    _held_at_forks.add(lock)
+    _held_at_forks[lock] = (lambda: None) if before is None else _weakly(before)
 
 
 def _hold_locks() -> None:
     _forking.acquire()  # of several threads that fork, each waits for the one before
-    for lock in list(_held_at_forks):
+    for lock, before in list(_held_at_forks.items()):
         lock.acquire()
         _held.append(lock)
+        before()
 
 
 def _release_locks() -> None:
@@ -111,7 +117,8 @@ def _release_locks() -> None:
     _forking.release()
 
 
-_held_at_forks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+_held_at_forks: weakref.WeakKeyDictionary[threading.RLock, Callable[[], object]]
+_held_at_forks = weakref.WeakKeyDictionary()
 _held: list[threading.RLock] = []  # during a fork
 _forking = threading.RLock()
 os.register_at_fork(

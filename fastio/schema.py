@@ -17,7 +17,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
@@ -26,6 +25,7 @@ import pyarrow as pa
 from fastio import _native
 from fastio.errors import SchemaError
 from fastio.records import RecordLayout, record_layout
+from fastio.runtime.properties import cached_property
 
 # What an image column holds, row by row. These numbers are part of the disk format.
 CODEC_JPEG = _native.CODEC_JPEG  # a JPEG file, byte for byte

@@ -61,6 +61,7 @@ def test_a_reader_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
         db.execute("BEGIN")
         db.execute("SELECT * FROM totals").fetchall()
         waits: list[str] = []
+        assert index._db is not None
         index._db.set_trace_callback(lambda sql: waits.append(sql) if "TRUNCATE" in sql else None)
         for _ in range(600):
             with index.transaction() as own:

@@ -15,15 +15,16 @@ import os
 import random
 import sqlite3
 import stat
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 from fastio.cache.files import MOST
 from fastio.cache.held import HeldFolder
 from fastio.errors import CacheError
-from fastio.runtime.lifecycle import hold_while_forking
+from fastio.runtime.lifecycle import Owner, hold_while_forking
 
 VERSION = 3
 _NAME = "index.sqlite"
@@ -94,8 +95,15 @@ _WRONG_TOGETHER = {
 _NOT_OURS = (sqlite3.Error, TypeError, ValueError, OverflowError, LookupError, AttributeError)
 
 
+_unclosed: list[sqlite3.Connection] = []  # see `Index.__del__`
+
+
 class Index:
-    """The database of one cache folder. Thread-safe.
+    """The database of one cache folder. Thread-safe. A forked child cannot use it.
+
+    SQLite remembers in the memory of the process which files it has open and locked, and a child
+    inherits that. It would not lock a file that it takes to be locked, and others would not see it.
+    So the database is closed before each fork, and opened again when it is needed.
 
     Args:
         folder: The cache's folder. The database is created in it if needed.
@@ -108,15 +116,20 @@ class Index:
         self.path = folder.path / _NAME
         _check_files(folder)
         self._log_bound = _LOG_BYTES
+        self._owner = Owner()
+        self._db: sqlite3.Connection | None = None
+        self._closed = False
+        self._times_opened = 0
+        self._inode: int | None = None  # until it was opened
         self._lock = threading.RLock()
-        hold_while_forking(self._lock)
+        hold_while_forking(self._lock, self._let_go)
         try:
             self._open()
         except _NOT_OURS as error:
             raise CacheError(f"the cache's index {self.path} cannot be opened: {error}") from error
 
     def _open(self) -> None:
-        """Opens the database, and retries while another process is creating it.
+        """Opens the database and checks it; retries while another process is creating it.
 
         SQLite reports a database that another process is creating as locked at once, regardless of
         the timeout.
@@ -127,47 +140,56 @@ class Index:
                 try:
                     return self._open_once()
                 except sqlite3.OperationalError as error:
+                    self._let_go()
                     if "locked" not in str(error) or time.monotonic() > deadline_s:
                         raise
-                self._db.close()
             time.sleep(random.SystemRandom().uniform(0.005, 0.05))
 
     def _open_once(self) -> None:
-        self._db = sqlite3.connect(
+        if self._inode is not None and not self.is_there():  # SQLite would create it
+            raise sqlite3.OperationalError("it was deleted")
+        db = self._db = sqlite3.connect(
             self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
-        self._db.execute("PRAGMA trusted_schema=OFF")
-        self._db.execute("PRAGMA cell_size_check=ON")
-        self._db.execute("PRAGMA journal_mode=WAL")
+        self._times_opened += 1
+        db.execute("PRAGMA trusted_schema=OFF")
+        db.execute("PRAGMA cell_size_check=ON")
+        db.execute("PRAGMA journal_mode=WAL")
         # A lost commit after a power cut costs a download; the database itself stays whole.
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-        self._db.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_PAGES * 4096}")
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_PAGES * 4096}")
+        inode = os.stat(self.path).st_ino
+        if self._inode is not None:  # opened again: this process has checked it before
+            if inode != self._inode:
+                self._let_go()
+                raise sqlite3.OperationalError("it was replaced")
+            return
+        (version,) = db.execute("PRAGMA user_version").fetchone()
         if version == 0:
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
         elif version != VERSION:
             raise CacheError(
                 f"{self.path} has version {version}, and this fastio reads version {VERSION}: "
                 "choose another folder, or delete this one"
             )
-        self._check()
-        self._inode = os.stat(self.path).st_ino
+        self._check(db)
+        self._inode = inode
 
-    def _check(self) -> None:
+    def _check(self, db: sqlite3.Connection) -> None:
         """Raises CacheError unless the schema and the values are those that fastio writes."""
         made_of = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
         wrong = None
-        if self._db.execute(made_of).fetchall() != _expected(made_of):
+        if db.execute(made_of).fetchall() != _expected(made_of):
             wrong = "tables, views or triggers that are not fastio's"
         for table, condition in () if wrong else _WRONG_ROWS.items():
-            if self._db.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").fetchone():
+            if db.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").fetchone():
                 wrong = wrong or f"rows of {table} that fastio never writes"
         for what, found in () if wrong else _WRONG_TOGETHER.items():
-            if self._db.execute(found).fetchone():
+            if db.execute(found).fetchone():
                 wrong = wrong or what
         if wrong is not None:
-            self._db.close()
+            self._let_go()
             raise CacheError(
                 f"the cache's index {self.path} has {wrong}: it is damaged, or another program "
                 "wrote it. Delete the folder, or use another one"
@@ -183,19 +205,22 @@ class Index:
         with self._lock:
             if not self.is_there():  # the files around it would belong to a newer cache
                 raise CacheError(f"the cache's index {self.path} was deleted")
+            db: sqlite3.Connection | None = None
             try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield self._db
-                self._db.execute("COMMIT")
-                self._bound_log()
+                db = self._connection()
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+                db.execute("COMMIT")
+                self._bound_log(db)
             except BaseException as error:  # Ctrl-C too, or other processes would stay locked out
                 with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
+                    if db is not None:
+                        db.execute("ROLLBACK")
                 if isinstance(error, _NOT_OURS):
                     raise CacheError(f"the cache's index {self.path}: {error}") from error
                 raise
 
-    def _bound_log(self) -> None:
+    def _bound_log(self, db: sqlite3.Connection) -> None:
         """Truncates the write-ahead log when it has grown.
 
         SQLite itself truncates it only if a commit finds no reader, which may never happen with
@@ -206,11 +231,11 @@ class Index:
             return
         self._log_bound = size + _LOG_BYTES // 4  # do not wait again before it grows this far
         with suppress(sqlite3.Error):
-            self._db.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")
+            db.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")
             try:
-                (busy, *_) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
-                self._db.execute(f"PRAGMA busy_timeout={int(_BUSY_S * 1000)}")
+                db.execute(f"PRAGMA busy_timeout={int(_BUSY_S * 1000)}")
             if not busy:
                 self._log_bound = _LOG_BYTES
 
@@ -224,9 +249,33 @@ class Index:
         """Gives access to the database for reading."""
         with self._lock:
             try:
-                yield self._db
+                yield self._connection()
             except _NOT_OURS as error:
                 raise CacheError(f"the cache's index {self.path}: {error}") from error
+
+    def changes(self) -> tuple[int, ...]:
+        """Returns numbers that differ from those of an earlier call if the database has changed."""
+        with self.reading() as db:
+            (of_others,) = db.execute("PRAGMA data_version").fetchone()
+            return self._times_opened, int(of_others), db.total_changes
+
+    def _connection(self) -> sqlite3.Connection:
+        """Returns the database, which is opened again after a fork. The lock is held."""
+        if not self._owner.is_here:
+            raise CacheError(f"the cache's index {self.path} was opened by the parent process")
+        if self._closed:
+            raise sqlite3.ProgrammingError("it was closed")
+        if self._db is None:
+            self._open()
+        assert self._db is not None
+        return self._db
+
+    def _let_go(self) -> None:
+        """Closes the database, which is opened again when it is needed. The lock is held."""
+        db, self._db = self._db, None
+        if db is not None:
+            with suppress(sqlite3.Error):
+                db.close()
 
     def is_there(self) -> bool:
         """Returns whether the file at the path is still the one that was opened."""
@@ -237,8 +286,24 @@ class Index:
 
     def close(self) -> None:
         """Closes the database. Idempotent."""
-        with self._lock, suppress(sqlite3.Error):
-            self._db.close()
+        with self._lock:
+            self._closed = True
+            self._let_go()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Under the lock: if the process forked while this thread is in SQLite, a lock of SQLite's
+        # would stay held in the child. Not waiting for it: garbage may be collected on any thread,
+        # in the middle of anything.
+        db = self.__dict__.get("_db")
+        if db is None or is_finalizing():
+            return
+        if self._lock.acquire(blocking=False):
+            try:
+                self._let_go()
+            finally:
+                self._lock.release()
+        else:
+            _unclosed.append(db)
 
 
 def _check_files(folder: HeldFolder) -> None:

@@ -158,8 +158,9 @@ class Cache:
 
     def close(self) -> None:
         """Leaves the folder. Idempotent; it is opened again when it is needed."""
+        self._owner.take_over(self._begin_anew)
         with self._lock:
-            if self._folder is not None and self._owner.is_here:
+            if self._folder is not None:
                 self._folder.close()
             self._folder = None
 

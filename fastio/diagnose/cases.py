@@ -9,7 +9,6 @@ not know raises Unknown, and the rules that ask for it do not apply.
 from __future__ import annotations
 
 from dataclasses import is_dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from fastio.diagnose.findings import Culprit, faster_model, packing
 from fastio.diagnose.measured import Measured, Stage
 from fastio.diagnose.options import Use
 from fastio.diagnose.thresholds import FITS_IN_MEMORY, HELD_BYTES, LEAST_GAIN
+from fastio.runtime.properties import cached_property
 from fastio.stats import Stats
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from fastio.engine.batch import Batch
 from fastio.engine.fields import Reader, Work
 from fastio.errors import LoaderClosed, SampleError
 from fastio.order.plan import PlannedBatch, draw_keys
+from fastio.runtime.properties import cached_property
 from fastio.runtime.threads import PATIENCE_S, WAIT_S
 from fastio.stage import Stager
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from fastio.order.orders import AnyOrder, Orders, PickedOrder
 from fastio.order.plan import Occurrences, Plan, PlannedBatch, follow, row_numbers
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import END, Cursor, OrderState, States
+from fastio.runtime.properties import cached_property
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
 Permutation = Indices | npt.NDArray[np.int32]

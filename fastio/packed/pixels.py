@@ -15,6 +15,7 @@ from PIL import Image as PillowImage
 from PIL import UnidentifiedImageError
 
 from fastio import _native
+from fastio.runtime.lifecycle import hold_while_forking
 from fastio.runtime.memory import MAX_PIXELS, Room
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
 
@@ -32,7 +33,8 @@ _DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
 # What a pixel takes while it is decoded: in Pillow, in another mode, and as an array.
 _PIXEL_BYTES = 12
 _ROOM = Room(freely=16 << 20)
-_PILLOW_LIMIT = threading.Lock()
+_PILLOW_LIMIT = threading.RLock()
+hold_while_forking(_PILLOW_LIMIT)  # a child must not keep Pillow's setting as it is meanwhile
 _LARGER = "If you trust the data, pass a larger max_pixels to fastio.open or fastio.pack"
 
 

@@ -87,7 +87,7 @@ class Recoder:
         self._starved = False  # whether idle threads got no time lately
         self._full_until_s = 0.0
         self._missed = 0  # blocks in succession that could not be recoded yet
-        self._version = -1, -1
+        self._version: tuple[int, ...] = ()
         self._looked_s = self._noted_s = 0.0
         self.look()
         self._thread = threading.Thread(target=self._run, name="fastio-recode", daemon=True)
@@ -124,9 +124,7 @@ class Recoder:
         """
         self._looked_s = time.monotonic()
         folder, source = self._what.folder, self._what.source
-        with folder.index.reading() as db:
-            (changes_of_others,) = db.execute("PRAGMA data_version").fetchone()
-            version = int(changes_of_others), db.total_changes
+        version = folder.index.changes()
         if version == self._version:
             return
         self._version = version

@@ -2,8 +2,10 @@
 
 A forked child has none of its parent's threads, and a lock that one of them held is never released
 there. So a child must not wait for its parent's threads, and makes its own locks and threads when
-it needs them (`Owner`). A daemon thread that returns from native code after the interpreter has
-shut down ends the process with an error, so threads are ended before that (`at_exit`).
+it needs them (`Owner`). An object that has no threads, and that a child goes on using, has a lock
+that is free in each child (`new_lock`). A daemon thread that returns from native code after the
+interpreter has shut down ends the process with an error, so threads are ended before that
+(`at_exit`).
 """
 
 from __future__ import annotations
@@ -14,13 +16,35 @@ import threading
 import weakref
 from collections.abc import Callable
 
+_locks: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+
+
+def new_lock() -> threading.Lock:
+    """Returns a lock that is free in each forked child, whoever holds it at the fork.
+
+    A thread of the parent may have been in the middle of what the lock guards, and does not go on
+    in the child. So whatever a thread does while it holds the lock, it must leave the object usable
+    after each line.
+    """
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_locks() -> None:
+    for lock in _locks:
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # as in Python's own modules
+
+
+os.register_at_fork(after_in_child=_free_locks)
+
 
 class Owner:
     """The process that owns an object's threads and locks: the one that made this object."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def is_here(self) -> bool:
@@ -65,22 +89,41 @@ def after_fork(method: Callable[[], object]) -> None:
     os.register_at_fork(after_in_child=_weakly(method))
 
 
-def hold_while_forking(lock: threading.RLock) -> None:
-    """Holds a lock during each fork, so that no other thread has it when the child starts."""
-    reference = weakref.ref(lock)
-    held: list[threading.RLock] = []
+def hold_while_forking(lock: threading.RLock, before: Callable[[], object] | None = None) -> None:
+    """Holds a lock during each fork, so that no other thread has it when the child starts.
 
-    def before() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.acquire()
-            held.append(alive)
+    A thread that has the lock must not wait for another lock of this kind: the thread that forks
+    takes them all, in any order.
 
-    def after() -> None:
-        while held:
-            held.pop().release()
+    Args:
+        lock: The lock.
+        before: A bound method that is called with the lock before each fork, as long as its object
+            exists; None: nothing is called. It must not raise.
+    """
+    _held_at_forks[lock] = (lambda: None) if before is None else _weakly(before)
 
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+
+def _hold_locks() -> None:
+    _forking.acquire()  # of several threads that fork, each waits for the one before
+    for lock, before in list(_held_at_forks.items()):
+        lock.acquire()
+        _held.append(lock)
+        before()
+
+
+def _release_locks() -> None:
+    while _held:
+        _held.pop().release()
+    _forking.release()
+
+
+_held_at_forks: weakref.WeakKeyDictionary[threading.RLock, Callable[[], object]]
+_held_at_forks = weakref.WeakKeyDictionary()
+_held: list[threading.RLock] = []  # during a fork
+_forking = threading.RLock()
+os.register_at_fork(
+    before=_hold_locks, after_in_parent=_release_locks, after_in_child=_release_locks
+)
 
 
 def _weakly(method: Callable[[], object]) -> Callable[[], None]:

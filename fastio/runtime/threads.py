@@ -53,7 +53,8 @@ class DaemonPool(Executor):
     The interpreter does not wait for the threads when it exits. If the pool becomes garbage, the
     threads end after the tasks that were submitted. The end of a `with` block drops the tasks that
     have not begun and waits for the others; if the block ends by an exception, which may be Ctrl-C,
-    it waits for at most `PATIENCE_S` seconds.
+    it waits for at most `PATIENCE_S` seconds. A forked child has threads of its own, and none of
+    its parent's tasks.
 
     Args:
         threads: maximum number of threads; each task starts one until there are so many.
@@ -63,16 +64,20 @@ class DaemonPool(Executor):
     def __init__(self, threads: int, name: str) -> None:
         self._most = threads
         self._name = name
+        self._closed = False
+        self._owner = Owner()
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         # Tasks; _LEAVE ends the thread that takes it, and _END all threads.
         self._tasks: queue.SimpleQueue[_Task | _Signal] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._count = 0  # number of threads, without those that were told to leave
-        self._closed = False
-        self._owner = Owner()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """See `concurrent.futures.Executor.submit`."""
+        self._owner.take_over(self._begin)
         future: Future[T] = Future()
         with self._lock:
             self._put((future, partial(fn, *args, **kwargs)))
@@ -85,6 +90,7 @@ class DaemonPool(Executor):
         dropped. This takes less time than a future for each call, and wakes the waiting thread up
         once.
         """
+        self._owner.take_over(self._begin)
         together = _Together[T](len(calls))
         with self._lock:
             for place, call in enumerate(calls):
@@ -105,6 +111,7 @@ class DaemonPool(Executor):
 
     def resize(self, threads: int) -> None:
         """Sets the maximum number of threads, at least 1, for tasks that are submitted later."""
+        self._owner.take_over(self._begin)
         with self._lock:
             self._most = threads
             for _ in range(self._count - threads):
@@ -121,6 +128,7 @@ class DaemonPool(Executor):
             cancel_futures: drop the tasks that have not begun.
             timeout_s: longest wait; threads that take longer are abandoned. None: no limit.
         """
+        self._owner.take_over(self._begin)
         with self._lock:
             self._closed = True
         while cancel_futures and not self._tasks.empty():

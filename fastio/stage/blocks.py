@@ -9,7 +9,6 @@ are fetched and verified whole; such a block has no bytes besides the shard.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from fastio.cache import edition
 from fastio.packed.layout import ImageReads, Range
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
+from fastio.runtime.lifecycle import new_lock
 from fastio.sources import ByRowGroups, Remote
 from fastio.stage.directory import directory, directory_bytes
 from fastio.store import Transfers
@@ -61,7 +61,7 @@ class Blocks:
         self._ranges: dict[int, list[Range]] = {}  # if rows are objects: each costs some time
         # By block and field, for each object: the offset in the block minus that in the object.
         self._shifts: dict[tuple[int, str], dict[int, int]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def count(self) -> int:

@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from fastio.cache import Consumer
 from fastio.order.order import Order, ShardOrder
 from fastio.order.orders import Orders
 from fastio.order.partitions import PartitionedOrder
+from fastio.runtime.properties import cached_property
 from fastio.stage.blocks import Numbers
 
 Distances = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
-from fastio.runtime.lifecycle import Owner
+from fastio.runtime.lifecycle import Owner, new_lock
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
 from fastio.store.backends import Backend, of_version, open_backend
@@ -48,7 +48,7 @@ _NOT_PLAIN = 3
 _REFUSED_S = 10.0
 # With 30 ms a request, 64 requests at a time would be 2,000 objects a second.
 OBJECTS_AT_ONCE = 128
-_POOLS = threading.Lock()  # held while a store's threads are made
+_POOLS = new_lock()  # held while a store's threads are made
 
 
 def open_store(

@@ -16,10 +16,13 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastio.runtime.threads import DaemonPool
 from fastio.store.retry import Limits, OtherVersion
 from fastio.store.urls import join, proxy_of
 from fastio.store.versions import Marks, Stamp
@@ -144,9 +147,7 @@ class Receiver:
 
     def _connected(self, until_s: float) -> http.client.HTTPConnection:
         problem: OSError = OSError(f"the name {self._host} has no address")
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            self._host, self._port, type=socket.SOCK_STREAM
-        ):
+        for family, kind, protocol, _, address in self._addresses(until_s):
             sock = _TimedSocket(family, kind, protocol)
             sock.stall_s, sock.until_s = self._limits.timeout_s, until_s
             try:
@@ -160,6 +161,22 @@ class Receiver:
             connection.sock = sock
             return connection
         raise problem
+
+    def _addresses(self, until_s: float) -> list[Any]:
+        """Looks the host up, in a thread: the system's function may not return.
+
+        It waits for as long as it likes for a name server. In a forked child it waits for ever if a
+        thread of the parent was in it at the fork, and held a lock of the C library.
+        """
+        look_up = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+        pool = DaemonPool(1, "fastio-look-up")
+        limit_s = max(0.0, min(self._limits.timeout_s, until_s - time.monotonic()))
+        try:
+            return pool.submit(look_up).result(limit_s)
+        except FutureTimeout:
+            raise TimeoutError(f"no address of {self._host} within {limit_s:.3g} s") from None
+        finally:
+            pool.shutdown(wait=False)
 
 
 class _TimedSocket(socket.socket):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fastio.errors import StoreError
+from fastio.runtime.lifecycle import new_lock
 from fastio.store.urls import redact
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class Transfers:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.retries = 0
         self.refetched = 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fastio.engine.ragged import Selectable
 from fastio.packed.pixels import pillow_image
+from fastio.runtime.properties import cached_property
 
 Kind = Literal["array", "tensor", "image", "pillow"]
 AnyArray = npt.NDArray[Any]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from fastio.order.buckets import BucketPlan, Lengths
 from fastio.order.order import WORD, Order
 from fastio.order.plan import Plan, PlannedBatch
 from fastio.order.sampling import Sampling
+from fastio.runtime.properties import cached_property
 
 CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
 _KEPT_CYCLES = 4

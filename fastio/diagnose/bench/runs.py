@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 from fastio.diagnose.bench.baseline import baseline_loader, image_folder
@@ -22,6 +21,7 @@ from fastio.diagnose.probes.rates import loader_part
 from fastio.diagnose.probes.samples import packed_trial, pillow_part, step_facts
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores
+from fastio.runtime.properties import cached_property
 
 Progress = Callable[[str], None]
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from fastio.diagnose.probes.rates import temporary
 from fastio.errors import BenchError, TrainError
 from fastio.loader import Loader
 from fastio.runtime.cores import available_cores
+from fastio.runtime.properties import cached_property
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources import open as open_data

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fastio.packed import Dataset
 from fastio.packed.layout import WHOLE_FILE, ImageReads
 from fastio.packed.rows import Rows
 from fastio.runtime.files import only_files
+from fastio.runtime.properties import cached_property
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.sources import Options, find, find_data, open_found
 from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset

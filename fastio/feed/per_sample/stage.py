@@ -32,6 +32,7 @@ from fastio.feed.per_sample.processes import ProcessWorkers
 from fastio.feed.per_sample.threads import ThreadWorkers
 from fastio.order.plan import draw_keys
 from fastio.packed.rows import Rows
+from fastio.runtime.lifecycle import Owner
 from fastio.tensors.results import Layout, Results
 from fastio.transforms import STEPS, Compiled, PerSample, spoken
 
@@ -115,11 +116,15 @@ class PerSampleStage:
         self._in_threads = {
             name for name, calls in self._calls.items() if calls.workers == "threads"
         }
-        self._lock = threading.Lock()
+        self._owner = Owner()
         self._make()
 
     def _make(self) -> None:
-        """Makes what threads and processes use."""
+        """Makes what threads and processes use. A forked child shares none of it with its parent.
+
+        The memory of the parent's free slots would be written to by both.
+        """
+        self._lock = threading.Lock()
         self.seconds = 0.0
         self._sizes: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in self._calls}
         self._make_pools()
@@ -140,12 +145,12 @@ class PerSampleStage:
         self._arenas = SlotPool((), "uint8", self._memory.allocate, _KEPT)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_lock", "_sizes", "_pools", "_arenas", "_workers", "seconds")
+        made = ("_lock", "_owner", "_sizes", "_pools", "_arenas", "_workers", "seconds")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._owner = Owner()
         self._make()
 
     @property
@@ -167,6 +172,7 @@ class PerSampleStage:
 
     def start(self) -> None:
         """See `BatchStage`."""
+        self._owner.take_over(self._make)
         for _, pool, _ in self._workers:
             pool.start()
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.engine.batch import Lease, SlotPool
 from fastio.engine.ragged import Forms
-from fastio.errors import LoaderTimeout
+from fastio.errors import LoaderClosed, LoaderTimeout
 from fastio.feed.row_groups.blocks import BlockMemory
 from fastio.feed.row_groups.chunks import Chunk, Dealt, DealtPart, OpenWindow
 from fastio.feed.row_groups.cut import GroupSpan, GroupWindow
@@ -141,6 +141,7 @@ class TableRun:
 
     def ready(self) -> bool:
         """Returns whether next() would return or raise without waiting."""
+        self._check_process()
         self._start_threads()
         with self._lock:
             return self._ended or self._batch >= self.batches or self._outcome() is not None
@@ -154,9 +155,11 @@ class TableRun:
         Raises:
             StopIteration: If there are no more batches.
             LoaderTimeout: If it takes too long. A later call continues to wait.
+            LoaderClosed: This process is a forked child, whose parent has the threads.
             ShardCorrupt, SchemaError: If one of its row groups cannot be read. Later calls raise
                 too.
         """
+        self._check_process()
         if self._ended or self._batch >= self.batches:
             raise StopIteration
         self._start_threads()
@@ -198,6 +201,12 @@ class TableRun:
         self.close(1.0)
 
     # --- The consumer -----------------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if not self._owner.is_here:
+            raise LoaderClosed(
+                "the run belongs to the parent process: make an iterator in the child"
+            )
 
     def _start_threads(self) -> None:
         if self._threads or self._ended:

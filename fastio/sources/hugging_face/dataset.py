@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
+from fastio.runtime.properties import cached_property
 from fastio.schema import Schema
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import ShardCorrupt
+from fastio.runtime.lifecycle import new_lock
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.rows import SelectedRows
 from fastio.sources.named_files import NamedFiles
@@ -147,7 +147,7 @@ class ImageColumn:
         self._numbers: dict[str, int] = {}
         self._parts: dict[int, _Part] = {}
         self._memory: list[int] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._closed = False
         self._has_jpegs: bool | None = None
         self._end: Callable[[], Any] = weakref.finalize(self, _close_all, self._memory)
@@ -203,8 +203,6 @@ class ImageColumn:
     @property
     def has_jpegs(self) -> bool:
         """Whether any of some sampled images is a JPEG."""
-        # Not a cached_property: in Python 3.10 and 3.11 all objects of a class share its lock, and
-        # the images are read from files.
         if self._has_jpegs is None:
             rows = np.unique(np.linspace(0, len(self._rows) - 1, _LOOKED_AT, dtype=np.int64))
             self._has_jpegs = any(map(self._is_jpeg, rows.tolist()))

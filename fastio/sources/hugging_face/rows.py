@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.packed.grouping import grouped
+from fastio.runtime.lifecycle import new_lock
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.table.arrow import check_column, damaged
 from fastio.sources.table.data import Mapped
@@ -53,7 +53,7 @@ class Checked:
         self._name = name
         self._kept: dict[tuple[int, str], pa.Array] = {}
         self._left = _KEPT_BYTES
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __reduce__(self) -> Any:
         return Checked, (self._name,)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fastio.errors import SchemaError
+from fastio.runtime.properties import cached_property
 from fastio.schema import Field, Image
 from fastio.sources.hugging_face.plain import plain_batch, plain_schema
 from fastio.sources.hugging_face.sources import Opened as OpenedDataset

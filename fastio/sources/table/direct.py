@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, ShardCorrupt
+from fastio.runtime.properties import cached_property
 from fastio.runtime.threads import DaemonPool
 from fastio.schema import Field, fixed_shape
 from fastio.sources.table.arrow import ArrowTable

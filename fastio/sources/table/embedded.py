@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, ShardCorrupt
 from fastio.packed.image_lists import MOST_IMAGES, NULL_LIST
+from fastio.runtime.properties import cached_property
 from fastio.schema import PICTURES, Bytes, Field, Image, Images
 from fastio.sources.table.features import File, Picture, Several, features_of
 from fastio.sources.table.filters import unwrapped

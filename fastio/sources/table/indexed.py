@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from fastio.errors import SampleError, SchemaError
 from fastio.packed.grouping import grouped
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
+from fastio.runtime.lifecycle import new_lock
 from fastio.schema import PICTURES, Schema
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
@@ -71,12 +71,10 @@ class TableSamples(Rows):
         # By the first row of each row group that was read: the rows of it that have no bytes, and
         # why, by field.
         self._lacking: dict[int, dict[str, dict[int, str]]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._kept_open: TableDataset | None = None
         self._first_rows: NDArray[np.int64] | None = None
-        # One per object: that of functools.cached_property in Python 3.10 and 3.11 is shared, and
-        # one server that does not answer would delay the tables of all others.
-        self._opening = threading.Lock()
+        self._opening = new_lock()
 
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False

@@ -9,11 +9,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from fastio.errors import PackageMissing, ShardCorrupt, SourceNotFound
+from fastio.errors import PackageMissing, ShardCorrupt, SourceNotFound, StoreError
+from fastio.runtime.lifecycle import Owner
 from fastio.sources.table.objects import LocalFile, StoreFile, TableFile, as_file
 from fastio.sources.table.reading import AtHand, Grouped
 from fastio.store import Stamp, Store
@@ -23,6 +25,15 @@ _VERSIONS = "_versions"
 _GROUP_BYTES = 8 << 20  # wanted in a group of rows
 _LEAST_ROWS, _MOST_ROWS = 16, 65536
 _LOOKED_AT = 16  # rows of which the size is taken
+
+
+@cache
+def _first_user() -> Owner:
+    """Returns the process that was the first to open a dataset, of this one and its parents.
+
+    pylance's threads do not survive a fork: a read in a child of that process waits for ever.
+    """
+    return Owner()
 
 
 @dataclass
@@ -94,7 +105,8 @@ class LanceTable(Grouped):
 
     Raises:
         PackageMissing: pylance is not installed.
-        StoreError: pylance does not read the URL, or takes none of the options.
+        StoreError: pylance does not read the URL, or takes none of the options; or this process is
+            a forked child.
         ShardCorrupt: The dataset cannot be read.
     """
 
@@ -103,6 +115,7 @@ class LanceTable(Grouped):
     def __init__(self, file: TableFile | str, version: int | None = None) -> None:
         self.file = as_file(file)
         self.name = self.file.name
+        self._check_process()
         try:
             import lance  # optional, and large
         except ImportError as error:
@@ -140,6 +153,7 @@ class LanceTable(Grouped):
         self, number: int, columns: Sequence[str], rows: int | None, threads: bool, at_hand: AtHand
     ) -> Iterator[pa.RecordBatch]:
         """See `Grouped`."""
+        self._check_process()
         fragment, begin, count = self._groups[number]
         names = list(columns)
         with _named(self.name):
@@ -157,6 +171,13 @@ class LanceTable(Grouped):
             if batch is None:
                 return
             yield batch.select(names)
+
+    def _check_process(self) -> None:
+        if not _first_user().is_here:
+            raise StoreError(
+                f"{self.name} cannot be read: pylance does not work in a forked process. Start "
+                "processes by spawn or forkserver"
+            )
 
 
 @contextmanager

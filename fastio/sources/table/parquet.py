@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.parquet as pa_parquet
 from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.runtime.cores import available_cores
+from fastio.runtime.properties import cached_property
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.arrow import check_column
 from fastio.sources.table.data import Data, Fetched, SeekableFile

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +20,7 @@ from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.runtime.ahead import Ahead
 from fastio.runtime.cores import machine_cores
 from fastio.runtime.files import most_open
+from fastio.runtime.properties import cached_property
 from fastio.sources.table.data import Data
 from fastio.sources.table.objects import TableFile
 

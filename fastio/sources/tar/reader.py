@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.files import only_files
+from fastio.runtime.lifecycle import new_lock
 from fastio.runtime.threads import DaemonPool
 from fastio.store import Stamp, Store, is_remote, join, open_store, open_together
 
@@ -197,7 +197,7 @@ class LocalTars(TarReader):
         self._stamps = dict(stamps or {})
         self.names = list(self._stamps)
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def folder(self) -> str:

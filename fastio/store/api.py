@@ -15,13 +15,7 @@ from fastio.runtime.lifecycle import Owner, new_lock
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
 from fastio.store.backends import Backend, of_version, open_backend
-from fastio.store.options import (
-    Untranslatable,
-    check_seconds,
-    family_of,
-    for_obstore,
-    seconds_of,
-)
+from fastio.store.options import Untranslatable, check_seconds, family_of, for_obstore, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import (

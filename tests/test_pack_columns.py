@@ -201,3 +201,18 @@ def test_no_rows_and_options_of_others(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="can only be used with tables"):
         fastio.pack({"a": np.arange(3)}, tmp_path / "columns", columns=["a"])
     assert len(packed({"a": np.arange(3)}, tmp_path / "skip", on_error="skip")) == 3
+
+
+def test_a_tuple_of_arrays_that_are_alike_is_packed_as_samples(tmp_path: Path) -> None:
+    arrays = np.arange(3), np.arange(10, 13)
+    found = packed(arrays, tmp_path / "out")
+    assert len(found) == 2
+    np.testing.assert_array_equal(found[1], arrays[1])
+
+
+@pytest.mark.parametrize("option", [{"codec": "jpeg"}, {"quality": 80}, {"on_error": "skip"}])
+def test_options_of_images_are_allowed_for_samples_without_images(
+    tmp_path: Path, option: dict[str, Any]
+) -> None:
+    for number, source in enumerate([COLUMNS["code"], TensorDataset(torch.arange(3))]):
+        assert len(packed(source, tmp_path / str(number), **option)) == len(source)

@@ -31,7 +31,7 @@ from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
 from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleEncoder, SampleOptions
-from fastio.pack.sources import open_source
+from fastio.pack.sources import max_pixels_of, open_source
 from fastio.pack.tables import TableEncoder
 from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.packed import Manifest
@@ -274,7 +274,7 @@ def pack(
     """
     start = time.monotonic()
     if max_pixels is None:
-        max_pixels = getattr(src, "max_pixels", None)  # of an open dataset
+        max_pixels = max_pixels_of(src)
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     from_url = from_url or lists_urls(src)
     if source_options is not None and not from_url:
@@ -309,13 +309,9 @@ def pack(
     with source.reading() if isinstance(source, Source) else nullcontext():
         if base is not None:
             source = with_numbers_of(base, source)
-        if isinstance(source, RowSource):
-            refused: dict[str, Any] = {
-                "codec": codec,
-                "codebook": codebook,
-                "from_cache": from_cache,
-            }
-            refused |= {"max_side": max_side, "quality": quality}
+        if isinstance(source, RowSource) and not source.of_samples:
+            refused: dict[str, Any] = {"codec": codec, "codebook": codebook, "quality": quality}
+            refused |= {"max_side": max_side, "from_cache": from_cache}
             if on_error == "skip" and not source.can_skip:
                 refused["on_error"] = on_error
             for option, value in refused.items():

@@ -27,10 +27,10 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
     is_image_file,
-    stored_cell,
     taken,
 )
 from fastio.pack.items import UNREAD, Item, Row
+from fastio.pack.unread_images import encode_unread
 from fastio.packed.image_lists import image_name
 from fastio.schema import (
     ARRAY_DTYPES,
@@ -194,8 +194,7 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
 
 def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
     if isinstance(value, UNREAD):
-        stored = stored_cell(value, images)
-        return encode_file(value.read(), field, images) if stored is None else stored
+        return encode_unread(value, field, images)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)
     if isinstance(value, (PillowImage.Image, PillowFile)):

@@ -18,7 +18,7 @@ from PIL import ImageFile, JpegImagePlugin
 
 from fastio import _native
 from fastio.errors import PackError
-from fastio.pack.items import UNREAD, Item, RowImage, Source
+from fastio.pack.items import UNREAD, Item, Source
 from fastio.pack.progress import progress_bar
 from fastio.packed import CODEBOOK_BYTES
 from fastio.packed.codebook import default_codebook_data
@@ -95,13 +95,21 @@ def is_image_file(data: bytes) -> bool:
     return data.startswith(_STARTS) or riff or data[4:12] == b"ftypavif"
 
 
-def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
+def encode_file(
+    data: bytes, field: Image, options: ImageOptions, orientation: int | None = None
+) -> ImageCell:
     """Returns an image file as it is stored, after all of its pixels were decoded.
 
     The codec "blocks" turns JPEG files into block records if those can hold them. Other JPEG files
     that the native decoder reads, and files of other formats, are kept byte for byte. The codec
     "raw" stores upright pixels, and so does every codec for damaged JPEG files if Pillow is set to
     load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
+
+    Args:
+        data: The bytes of the file.
+        field: The field of the image.
+        options: How it is stored.
+        orientation: The EXIF orientation of the image. If None, that of the file.
 
     Raises:
         ValueError: The file is empty, damaged, unknown, or has more than 8 bits per channel.
@@ -119,54 +127,16 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
             as_pixels = True
         else:
             if isinstance(stored, ImageCell):
-                return stored
+                return stored if orientation is None else stored._replace(orientation=orientation)
             jpeg_orientation = stored
     with open_image(data, options.max_pixels) as image:
         pixels = to_pixels(image, field.mode)
-        orientation = exif_orientation(image) if jpeg_orientation is None else jpeg_orientation
+        if orientation is None:
+            found = jpeg_orientation
+            orientation = exif_orientation(image) if found is None else found
     if as_pixels:
         return encode_pixels(turn_upright(pixels, orientation), field, options.max_side)
     return _cell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
-
-
-def stored_cell(image: Any, options: ImageOptions) -> ImageCell | None:
-    """Returns an image of a packed dataset, or the record of one in a cache, as it is stored.
-
-    Returns:
-        None if the image has to be encoded, because it is stored in another way or nowhere.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    if not isinstance(image, RowImage):
-        return None
-    packed = image.dataset.packed
-    if packed is not None:
-        stored = packed.stored_image(image.field, image.row)
-        if not _is_stored_alike(stored.codec, packed.codebook, options):
-            return None
-        stored.check()
-        return ImageCell(stored.data.tobytes(), *stored[1:])
-    found = None if image.recoded is None else image.recoded.record(image.row)
-    if found is None or found.height * found.width > options.max_pixels:
-        return None
-    return ImageCell(
-        found.data, CODEC_BLOCKS, found.height, found.width, found.orientation, found.crc32c
-    )
-
-
-def _is_stored_alike(codec: int, codebook: _native.Codebook | None, options: ImageOptions) -> bool:
-    """Returns whether an image would be encoded to what is stored."""
-    if options.max_side or options.quality:
-        return False
-    if codec in (CODEC_BLOCKS, CODEC_JPEG):
-        same = codec == CODEC_JPEG or (
-            codebook is not None
-            and options.codebook is not None
-            and codebook.data == options.codebook.data
-        )
-        return same and options.codec == ("jpeg" if codec == CODEC_JPEG else "blocks")
-    return codec == CODEC_RAW or options.codec != "raw"
 
 
 def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:

@@ -72,6 +72,8 @@ class RowSource:
         counted: What the rows are called: "rows" or "documents".
         skipped: (name, reason) of the files that were left out.
         can_skip: Whether damaged files may be left out.
+        of_samples: Whether they are the rows of a dataset of samples. Options of images and bad
+            samples are allowed for it.
         sums: The statistics of each column over the existing rows, if rows are appended; empty
             otherwise.
     """
@@ -89,6 +91,7 @@ class RowSource:
     counted: str = "rows"
     skipped: Sequence[tuple[str, str]] = ()
     can_skip: bool = False
+    of_samples: bool = False
     sums: Sequence[Moments] = ()
 
 
@@ -169,7 +172,7 @@ def column_source(
         stamp,
         {},
         lambda left_out: {},
-        can_skip=True,  # no row can be bad
+        of_samples=True,
     )
 
 

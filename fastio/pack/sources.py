@@ -100,6 +100,13 @@ def open_source(
     return table_source(opened, data.tables, _name_of(src, first))
 
 
+def max_pixels_of(src: Any) -> int | None:
+    """Returns the limit that an open dataset was given, alone or in a torch Subset; or None."""
+    while type(src).__module__ == "torch.utils.data.dataset" and hasattr(src, "dataset"):
+        src = src.dataset
+    return getattr(src, "max_pixels", None)
+
+
 def _open_kind(
     src: Any, schema: Schema | None, data: Options, skip_damaged: bool, workers: int
 ) -> Source | RowSource | Opened:
@@ -114,7 +121,9 @@ def _open_kind(
         found = before  # its tables are read by the thousand rows
     columns = type(src) is dict or (type(src) is tuple and is_columns(src)) or kind is ARRAYS
     if found is not None and found.kind is ARRAYS:
-        rows = None if schema is not None else _columns_of(found, src)
+        # A tuple of arrays that are alike is a dataset of samples, as for a Loader.
+        of_rows = schema is None and (columns or type(src) is not tuple)
+        rows = _columns_of(found, src) if of_rows else None
         if rows is not None:
             _check_wanted(src, of_columns, frozenset(), data)
             return rows

@@ -1,0 +1,68 @@
+"""Images that are not in memory yet, as a shard stores them.
+
+They are encoded from their files, or copied from a packed dataset or a cache.
+"""
+
+from __future__ import annotations
+
+from fastio import _native
+from fastio.pack.images import ImageCell, ImageOptions, encode_file
+from fastio.pack.items import ImageFile, RowImage
+from fastio.packed import Dataset
+from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
+
+
+def encode_unread(image: ImageFile | RowImage, field: Image, options: ImageOptions) -> ImageCell:
+    """Returns an image that is not in memory yet as it is stored.
+
+    An image of a packed dataset, or the record of one in a cache, is copied if it would be encoded
+    to the same.
+
+    Raises:
+        ValueError, OSError: As for `encode_file`, or it cannot be read.
+    """
+    packed = image.dataset.packed if isinstance(image, RowImage) else None
+    if packed is not None and isinstance(image, RowImage):
+        return _encode_packed(packed, image, field, options)
+    record = _record(image, options)
+    return encode_file(image.read(), field, options) if record is None else record
+
+
+def _encode_packed(
+    packed: Dataset, image: RowImage, field: Image, options: ImageOptions
+) -> ImageCell:
+    """Returns an image of a packed dataset as it is stored."""
+    stored, mode = packed.stored_image(image.field, image.row), packed.schema.fields[image.field]
+    fits = stored.height * stored.width <= options.max_pixels
+    fits = fits and (stored.codec != CODEC_RAW or mode == field)
+    if fits and _is_stored_alike(stored.codec, packed.codebook, options):
+        stored.check()
+        return ImageCell(stored.data.tobytes(), *stored[1:])
+    # The file of a Pillow image may have an orientation that is not that of the image.
+    return encode_file(image.read(), field, options, stored.orientation)
+
+
+def _record(image: ImageFile | RowImage, options: ImageOptions) -> ImageCell | None:
+    """Returns the record of an image in a cache as it is stored; None if there is none."""
+    if not isinstance(image, RowImage):
+        return None
+    found = None if image.recoded is None else image.recoded.record(image.row)
+    if found is None or found.height * found.width > options.max_pixels:
+        return None
+    return ImageCell(
+        found.data, CODEC_BLOCKS, found.height, found.width, found.orientation, found.crc32c
+    )
+
+
+def _is_stored_alike(codec: int, codebook: _native.Codebook | None, options: ImageOptions) -> bool:
+    """Returns whether an image would be encoded to what is stored."""
+    if options.max_side or options.quality:
+        return False
+    if codec in (CODEC_BLOCKS, CODEC_JPEG):
+        same = codec == CODEC_JPEG or (
+            codebook is not None
+            and options.codebook is not None
+            and codebook.data == options.codebook.data
+        )
+        return same and options.codec == ("jpeg" if codec == CODEC_JPEG else "blocks")
+    return codec == CODEC_RAW or options.codec != "raw"

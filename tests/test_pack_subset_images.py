@@ -1,0 +1,74 @@
+"""Images of packed datasets that are packed again, as a torch Subset."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+from torch.utils.data import Subset
+
+import fastio
+from fastio.errors import ImageError
+from fastio.pack.images import ImageCodec
+from tests.pictures import jpeg
+
+CODECS = ("blocks", "jpeg", "raw")
+
+
+def packed(source: Any, path: Path, **options: Any) -> Any:
+    fastio.pack(source, path, **options)
+    return fastio.open(path)
+
+
+def turned_file() -> PillowImage.Image:
+    """Returns a Pillow image of a file that an EXIF orientation turns, in the file's own shape."""
+    image, exif = PillowImage.open(io.BytesIO(jpeg(48, 40))), PillowImage.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    image.save(file, "JPEG", exif=exif)
+    return PillowImage.open(file)
+
+
+@pytest.mark.parametrize("codec", ["blocks", "jpeg"])
+@pytest.mark.parametrize("options", [*({"codec": each} for each in CODECS), {"quality": 90}])
+def test_the_file_of_a_pillow_image_stays_as_it_was_packed(
+    tmp_path: Path, codec: ImageCodec, options: dict[str, Any]
+) -> None:
+    data = packed([(turned_file(), 0)], tmp_path / "data", codec=codec)
+    found = packed(Subset(data, [0]), tmp_path / "subset", **options)
+    expected = data.image("image", 0)
+    assert expected.shape == (48, 40, 3)
+    pixels = found.image("image", 0)
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels.astype(int) - expected).mean() < 8
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_pixels_are_stored_in_the_mode_of_the_schema(tmp_path: Path, codec: ImageCodec) -> None:
+    gray = np.random.default_rng(0).integers(0, 256, (3, 8, 9), np.uint8)
+    data = packed(
+        [{"image": pixels} for pixels in gray],
+        tmp_path / "data",
+        schema=fastio.Schema({"image": fastio.Image("L")}, "dict"),
+    )
+    colour = fastio.Schema({"image": fastio.Image("RGB")}, "dict")
+    found = packed(Subset(data, [2, 0]), tmp_path / "subset", schema=colour, codec=codec)
+    expected = np.repeat(gray[2][..., None], 3, axis=2)
+    np.testing.assert_array_equal(found.image("image", 0), expected)
+
+
+def test_the_limit_of_pixels_is_that_of_the_dataset_inside(tmp_path: Path) -> None:
+    path = tmp_path / "photos" / "c" / "0.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(jpeg(48, 40))
+    data = packed(tmp_path / "photos", tmp_path / "data")
+    for source in (fastio.open(path.parent.parent, max_pixels=100), data):
+        with pytest.raises(ImageError, match="pixels"):
+            fastio.pack(Subset(source, [0]), tmp_path / "few", max_pixels=1000, overwrite=True)
+    few = fastio.open(path.parent.parent, max_pixels=100)
+    with pytest.raises(ImageError, match="pixels"):
+        fastio.pack(Subset(Subset(few, [0]), [0]), tmp_path / "limited")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -164,3 +166,26 @@ def test_an_interrupt_ends_the_processes_soon(
     thread.join()
     monkeypatch.undo()
     assert pack(photos, tmp_path / "out", resume=True, **OPTIONS).rows == PHOTOS
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_that_does_not_fork_packs_images_by_threads(
+    photos: Path, tmp_path: Path, method: str
+) -> None:
+    # Not below `if __name__ == "__main__"`: other processes would pack again.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, sys, fastio\n"
+        "from fastio.pack import sources\n"
+        "from PIL import ImageFile\n"
+        "ImageFile.LOAD_TRUNCATED_IMAGES = True\n"
+        "sources._LEAST_PROCESSES, sources.available_cores = 2, lambda: 2\n"
+        "multiprocessing.set_start_method(sys.argv[3])\n"
+        "fastio.pack(sys.argv[1], sys.argv[2], workers=2, shard_size='8KiB')\n"
+    )
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    path = sorted(folder.rglob("*.jpg"))[7]
+    path.write_bytes(path.read_bytes()[:-200])
+    command = [sys.executable, script, folder, tmp_path / "out", method]
+    subprocess.run(command, check=True, timeout=120)
+    assert len(fastio.open(tmp_path / "out")) == PHOTOS

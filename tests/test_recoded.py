@@ -415,16 +415,16 @@ def test_a_pack_from_the_cache_names_what_it_cannot_do(tmp_path: Path) -> None:
 
 def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Notes the sizes of the files that are encoded from here on."""
-    from fastio.pack import cells
+    from fastio.pack import unread_images
 
     seen: list[int] = []
-    encode = cells.encode_file
+    encode = unread_images.encode_file
 
     def noted(data: bytes, *arguments: Any) -> Any:
         seen.append(len(data))
         return encode(data, *arguments)
 
-    monkeypatch.setattr(cells, "encode_file", noted)
+    monkeypatch.setattr(unread_images, "encode_file", noted)
     return seen
 
 

@@ -154,12 +154,16 @@ def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) ->
     """Returns the rows of a dataset, with processes that pack units of it if they are faster.
 
     Threads are as fast if there are few of them. Clients of stores, and a cache, are used in this
-    process only.
+    process only. Processes that are not forked would import the user's script, which may pack
+    outside of `if __name__ == "__main__"`, and would lack settings and plugins of Pillow.
     """
     here = data.cache is not None or dataset.remote_part is not None
     here = here or multiprocessing.current_process().daemon  # may have no child processes
+    # The default is the first one; asking for it would settle it for the user's code.
+    method = multiprocessing.get_start_method(allow_none=True)
+    forks = (method or multiprocessing.get_all_start_methods()[0]) == "fork"
     count = min(workers, available_cores())
-    if here or count < _LEAST_PROCESSES or not source.schema.image_fields:
+    if here or not forks or count < _LEAST_PROCESSES or not source.schema.image_fields:
         return source
     make = partial(rows_source, name=source.name, schema=source.schema)
 

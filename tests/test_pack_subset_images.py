@@ -72,3 +72,34 @@ def test_the_limit_of_pixels_is_that_of_the_dataset_inside(tmp_path: Path) -> No
     few = fastio.open(path.parent.parent, max_pixels=100)
     with pytest.raises(ImageError, match="pixels"):
         fastio.pack(Subset(Subset(few, [0]), [0]), tmp_path / "limited")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("other", CODECS)
+def test_lists_of_images_are_stored_as_the_files_are(
+    tmp_path: Path, codec: ImageCodec, other: ImageCodec
+) -> None:
+    files = [[jpeg(48, 40, seed=10 * row + each) for each in range(row)] for row in range(4)]
+    schema = fastio.Schema({"images": fastio.Images("RGB"), "n": fastio.Scalar("int64")}, "dict")
+    samples = [{"images": some, "n": row} for row, some in enumerate(files)]
+    data = packed(samples, tmp_path / "data", codec=codec, schema=schema)
+    found = packed(Subset(data, [3, 0, 2]), tmp_path / "subset", codec=other)
+    direct = packed(samples, tmp_path / "direct", codec=other, schema=schema)
+    wanted = data if codec == "raw" else direct
+    for place, row in enumerate([3, 0, 2]):
+        images, expected = found.images("images", place), wanted.images("images", row)
+        assert len(images) == len(expected) == row
+        for index, pixels in enumerate(expected):
+            np.testing.assert_array_equal(images[index], pixels)
+            stored = found.stored_listed("images", place, index)
+            assert stored.codec == wanted.stored_listed("images", row, index).codec
+
+
+@pytest.mark.parametrize("options", [*({"codec": each} for each in CODECS), {"quality": 90}])
+def test_pillow_images_of_lists_stay_as_they_were_packed(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    data = packed([{"images": [turned_file(), turned_file()]}], tmp_path / "data")
+    found = packed(Subset(data, [0]), tmp_path / "subset", **options)
+    assert [each.shape for each in data.images("images", 0)] == [(48, 40, 3)] * 2
+    assert [each.shape for each in found.images("images", 0)] == [(48, 40, 3)] * 2

@@ -194,8 +194,8 @@ def pack(
             single CSV or compressed file) has shards that end with the row that reaches the size.
         workers: Number of threads (default: all cores that this process may use). Also the maximum
             number of processes that read a Python dataset with `__len__` and `__getitem__`; each
-            has at least 16 samples. 1 reads it in the calling thread. With 4 or more, processes
-            pack local image files. With Ray, the cores and threads of each task (default: 1).
+            has at least 16 samples. 1 reads it in the calling thread. With 4 or more, forked
+            processes pack local image files. With Ray, cores and threads of each task (default: 1).
         on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
             bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
             cannot be opened; damage inside of a file always stops. Not for text.

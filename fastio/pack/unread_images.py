@@ -9,6 +9,7 @@ from fastio import _native
 from fastio.pack.images import ImageCell, ImageOptions, encode_file
 from fastio.pack.items import ImageFile, RowImage
 from fastio.packed import Dataset
+from fastio.packed.listed_images import ListedImages
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
 
 
@@ -32,9 +33,13 @@ def _encode_packed(
     packed: Dataset, image: RowImage, field: Image, options: ImageOptions
 ) -> ImageCell:
     """Returns an image of a packed dataset as it is stored."""
-    stored, mode = packed.stored_image(image.field, image.row), packed.schema.fields[image.field]
+    there = image.dataset
+    if isinstance(there, ListedImages):
+        stored = there.stored_image(packed, image.row)
+    else:
+        stored = packed.stored_image(image.field, image.row)
     fits = stored.height * stored.width <= options.max_pixels
-    fits = fits and (stored.codec != CODEC_RAW or mode == field)
+    fits = fits and (stored.codec != CODEC_RAW or there.schema.fields[image.field] == field)
     if fits and _is_stored_alike(stored.codec, packed.codebook, options):
         stored.check()
         return ImageCell(stored.data.tobytes(), *stored[1:])

@@ -277,7 +277,7 @@ class NativeFeed(Feed):
         rows, occurrences, field, view = asked
         name = only_image(self.dataset.schema) if field is None else field
         if name not in self.dataset.schema.image_fields:
-            raise TransformError(f"the draws of {name!r} cannot be told: it is no image field")
+            raise TransformError(f"{name!r} is not a field of single images: choose one that is")
         parts = self.transforms.parts_of(name)
         if not 0 <= view < len(parts):
             raise IndexError(f"view {view}: field {name!r} has {len(parts)}")

@@ -80,9 +80,10 @@ class BucketPlan:
 
     The rows of each `buckets.pool` global batches of the order are sorted by length and cut into
     global batches, which are delivered in shuffled order; a batch that is not full comes last. If
-    the order has partitions, the rows of each one are sorted and cut for themselves, and a global
-    batch has as many rows of each as in `Plan`. The samples of a step depend on the global batch
-    size only, as in `Plan`, and an epoch can be resumed exactly with the same global batch size.
+    the order has partitions, the rows of each one are sorted and cut separately, and a global batch
+    has as many rows of each partition as in `Plan`. The samples of a step depend on the global
+    batch size only, as in `Plan`, and an epoch can be resumed exactly with the same global batch
+    size.
 
     Args:
         plan: order divided into batches; its start is the beginning of a global batch.
@@ -136,8 +137,8 @@ class BucketPlan:
 class _Batches:
     """The batches of a plan in order.
 
-    If the lengths of a batch's rows cannot be read, which raises an error, the same batch is the
-    next one again: a generator would end the epoch.
+    If the lengths of a batch's rows cannot be read, an error is raised, and the next call tries the
+    same batch again. A generator would end the epoch instead.
     """
 
     def __init__(self, plan: BucketPlan) -> None:
@@ -159,10 +160,10 @@ class _Batches:
 
 
 class _Pool:
-    """Consecutive global batches of an order, whose rows are divided anew by their lengths.
+    """Consecutive global batches of an order, among which the rows are divided again by length.
 
-    Each batch has as many rows of each partition as before. The rows of each partition are sorted
-    by length, and cut; so a rank looks up the lengths of rows of its own partitions only.
+    Each batch keeps its number of rows of each partition. The rows of each partition are sorted by
+    length and cut separately, so a rank looks up only the lengths of rows of its own partitions.
 
     Args:
         order: order of the epoch.
@@ -185,7 +186,7 @@ class _Pool:
         cut = [classes(order.partitions, 1, *each)[1] for each in zip(begins, ends, strict=True)]
         self.sizes: Indices = np.stack(cut)
         self._full = (last - first) // size
-        # Batches are delivered in shuffled order: the batch at a place is one of the sorted ones.
+        # The sorted batches are delivered in shuffled order.
         turns = Order(self._full, order.seed, order.epoch + first).span(0, self._full)
         by_length = self.sizes[np.argsort(turns)]
         self._offsets = (np.cumsum(by_length, axis=0) - by_length)[turns]

@@ -222,7 +222,7 @@ class Sampling:
         return (self.batch_size or 1) * ranks.world_size
 
     def pool_rows(self, ranks: Ranks) -> int:
-        """Returns the number of positions whose rows are divided anew; 1 without buckets."""
+        """Returns the number of positions per pool of `buckets`; 1 without buckets."""
         return 1 if self.buckets is None else self.buckets.pool * self._global_batch(ranks)
 
     @property

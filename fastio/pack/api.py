@@ -127,8 +127,8 @@ def pack(
 
     The same data and options give the same bytes, for any number of threads, with or without an
     interruption. The destination is not a dataset before everything is written. Memory is bounded
-    by the shard size and a fixed budget, besides a description of each file of the source. The
-    descriptions of the shards are in temporary files beside them.
+    by the shard size and a fixed budget, apart from a description of each file of the source.
+    Descriptions of the shards are in temporary files beside the shards.
 
     Samples may be tuples, dicts or single values. Without `schema`, the first sample decides:
 
@@ -170,8 +170,8 @@ def pack(
             folder is, with EXIF orientations applied, and so is a torch Subset of it, or of image
             files that `fastio.open` returned.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
-            are finished, and the manifest last. Any machine can resume the pack, which stops a
-            process that still packs there.
+            are finished, and the manifest last. Any machine can resume an interrupted pack, which
+            ends a process that still packs there with an error.
         codec: Image storage: 'blocks' (default) recodes JPEGs without loss into a form that decodes
             faster, and keeps other files and JPEGs that it cannot hold (CMYK, arithmetic coding);
             'jpeg' keeps all files byte for byte; 'raw' stores upright pixels.
@@ -192,10 +192,10 @@ def pack(
             several shards. Text and tables with strings are divided at line breaks and row groups
             into units of about this size. What can only be read from its beginning (an iterable, a
             single CSV or compressed file) has shards that end with the row that reaches the size.
-        workers: Number of threads (default: all cores that this process may use). Also the maximum
-            number of processes that read a Python dataset with `__len__` and `__getitem__`; each
-            has at least 16 samples. 1 reads it in the calling thread. With 4 or more, forked
-            processes pack local image files. With Ray, cores and threads of each task (default: 1).
+        workers: Number of threads, and maximum number of processes (default: all cores that this
+            process may use). With 4 or more, forked processes pack local image files. Processes
+            also read a Python dataset with `__len__` and `__getitem__`; each has at least 16
+            samples, and 1 reads it in the calling thread. With Ray, cores and threads per task (1).
         on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
             bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
             cannot be opened; damage inside of a file always stops. Not for text.

@@ -321,7 +321,12 @@ def _variable_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array
 
 
 def fixed_array(name: str, field: Array | Scalar, values: NDArray[Any]) -> pa.Array:
-    """Returns the column of a field of fixed width, over the memory of values (rows, *shape)."""
+    """Returns the column of a field of fixed width, which shares memory with `values`.
+
+    Args:
+        name, field: The field.
+        values: An array (rows, *shape).
+    """
     stored = "uint8" if field.dtype == "bool" else stored_dtype(field.dtype)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1).view(stored))
     if isinstance(field, Scalar):
@@ -405,7 +410,7 @@ def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
 
 
 def _is_picture(value: Any) -> bool:
-    """Returns whether a value in a list may be an image: not one of many numbers or strings."""
+    """Returns whether a value in a list may be an image, and is not a number or a string."""
     kinds = (bytes, bytearray, memoryview, PillowImage.Image, PillowFile)
     return isinstance(value, kinds) or is_tensor(value) or isinstance(value, np.ndarray)
 

@@ -436,7 +436,7 @@ def _has_all(base: Manifest, names: Names) -> bool:
 
 
 def shards_of(manifest: Manifest) -> Iterator[str]:
-    """Yields the names of the shards of a dataset, as its manifest has them."""
+    """Yields the names of the shards of a dataset, in the order of its manifest."""
     return (name.as_py() for name in manifest.column("name"))
 
 
@@ -467,8 +467,9 @@ def changed_meanwhile(name: str) -> PackConflict:
 def taken_over(name: str) -> PackConflict:
     """Returns the error of a process whose journal another one has replaced or deleted."""
     return PackConflict(
-        f"another process has taken over {name}, with resume (--resume), overwrite (--overwrite) or"
-        " `fastio gc --unfinished`: this one has stopped, and deletes nothing there"
+        f"another process has taken over {name} with resume (--resume), overwrite (--overwrite) or "
+        "`fastio gc --unfinished`; this process has stopped, and leaves the files there as they "
+        "are. Wait until the other process ends: only one can write to a destination at a time"
     )
 
 

@@ -71,9 +71,8 @@ def gc(
         destination.remove_ended_pack(newest)
         with destination.exclusive_access(unfinished) as (found, files):
             left = found and not unfinished
-            newest = newest_manifest(
-                path, storage_options
-            )  # opened after the listing, which has all its shards
+            # Opened after the listing, which therefore has all of its shards.
+            newest = newest_manifest(path, storage_options)
             last_dropped = newest.version - keep if keep is not None else 0
             older = {each.version: version_name(each.version) for each in newest.history}
             dropped = [n for n, name in older.items() if n <= last_dropped and name in files]

@@ -48,7 +48,7 @@ def open_base(dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 def newest_manifest(
     dst: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> Manifest:
-    """Returns the newest manifest of a dataset, in no memory: one of a store in a temporary file.
+    """Returns the newest manifest of a dataset, mapped. That of a store is in a temporary file.
 
     Raises:
         As for `Dataset`.

@@ -155,7 +155,7 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     return int(orientation)
 
 
-# What the images of a list may be that have memory of their own.
+# Types of images in a list whose memory the source may write to later.
 _TAKEN = (PillowImage.Image, np.ndarray, bytearray, memoryview)
 
 

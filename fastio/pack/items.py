@@ -115,7 +115,8 @@ class SourceProcesses:
         call: Calls functions with the source in the processes, and yields what they return, in
             order. There, the source reads its samples by itself. If an error ends the iteration,
             the processes have ended. The functions can be pickled.
-        pack_all: Whether they pack all units, and not only an equal number of units each.
+        pack_all: Whether the processes pack all units. If False, each packs the same number of
+            units, and the calling process packs the others.
     """
 
     count: int

@@ -91,7 +91,7 @@ class FinishedUnits(Sized):
 
     Args:
         lines: Returns the lines of the journal after the first one.
-        folder: The folder of temporary files, for long journals.
+        folder: A folder on the file system to use for temporary files.
 
     Attributes:
         shards: Their shards.

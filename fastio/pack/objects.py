@@ -309,12 +309,12 @@ class _WrongCountError(PackError):
 
 
 def _gives_several(dataset: Any) -> bool:
-    """Returns whether a dataset gives several samples at once, as torch's DataLoader asks it."""
+    """Returns whether a dataset has `__getitems__`, which returns several samples at once."""
     return bool(getattr(dataset, "__getitems__", None))
 
 
 def _samples(dataset: Any, rows: Sequence[int], name: str) -> list[Any]:
-    """Returns samples of a dataset, by `__getitems__` if it has that.
+    """Returns samples of a dataset, from `__getitems__` if it has that method.
 
     Raises:
         _WrongCountError: `__getitems__` returned another number of samples.
@@ -347,7 +347,7 @@ def _read_many(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> 
             samples = _samples(dataset, rows, name)
         except _WrongCountError:
             raise
-        except Exception:  # one of them may be bad, which is then found
+        except Exception:  # one of them may be bad: reading them one by one finds it
             pass
         else:
             return [checked_item(wanted, *each) for each in zip(rows, samples, strict=True)]
@@ -355,7 +355,7 @@ def _read_many(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> 
 
 
 def _read_in_turn(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> Iterator[Item]:
-    """Yields consecutive samples, of which only those are read ahead that are read at once."""
+    """Yields consecutive samples. Only those that `__getitems__` returns at once are read ahead."""
     count = begin = 0
     while begin < len(rows):
         some = rows[begin : begin + max(1, count)]

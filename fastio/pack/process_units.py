@@ -1,4 +1,4 @@
-"""Packs units of a source in worker processes: of a Python dataset, and of files with many workers.
+"""Packs units of a Python dataset, or of image files if there are many cores, in worker processes.
 
 A worker reads, encodes and writes a whole unit, so that samples are not sent between processes.
 The names of shards that a worker writes have random endings (`task_output`). The calling process
@@ -6,8 +6,9 @@ gives the shards their final names in the order of the source.
 
 If the number of units of a Python dataset is not a multiple of the number of workers, the calling
 process packs the last units, and gets their samples from all workers. Otherwise, some workers would
-have nothing to do at the end. Files are read and encoded by threads of one process if there are few
-units or workers. Many threads would wait for each other, because only one of them can run Python.
+have nothing to do at the end. Files are packed by threads of the calling process if there are few
+units or cores. More threads would wait for each other, because only one of them can run Python at a
+time.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ one machine does. Tasks write shards to the destination and return what the jour
 (`ray_tasks`); the driver gives the shards their names. It takes results in the order of the source,
 so that errors and the journal are those of a pack on one machine. It submits tasks only up to a
 limit ahead of the oldest unfinished unit. As in a pack on one machine, the descriptions of the
-shards lie in temporary files (`ShardTable`), so that its memory does not grow with their number.
+shards are in temporary files (`ShardTable`), so the memory of the driver does not grow with their
+number.
 
 Ray repeats tasks whose process or machine is lost. Of two tasks for one unit, each writes files of
 its own, and the driver takes those of one.
@@ -73,7 +74,8 @@ def ray_cluster(address: str) -> Iterator[None]:
         ray.init(address, log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PackError(
-            f"cannot connect to the Ray cluster {address}: {shown_lines(str(error))}"
+            f"cannot connect to the Ray cluster {address}: {shown_lines(str(error))}; check the "
+            "address, and start a cluster with `ray start --head` or use the address local"
         ) from error
     try:
         yield
@@ -122,7 +124,8 @@ class RayRunner:
             largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
         except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
             raise PackError(
-                f"cannot connect to a Ray cluster: {shown_lines(str(error))}"
+                f"cannot connect to a Ray cluster: {shown_lines(str(error))}; call ray.init() with "
+                "the address of the cluster first"
             ) from error
         self._largest = int(largest)
         if workers is not None and 0 < self._largest < workers:

@@ -143,7 +143,7 @@ def _check_file(wanted: FileStamp) -> None:
 
 
 def _with_disk(error: FastioError) -> FastioError:
-    """Returns an error that also names this machine and the disk, if the disk is full."""
+    """Returns an error; if a full disk caused it, one that also names this machine and the disk."""
     cause = error.__cause__
     if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
         return error

@@ -5,9 +5,9 @@ is uploaded, then the shards, several at a time, and last the manifest. So an in
 not a dataset, and any machine can resume it: it uses the journal up to the first unit whose shards
 are missing or have another size. A local shard is deleted after it was uploaded.
 
-The journal is also the claim of one process to the destination (`stored_journal`). It is written
-before anything else. A process asks whether it still has the claim before each upload and between
-deletions, and the manifest is replaced only if it is the one that was there when the claim began.
+The journal is also the claim of one process to the destination (`stored_journal`), and is written
+before anything else. A process checks its claim before each upload and between deletions. It
+replaces the manifest only if that is still the version that was there when the claim began.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from fastio.store import NoConditionalWrites, Stamp, is_remote, open_store
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
 _DELETIONS = 16
-_DELETIONS_PER_CHECK = 64  # so many objects are deleted between two looks at the claim
+_DELETIONS_PER_CHECK = 64  # objects that are deleted between two checks of the claim
 _COPIES = 32  # shards of other processes that get their names at once
 _JOURNAL_EVERY_S = 10.0  # how often the journal is sent while other processes upload shards
 
@@ -111,7 +111,7 @@ class RemoteDestination(Destination):
         self._stored = StoredJournal(self._store)
         self._is_claimed = False
         self._base: Manifest | None = None  # of an append
-        # The version of the manifest when the claim began; None without one. Only that is replaced.
+        # The version of the manifest when the claim began, or None: only that version is replaced.
         self._manifest_stamp: Stamp | None = None
 
     def files(self) -> Mapping[str, int]:
@@ -173,7 +173,7 @@ class RemoteDestination(Destination):
         return journal
 
     def _claim(self, journal: Journal, has_manifest: bool) -> None:
-        """Makes the destination this process's, by writing the journal to the store.
+        """Claims the destination for this process, by writing the journal to the store.
 
         Args:
             journal: The local copy.
@@ -194,7 +194,7 @@ class RemoteDestination(Destination):
             self._stored.delete()
             raise PackConflict(
                 f"another process has just packed to {self.name}, or deleted the dataset there: "
-                "look at it, then try again"
+                "check what is there with `fastio info`, then pack again"
             )
 
     @contextmanager
@@ -222,7 +222,7 @@ class RemoteDestination(Destination):
             self._stored.delete()
 
     def _remove_journal_if(self, is_unneeded: Callable[[Iterable[bytes]], bool]) -> bool:
-        """See `Destination`. A pack that runs is noticed only if it writes its journal now."""
+        """See `Destination`. A running pack is detected only if it writes its journal now."""
         try:
             stamp = self._store.stat(JOURNAL_NAME)
             if not stamp.size:  # has no meaning

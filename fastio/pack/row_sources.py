@@ -31,8 +31,8 @@ from fastio.sources.table.tables import Piece
 # Rows that are converted at a time. Statistics of shards are summed over as many rows at a time, so
 # another number changes the bytes of a dataset.
 PIECE_ROWS = 32768
-_PIECE_BYTES = 8 << 20  # at most so many of rows of fixed width
-_WIDEST_RECORD = 4096  # bytes; other fields of a row are read with each of them
+_PIECE_BYTES = 8 << 20  # the most bytes of rows of fixed width that are converted at a time
+_WIDEST_RECORD = 4096  # bytes; reading one field of a record reads its other fields too
 
 Convert = Callable[[pa.RecordBatch, Origin, Mapping[str, NDArray[Any]] | None], Converted]
 

@@ -48,7 +48,7 @@ from fastio.sources.table.opening import Opened
 from fastio.store import OBJECTS_AT_ONCE, is_remote
 
 _ROWS_AT_ONCE = 256
-_LEAST_PROCESSES = 4  # fewer threads hardly wait for each other
+_LEAST_PROCESSES = 4  # with fewer cores, threads are as fast
 _AHEAD_BYTES = 64 << 20  # of objects of a store that are read at once
 _NO_SCHEMA = (
     "schema cannot be used with {} determine the fields: use columns, groups, dtypes and nulls"
@@ -153,13 +153,13 @@ def _open_kind(
 def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) -> Source:
     """Returns the rows of a dataset, with processes that pack units of it if they are faster.
 
-    Threads are as fast if there are few of them. Clients of stores, and a cache, are used in this
-    process only. Processes that are not forked would import the user's script, which may pack
-    outside of `if __name__ == "__main__"`, and would lack settings and plugins of Pillow.
+    Clients of stores, and a cache, are used only in this process. If Python's start method is not
+    fork, there are no processes either: they would run the user's script again unless it packs
+    below `if __name__ == "__main__":`, and would lack settings and plugins of Pillow.
     """
     here = data.cache is not None or dataset.remote_part is not None
     here = here or multiprocessing.current_process().daemon  # may have no child processes
-    # The default is the first one; asking for it would settle it for the user's code.
+    # The first method is the default; asking for the default would set it for the user's code.
     method = multiprocessing.get_start_method(allow_none=True)
     forks = (method or multiprocessing.get_all_start_methods()[0]) == "fork"
     count = min(workers, available_cores())
@@ -181,9 +181,9 @@ def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) ->
 
 
 def _columns_of(found: Found, src: Any) -> RowSource | None:
-    """Returns arrays as a source of rows; None if their samples have other fields, or are none.
+    """Returns arrays as a source of rows; None if a sample has other fields than the arrays.
 
-    The first sample decides which fields are images.
+    The first sample decides which fields are images. Without samples, None is returned as well.
     """
     dataset = cast(Rows, found.kind.pack(found, False))
     samples = dataset if type(src) in (dict, tuple) else src
@@ -272,7 +272,7 @@ def _open_samples(
 def _subset_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
     """Returns a torch Subset of a dataset of fastio's as a source, or None.
 
-    Its images are stored as they are, or encoded from their files.
+    Images of a packed dataset are copied as they are stored; others are encoded from their files.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
         return None

@@ -6,15 +6,15 @@ pack.journal-ID-000000 and so on. The object `pack.journal` has the first line o
 names these parts, and the lines that are in no part yet; only this object is replaced. ID is the id
 of the journal, so that two processes do not write the same parts.
 
-As the locked file in a folder, the object `pack.journal` is the claim of one process to the
-destination: to pack, to append or to clean up. A process first writes it, on condition that nobody
-has since it looked, and later replaces it only as long as it has the version that the process wrote
-last. Whoever resumes, replaces or discards a pack writes an object with another id, after which the
-previous owner can write no journal and no manifest, and stops. So no clock decides whether an owner
-is alive: the claim of a killed process can be taken over at once.
+Like the locked file in a folder, the object `pack.journal` is the claim of one process to the
+destination, for a pack, an append or `gc`. The process first writes the object, on the condition
+that no other process has written it in the meantime. Later it replaces only the version that it
+wrote last. A process that resumes, replaces or discards a pack writes an object with another id.
+The previous owner can then write neither a journal nor a manifest, and stops. No time limit decides
+whether an owner is alive, so the claim of a killed process can be taken over at once.
 
-Stores without conditional writes are compared before they are written to. This notices another
-process too, unless both write within the same moment.
+In a store without conditional writes, the object is compared before it is written. This detects
+another process too, unless both write at the same moment.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StoredJournal:
         return 0 if self._stamp is None else self._stamp.size
 
     def claim(self, path: Path) -> None:
-        """Sends the local file for the first time, which makes the destination this process's.
+        """Sends the local file for the first time, which claims the destination for this process.
 
         Raises:
             SourceChanged: Another process has written or deleted the journal since `find` or
@@ -191,9 +191,9 @@ class StoredJournal:
             )
 
     def _check_conditions(self) -> None:
-        """Notes if the store ignores conditions, as some servers do without an error.
+        """Finds out whether the store ignores conditions, as some servers do without an error.
 
-        Right after the object was written, it cannot be created.
+        The object has just been written, so a write on the condition that it is new must fail.
         """
         head = self._head
         if not self.is_conditional:
@@ -208,7 +208,7 @@ class StoredJournal:
             self._store.delete(JOURNAL_NAME)
             raise NoConditionalWrites.of(
                 f"{self._store.url.rstrip('/')}/{JOURNAL_NAME}",
-                "it has ignored the condition of a write",
+                "the server ignored the condition of a write",
             )
 
     def _send_parts(self, file: IO[bytes], own_id: str) -> bytes:

@@ -16,8 +16,8 @@ from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
 def encode_unread(image: ImageFile | RowImage, field: Image, options: ImageOptions) -> ImageCell:
     """Returns an image that is not in memory yet as it is stored.
 
-    An image of a packed dataset, or the record of one in a cache, is copied if it would be encoded
-    to the same.
+    An image of a packed dataset, or the record of one in a cache, is copied if encoding it would
+    give the same bytes.
 
     Raises:
         ValueError, OSError: As for `encode_file`, or it cannot be read.
@@ -60,7 +60,7 @@ def _record(image: ImageFile | RowImage, options: ImageOptions) -> ImageCell | N
 
 
 def _is_stored_alike(codec: int, codebook: _native.Codebook | None, options: ImageOptions) -> bool:
-    """Returns whether an image would be encoded to what is stored."""
+    """Returns whether encoding an image with these options would give what is stored."""
     if options.max_side or options.quality:
         return False
     if codec in (CODEC_BLOCKS, CODEC_JPEG):

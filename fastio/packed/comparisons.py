@@ -142,7 +142,7 @@ class Comparisons:
             self._notes.close()
 
     def _compare(self, reader: ShardReader, shard: int, number: int, wait_s: float) -> bool:
-        """Verifies a shard; returns False if another rank is at it, for `wait_s` at most."""
+        """Verifies a shard; returns False while another rank verifies it, for `wait_s` at most."""
         if self._is_noted(shard, number):
             return True
         notes = self._open_notes()

@@ -1,7 +1,7 @@
 """Lists of images in rows: the numbers of their images, and where those of a shard lie.
 
-The image with index i in the list of row r has the number r * 2**20 + i. So a number is found
-without knowing how long the lists of other rows are.
+The image with index i in the list of row r has the number r * 2**20 + i, which does not depend on
+the lengths of the lists of other rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastio.packed.shard import ShardReader
 
 _INDEX_BITS = 20
-MOST_IMAGES = 1 << _INDEX_BITS  # of a list
+MOST_IMAGES = 1 << _INDEX_BITS  # the most images of a list
 NULL_LIST = -1  # in place of the number of its images
 NO_IMAGE = -1  # a number that stands for no image
 
@@ -69,7 +69,7 @@ class ShardLists(NamedTuple):
 
 
 def lists_of(reader: ShardReader, field: str) -> ShardLists:
-    """Returns the lists of a field. They are kept by the reader, since they take time to check.
+    """Returns the lists of a field. The reader keeps them, because checking them takes time.
 
     Raises:
         ShardCorrupt: The columns of the field do not fit each other.
@@ -87,8 +87,8 @@ def lists_of(reader: ShardReader, field: str) -> ShardLists:
     np.cumsum(length, out=begin[1:])
     if wrong or not np.array_equal(begin[first], reader.offsets(field)):
         raise ShardCorrupt(
-            f"{reader.path}: the lists of images {field!r} do not fit their bytes; run `fastio "
-            "verify` on the dataset"
+            f"{reader.path} is damaged: the lengths of the lists of images {field!r} do not fit "
+            "their bytes; find all damage with `fastio verify`, and pack the dataset again"
         )
     made = reader.lists[field] = ShardLists(reader.extent(field)[0], first, begin, columns)
     return made

@@ -25,8 +25,8 @@ _OF_READS = ("file", "offset", "length", "orientation", "height", "width")
 class ListedImages(Rows):
     """The images of a field of lists, by their numbers (see `image_lists`). Thread-safe.
 
-    The number `NO_IMAGE` stands for an image that nobody reads: its place has the codec of images
-    that native threads leave to others, and no bytes.
+    The number `NO_IMAGE` stands for no image: its place has no bytes, and the codec `encoded`,
+    which native threads do not decode.
 
     Args:
         dataset: The dataset; it is not closed.
@@ -49,7 +49,7 @@ class ListedImages(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """That of the dataset."""
+        """The fingerprint of the dataset."""
         return self._dataset.fingerprint
 
     @property

@@ -94,8 +94,8 @@ class Rows(ABC):
         tensor_fields: The names of the fields whose values are tensors in samples, not arrays.
         row_grouping: Whether `row_groups` opens the rows as row groups: "no", "possible" (single
             rows can be read too) or "always" (reading a row decodes its row group).
-        opened_from: Of table files and data of the datasets package: the source and options that
-            `fastio.open` was given. None for a copy in another process.
+        opened_from: The source and options that `fastio.open` was given, for table files and data
+            of the datasets package. None for other data, and for a copy in another process.
     """
 
     path: str

@@ -24,12 +24,12 @@ _AT_ONCE = 1 << 14  # shards of which a column is copied at once
 class ShardTable(Computed[ShardEntry]):
     """A list of shards, to which shards can be added, with a column for each of their values.
 
-    All shards have the same values, those of the fields of one schema. Those of about the last
-    hundred shards are in memory, the others in temporary files. Not thread-safe.
+    All shards have values of the same fields, those of one schema. The values of about the last
+    hundred shards are in memory, and those of the others in temporary files. Not thread-safe.
 
     Args:
         entries: The first shards.
-        folder: The folder on whose file system temporary files lie; None for the usual one.
+        folder: A folder on the file system to use for temporary files; None for the usual one.
 
     Attributes:
         names: The names of the shards.

@@ -309,7 +309,7 @@ def _fetch_manifest(store: Store, version: int | None = None) -> Manifest:
 
 
 def manifest_on_disk(store: Store) -> Manifest:
-    """Fetches the newest manifest to a temporary file without a name, so that it takes no memory.
+    """Fetches the newest manifest to a temporary file without a name, and maps it.
 
     Raises:
         As for `StoredShards`; OSError if the file cannot be written.

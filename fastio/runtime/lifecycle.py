@@ -22,9 +22,8 @@ _locks: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
 def new_lock() -> threading.Lock:
     """Returns a lock that is free in each forked child, whoever holds it at the fork.
 
-    A thread of the parent may have been in the middle of what the lock guards, and does not go on
-    in the child. So whatever a thread does while it holds the lock, it must leave the object usable
-    after each line.
+    A thread of the parent may hold the lock at the fork, and does not continue in the child. Code
+    that holds the lock must therefore leave the object usable after each line.
     """
     lock = threading.Lock()
     _locks.add(lock)

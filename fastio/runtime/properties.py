@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):  # as in functools
-    """What `functools.cached_property` is, without its lock.
+    """Like `functools.cached_property`, but without a lock.
 
-    In Python 3.10 and 3.11, all objects of a class share that lock. A thread that computes the
-    property of one object delays the threads that need those of others. A child that is forked
-    meanwhile waits for the lock for ever.
+    In Python 3.10 and 3.11, that lock is shared by all objects of a class. A thread that computes
+    the property of one object then delays threads that need the property of other objects, and a
+    child that is forked meanwhile waits for the lock forever.
 
     If several threads ask for a value at the same time, each may compute it. All get the same one.
 

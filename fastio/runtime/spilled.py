@@ -1,8 +1,8 @@
-"""Lists of numbers and bytes that lie in temporary files, except for their ends.
+"""Lists of numbers and bytes in temporary files, of which only the end is in memory.
 
-What a pack knows of each shard is as long as the pack. In files that nobody else can open, it takes
-no memory of the process: it is read again where it is needed, or mapped. Files are made only when
-there is more than `_KEPT` values. They have no names, so a killed process leaves none.
+The descriptions of a pack's shards grow with the pack. In a temporary file they take no memory of
+the process: parts are read when they are needed, or the file is mapped. A file is made only for a
+list of more than `_KEPT` bytes. It has no name, so a killed process leaves none behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TemporaryData:
     """A temporary file without a name. Used by one thread.
 
     Args:
-        folder: The folder on whose file system it lies; None for that of temporary files.
+        folder: A folder on the file system to use; None for the usual one of temporary files.
 
     Attributes:
         nbytes: Its size in bytes.
@@ -49,7 +49,7 @@ class TemporaryData:
             left = left[written:]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Returns bytes, all of which must be there."""
+        """Returns bytes. The file must have all of them."""
         return os.pread(self._descriptor, length, offset)
 
     def reserve(self, nbytes: int) -> None:
@@ -58,7 +58,7 @@ class TemporaryData:
         self.nbytes += nbytes
 
     def mapped(self, writable: bool = False) -> memoryview:
-        """Returns the bytes that are there now, mapped. They outlive this object."""
+        """Returns the current bytes, mapped. They can be used longer than this object."""
         if not self.nbytes:
             return memoryview(b"")
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
@@ -66,7 +66,7 @@ class TemporaryData:
 
 
 class SpilledBytes:
-    """Bytes that grow at their end. Used by one thread.
+    """A sequence of bytes, to which bytes can be added. Used by one thread.
 
     Args:
         folder: As of `TemporaryData`.
@@ -75,7 +75,7 @@ class SpilledBytes:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._file: TemporaryData | None = None
-        self._end = bytearray()  # what is not in the file
+        self._end = bytearray()  # bytes that are not in the file yet
 
     def __len__(self) -> int:
         return self._spilled + len(self._end)
@@ -100,7 +100,7 @@ class SpilledBytes:
         return found + bytes(self._end[: max(0, end - spilled)])
 
     def view(self) -> memoryview:
-        """Returns all bytes: a copy if they are few, otherwise mapped."""
+        """Returns all bytes: a copy if they are in memory, otherwise the mapped file."""
         if self._file is None:
             return memoryview(bytes(self._end))
         self._spill()

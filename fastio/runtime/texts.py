@@ -1,4 +1,4 @@
-"""Many strings in one string of bytes, which takes a tenth of the memory of a list, or in files."""
+"""Many strings in one string of bytes, a tenth of the memory of a list, or in temporary files."""
 
 from __future__ import annotations
 

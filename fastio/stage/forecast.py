@@ -52,7 +52,7 @@ class Forecast:
 
     @cached_property
     def text(self) -> str:
-        """JSON that other processes read: 1 to 2 bytes for each shard, and some hundreds."""
+        """JSON for other processes: some hundred bytes, and 1 to 2 bytes per shard."""
         orders = None
         if self.orders is not None:
             orders = {each.name: getattr(self.orders, each.name) for each in fields(self.orders)}
@@ -64,7 +64,7 @@ class Forecast:
     @staticmethod
     @lru_cache(_KEPT)
     def of_text(text: str) -> Forecast:
-        """Parses a `text`, once for the many times that a process asks for next uses.
+        """Parses a `text`. The results are cached, because a process parses the same text often.
 
         Raises:
             ValueError, KeyError, TypeError, zlib.error: If it is something else.
@@ -150,7 +150,7 @@ class Forecast:
 
 
 def _packed(bounds: Sequence[int]) -> str:
-    """Returns ascending numbers as text. Shards are of similar sizes, so it is short."""
+    """Returns ascending numbers as text, which is short if their differences are similar."""
     sizes = np.diff(np.array(bounds, np.int64), prepend=0).astype("<i8")
     return base64.b64encode(zlib.compress(sizes.tobytes())).decode()
 

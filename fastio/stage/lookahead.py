@@ -98,11 +98,11 @@ def ahead_bytes(sampling: Sampling, stager: Stager, ranks: Ranks) -> int:
 
 
 def most_ahead_bytes(stager: Stager) -> int:
-    """Returns the bytes of blocks in a cache that are fetched ahead once as many were used.
+    """Returns the most bytes of blocks that are fetched ahead into a cache; see `StagingPlan`.
 
     A step of all ranks waits for the slowest of all their requests, which may take many times as
-    long as most: so a node looks ahead as far as its disk allows. 0 if blocks are in memory, or are
-    shards, whose windows last long enough.
+    long as most requests. A node therefore fetches as far ahead as its disk allows. The result is 0
+    if blocks are in memory, or if they are shards, because two windows of shards last long enough.
     """
     if stager.cache is None or not stager.blocks.block_rows:
         return 0
@@ -121,10 +121,11 @@ class StagingPlan:
         ahead_bytes: size of the blocks that may be requested and not yet released.
         following: function that returns the next epoch's plan; None if it is unknown.
         partitions: the partitions of the order that this rank reads.
-        pool_rows: number of positions whose rows are divided anew, from each multiple of it on; see
-            `order.buckets.BucketPlan`. 1 if each batch has the rows of its own positions.
-        most_bytes: this size after blocks of as many bytes were used, so that short runs do not
-            fetch much that they do not use. No effect if it is less than `ahead_bytes`.
+        pool_rows: number of positions per pool; see `order.buckets.BucketPlan`. 1 if each batch has
+            the rows of its own positions.
+        most_bytes: limit up to which `ahead_bytes` grows with the bytes of the blocks that were
+            used, so that short runs fetch little that they do not use. No effect if it is less than
+            `ahead_bytes`.
     """
 
     forecast: Forecast

@@ -306,10 +306,8 @@ class Store:
                         return marks
                 raise
 
-        deadline_s = self._deadline_s(view.nbytes)
-        return self._call(
-            name, request, doing="written", deadline_s=deadline_s, expect=expect
-        ).stamp()
+        limit_s = self._deadline_s(view.nbytes)
+        return self._call(name, request, doing="written", deadline_s=limit_s, expect=expect).stamp()
 
     def pages(self, folder: str = "") -> Iterator[list[tuple[str, Marks]]]:
         """Yields the objects below a folder as the store lists them, up to 1,000 at a time.

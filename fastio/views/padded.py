@@ -310,8 +310,8 @@ class TokenPad(Rows, View):
 class _Lengths:
     """How many tokens of each document are kept; see `order.buckets.Lengths`.
 
-    They are read a shard at a time, when a document of it is first asked for: so a loader of a
-    corpus in a store does not fetch all of it before the first batch.
+    The lengths of a shard are read when one of its documents is first needed, so a loader of a
+    corpus in a store does not fetch the whole corpus before the first batch.
 
     Args:
         packed: the dataset of the documents.

@@ -358,7 +358,7 @@ def _rows_part(context: Context, source: Any, batch_size: int, seconds: float) -
     loader = Loader(source, batch_size, True, num_workers=context.cores, distributed=False)
     windows = context.data.facts.kind == "tokens"
     share = context.data.facts.rows / (len(loader) * batch_size) if windows else 1.0
-    # An epoch brings all rows to memory: of few rows a batch would be thousands of epochs.
+    # One epoch reads all rows into memory. With few rows, more samples would be many epochs.
     warm = min(max(batch_size, windows * _LEAST_BATCH), len(loader.dataset))
     part = loader_part(loader, seconds, warm_samples=warm)
     return None if part is None else replace(part, samples=part.samples * share)

@@ -1,4 +1,4 @@
-"""Datasets as the Hugging Face Hub lays them out, there or here: the files of a split.
+"""Datasets in the layout of the Hugging Face Hub, there or in a local folder: files of a split.
 
 The rules (configurations in README.md, names of files and folders) are those of the datasets
 package, which is asked for them. It lists files, reads README.md, and no data; fastio reads the
@@ -96,7 +96,7 @@ def _check_folder(path: str) -> None:
         why = f"; {path} has a {other}: it is packed, or saved by save_to_disk" if other else ""
         raise OptionError(
             f"split and config are only for datasets on the Hub ({_WANTED}), and for local folders "
-            f"with the same layout{why}"
+            f"with the same layout{why}; leave them out"
         )
 
 

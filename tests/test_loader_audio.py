@@ -317,7 +317,7 @@ def test_sounds_that_a_table_lacks_are_bad_samples_with_the_option_that_the_erro
     pyarrow.parquet.write_table(table, path)
     with (
         Loader(path, batch_size=4, transforms={"audio": AudioDecode()}) as loader,
-        pytest.raises(fastio.SchemaError, match=r'row 1: .* nulls={"audio": b""}'),
+        pytest.raises(fastio.AudioError, match=r'row 1: .* nulls={"audio": b""}'),
     ):
         list(loader)
     sounds = fastio.open(path, nulls={"audio": b""})

@@ -5,11 +5,13 @@ They are encoded from their files, or copied from a packed dataset or a cache.
 
 from __future__ import annotations
 
+import numpy as np
+
 from fastio import _native
 from fastio.pack.images import ImageCell, ImageOptions, encode_file
 from fastio.pack.items import ImageFile, RowImage
 from fastio.packed import Dataset
-from fastio.packed.listed_images import ListedImages
+from fastio.packed.image_lists import rows_and_indexes
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
 
 
@@ -34,8 +36,9 @@ def _encode_packed(
 ) -> ImageCell:
     """Returns an image of a packed dataset as it is stored."""
     there = image.dataset
-    if isinstance(there, ListedImages):
-        stored = there.stored_image(packed, image.row)
+    if image.field in packed.schema.list_fields:
+        rows, indexes = rows_and_indexes(np.array([image.row], np.int64))
+        stored = packed.stored_listed(image.field, int(rows[0]), int(indexes[0]))
     else:
         stored = packed.stored_image(image.field, image.row)
     fits = stored.height * stored.width <= options.max_pixels

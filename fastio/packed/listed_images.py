@@ -17,7 +17,7 @@ from fastio.packed.rows import Rows, of_sample
 from fastio.schema import CODEC_ENCODED, Images, Schema
 
 if TYPE_CHECKING:
-    from fastio.packed.packed import Dataset, StoredImage
+    from fastio.packed.packed import Dataset
 
 _OF_READS = ("file", "offset", "length", "orientation", "height", "width")
 
@@ -73,10 +73,6 @@ class ListedImages(Rows):
         there = rows != NO_IMAGE
         reads = self._dataset.list_reads(field, *rows_and_indexes(rows[there]))
         return reads if there.all() else _among_others(reads, there)
-
-    def stored_image(self, packed: Dataset, row: int) -> StoredImage:
-        """Returns an image as it is stored, given `packed`."""
-        return packed.stored_listed(self._name, *_one(row))
 
     def read(self, field: str, row: int) -> bytes:
         """See `Rows`."""

@@ -216,3 +216,16 @@ def test_options_of_images_are_allowed_for_samples_without_images(
 ) -> None:
     for number, source in enumerate([COLUMNS["code"], TensorDataset(torch.arange(3))]):
         assert len(packed(source, tmp_path / str(number), **option)) == len(source)
+
+
+class Doubled(fastio.Dataset):
+    """Changes the samples of a packed dataset."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {name: 2 * value for name, value in super().__getitem__(index).items()}
+
+
+def test_a_subset_of_a_class_that_changes_samples_has_these_samples(tmp_path: Path) -> None:
+    fastio.pack({"a": np.arange(9), "b": np.arange(9.0)}, tmp_path / "data")
+    found = packed(Subset(Doubled(tmp_path / "data"), [3, -1]), tmp_path / "out")
+    assert list(found) == [{"a": 6, "b": 6.0}, {"a": 16, "b": 16.0}]

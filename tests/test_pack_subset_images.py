@@ -14,6 +14,7 @@ from torch.utils.data import Subset
 import fastio
 from fastio.errors import ImageError
 from fastio.pack.images import ImageCodec
+from fastio.packed.orientation import without_orientation
 from tests.pictures import jpeg
 
 CODECS = ("blocks", "jpeg", "raw")
@@ -103,3 +104,33 @@ def test_pillow_images_of_lists_stay_as_they_were_packed(
     found = packed(Subset(data, [0]), tmp_path / "subset", **options)
     assert [each.shape for each in data.images("images", 0)] == [(48, 40, 3)] * 2
     assert [each.shape for each in found.images("images", 0)] == [(48, 40, 3)] * 2
+
+
+@pytest.mark.parametrize("codec", ["blocks", "jpeg"])
+def test_exported_files_are_turned_as_the_images_are(tmp_path: Path, codec: ImageCodec) -> None:
+    schema = fastio.Schema(
+        {"image": fastio.Image(), "label": fastio.Scalar("int64")}, "tuple", classes=("c",)
+    )
+    data = packed([(turned_file(), 0)], tmp_path / "pillow", codec=codec, schema=schema)
+    fastio.export(data.path, tmp_path / "export")
+    exported = fastio.open(tmp_path / "export")
+    pixels, expected = exported.image("image", 0), data.image("image", 0)
+    assert pixels.shape == expected.shape
+    # Records and files are decoded by different inverse DCTs.
+    assert np.abs(pixels.astype(int) - expected).max() <= (1 if codec == "blocks" else 0)
+
+
+@pytest.mark.parametrize("order", ["II", "MM"])
+def test_only_the_orientation_of_a_file_is_changed(order: str) -> None:
+    exif = PillowImage.Exif()
+    exif[0x010F], exif[0x0112], exif[0x0131] = "maker", 8, "software"
+    exif.endian = "<" if order == "II" else ">"
+    data = jpeg(16, 24, exif=exif)
+    assert order.encode() in data[:40]
+    found = without_orientation(data)
+    with PillowImage.open(io.BytesIO(found)) as image:
+        assert dict(image.getexif()) == {0x010F: "maker", 0x0112: 1, 0x0131: "software"}
+    assert sum(a != b for a, b in zip(found, data, strict=True)) == 1
+    assert without_orientation(jpeg(16, 24)) == jpeg(16, 24)
+    for end in range(len(data)):
+        assert len(without_orientation(data[:end])) == end

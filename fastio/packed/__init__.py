@@ -5,7 +5,8 @@
 - `manifest`, `manifest_writer`: its format, reading and writing it
 - `shard`, `shard_writer`: those of shards; `shard_table`: descriptions of many
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
-- `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
+- `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels;
+  `orientation`: that of exported JPEG files
 - `rows`: what all datasets have in common; `layout`: where the engine finds fields
 """
 

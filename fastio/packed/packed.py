@@ -32,6 +32,7 @@ from fastio.packed.layout import (
     shard_reads,
     spans,
 )
+from fastio.packed.orientation import without_orientation
 from fastio.packed.pixels import decode_image, pillow_image
 from fastio.packed.remote import Staged
 from fastio.packed.rows import Rows, of_sample
@@ -41,6 +42,7 @@ from fastio.packed.stored import StoredShards
 from fastio.packed.values import values_of
 from fastio.schema import (
     CODEC_BLOCKS,
+    CODEC_JPEG,
     CODEC_RAW,
     INDEX_COLUMN,
     Image,
@@ -92,17 +94,25 @@ class StoredImage(NamedTuple):
             raise ValueError(f"its CRC-32C is {found:08x}, expected {self.crc32c:08x}: damaged")
 
     def as_file(self, mode: Literal["RGB", "L"], codebook: _native.Codebook | None) -> bytes:
-        """Returns the image as the bytes of a file: pixels as a PNG file. ValueError if damaged."""
+        """Returns the image as the bytes of a file: pixels as a PNG file. ValueError if damaged.
+
+        A JPEG file that is stored without being turned gets the EXIF orientation 1.
+        """
         self.check()
         if self.codec == CODEC_BLOCKS:
             if codebook is None:
                 raise ValueError("it is stored as blocks, but the manifest has no codebook")
-            return _native.blocks_export(self.data, codebook)
+            return self._turned(_native.blocks_export(self.data, codebook))
         if self.codec == CODEC_RAW:
             file = io.BytesIO()
             pillow_image(decode_image(*self[:5], mode)).save(file, "PNG")
             return file.getvalue()
-        return self.data.tobytes()
+        data = self.data.tobytes()
+        return self._turned(data) if self.codec == CODEC_JPEG else data
+
+    def _turned(self, jpeg: bytes) -> bytes:
+        """Returns a JPEG file that is turned as the image is; see `pack.images.encode_pillow`."""
+        return without_orientation(jpeg) if self.orientation == 1 else jpeg
 
 
 class Dataset(Rows):

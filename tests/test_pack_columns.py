@@ -229,3 +229,12 @@ def test_a_subset_of_a_class_that_changes_samples_has_these_samples(tmp_path: Pa
     fastio.pack({"a": np.arange(9), "b": np.arange(9.0)}, tmp_path / "data")
     found = packed(Subset(Doubled(tmp_path / "data"), [3, -1]), tmp_path / "out")
     assert list(found) == [{"a": 6, "b": 6.0}, {"a": 16, "b": 16.0}]
+
+
+def test_a_subset_does_not_overwrite_its_dataset(tmp_path: Path) -> None:
+    data = packed({"a": np.arange(9), "b": np.arange(9.0)}, tmp_path / "data")
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for place in (tmp_path / "data", tmp_path / "link"):
+        with pytest.raises(PackError, match="would delete"):
+            fastio.pack(Subset(Subset(data, [1, 2]), [0]), place, overwrite=True)
+    assert len(fastio.open(tmp_path / "data")) == 9

@@ -31,7 +31,7 @@ from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
 from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleEncoder, SampleOptions
-from fastio.pack.sources import max_pixels_of, open_source
+from fastio.pack.sources import check_not_overwritten, max_pixels_of, open_source
 from fastio.pack.tables import TableEncoder
 from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.packed import Manifest
@@ -284,6 +284,8 @@ def pack(
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
+    if overwrite:
+        check_not_overwritten(src, dst)
     base = open_base(dst, of_destination) if append else None
     options = sample_options(
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base

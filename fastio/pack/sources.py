@@ -36,7 +36,7 @@ from fastio.packed.rows import NOT_OF_SAMPLES, Rows
 from fastio.recoded import RecodedImages
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
-from fastio.schema import Image, Images, Scalar, Schema
+from fastio.schema import Image, Images, Scalar, Schema, is_fixed_width
 from fastio.shown import without_secrets
 from fastio.sources import FolderDataset, Found, Options, find
 from fastio.sources.arrays import class_names, is_columns
@@ -346,7 +346,11 @@ def rows_source(
     if cache is not None and dataset.recodes and not dataset.separate:
         images = [field for field in fields if field not in (*others, *lists)]
         recoded = {field: RecodedImages(dataset, field, cache, 0) for field in images}
-    at_once = _ROWS_AT_ONCE if dataset.schema.structure == "dict" else 1
+    kinds = dataset.schema.fields
+    small = dataset.schema.structure == "dict" or all(
+        is_fixed_width(kinds[name]) for name in others
+    )
+    at_once = _ROWS_AT_ONCE if small else 1
 
     def read(rows: Sequence[int]) -> Iterator[Item]:
         objects = dataset.remote_part if dataset.separate else None

@@ -227,8 +227,16 @@ class Doubled(fastio.Dataset):
 
 def test_a_subset_of_a_class_that_changes_samples_has_these_samples(tmp_path: Path) -> None:
     fastio.pack({"a": np.arange(9), "b": np.arange(9.0)}, tmp_path / "data")
-    found = packed(Subset(Doubled(tmp_path / "data"), [3, -1]), tmp_path / "out")
-    assert list(found) == [{"a": 6, "b": 6.0}, {"a": 16, "b": 16.0}]
+    data = Doubled(tmp_path / "data")
+    wanted = [{"a": 6, "b": 6.0}, {"a": 16, "b": 16.0}]
+    assert list(packed(Subset(data, [3, -1]), tmp_path / "out")) == wanted
+    assert list(packed(data, tmp_path / "all"))[3] == wanted[0]
+    for source, rows in ((data, [0, 2, 4]), (Subset(data, [3, -1]), [6, 16])):
+        with (
+            pytest.warns(fastio.PerformanceWarning, match="no native reader for Doubled"),
+            fastio.Loader(source, 3) as loader,
+        ):
+            assert next(iter(loader))["a"].tolist() == rows
 
 
 def test_a_subset_does_not_overwrite_its_dataset(tmp_path: Path) -> None:

@@ -301,17 +301,11 @@ def _subset_source(src: Any, schema: Schema | None) -> Source | RowSource | None
 
     parts, picked = parts_of(src)
     dataset = as_rows(parts[0]) if len(parts) == 1 else None
-    if dataset is None or picked is None or not len(picked) or _has_own_samples(dataset):
+    if dataset is None or picked is None or not len(picked):
         return None
     name = type(src).__name__
     columns = column_source(dataset, name, picked) if schema is None else None
     return columns or rows_source(dataset, name, schema, picked=picked)
-
-
-def _has_own_samples(dataset: Rows) -> bool:
-    """Returns whether a subclass of the user's makes other samples of the rows."""
-    owner = next(base for base in type(dataset).__mro__ if "__getitem__" in vars(base))
-    return not owner.__module__.startswith("fastio.")
 
 
 def rows_source(

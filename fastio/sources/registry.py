@@ -77,18 +77,34 @@ def is_named(source: Any) -> bool:
 
 
 def kind_of(dataset: Rows) -> Kind | None:
-    """Returns the kind of an open dataset; None for a dataset that is made of others."""
+    """Returns the kind of an open dataset; None for others, and for views of datasets."""
+    if as_rows(dataset) is None:
+        return None
     return next((kind for kind in KINDS if isinstance(dataset, kind.classes)), None)
 
 
 def opened_from(dataset: object) -> Found | None:
     """Returns the source and options that `fastio.open` opened a dataset from, or None."""
-    return dataset.opened_from if isinstance(dataset, Rows) else None
+    rows = as_rows(dataset)
+    return None if rows is None else rows.opened_from
 
 
 def as_rows(dataset: object) -> Rows | None:
-    """Returns the dataset if it is one of fastio's, which can be asked what it can; else None."""
-    return dataset if isinstance(dataset, Rows) else None
+    """Returns the dataset if its rows can be read without asking it for samples; else None.
+
+    Not if a subclass of the user's makes samples of its own.
+    """
+    if not isinstance(dataset, Rows):
+        return None
+    own = (owner_of(dataset, name) for name in ("__getitem__", "__getitems__"))
+    return None if any(own) else dataset
+
+
+def owner_of(dataset: Rows, name: str) -> type | None:
+    """Returns the user's class that defines a method of a dataset; None if it is fastio's."""
+    owners = (base for base in type(dataset).__mro__ if name in vars(base))
+    owner = next(owners, Rows)
+    return None if owner.__module__.startswith("fastio.") else owner
 
 
 def find_data(source: Any, options: Options | None = None) -> Found:

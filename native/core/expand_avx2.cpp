@@ -66,10 +66,10 @@ constexpr Unzigzag kUnzigzag = make_unzigzag();
   store16(_mm256_extracti128_si256(half[1], 1), quant + 48, out + 48);
 }
 
-// Of a block with wide values.
+// The low 8 planes of a block with values wider than 8 bits.
 struct LowPlanes {
-  alignas(32) std::uint8_t magnitude[64];  // of what the low 8 planes say, at most 128
-  u64 negative, most;                      // which values are negative, which of these are 128
+  alignas(32) std::uint8_t magnitude[64];  // magnitudes by these planes alone, at most 128
+  u64 negative, most;                      // the values that are negative; the magnitudes of 128
 };
 
 // The low 8 planes as bytes, for all blocks; `low` is given what wide values need besides.

@@ -32,21 +32,28 @@ from fastio.runtime.files import AnyPath
 from fastio.sources import folder
 
 
-def pack_stopped(units: int, source: Any, out: Path, **options: Any) -> None:
-    """Packs a source, and stops it as by Ctrl-C when some units are finished."""
-    commit, seen = Packer._commit, 0
+@contextmanager
+def interrupted_at(unit: int, method: str = "_record_written") -> Iterator[None]:
+    """A pack is interrupted, as by Ctrl-C, where `Packer` would record a unit."""
+    record, seen = getattr(Packer, method), 0
 
-    def stop(self: Packer[Any, Any], unit: Any) -> None:
+    def stop(self: Packer[Any, Any], finished: Any) -> None:
         nonlocal seen
-        if seen == units:
+        if seen == unit:
             raise KeyboardInterrupt
         seen += 1
-        commit(self, unit)
+        record(self, finished)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Packer, "_commit", stop)
+        patch.setattr(Packer, method, stop)
         with pytest.raises(KeyboardInterrupt):
-            fastio.pack(source, out, **options)
+            yield
+
+
+def pack_stopped(units: int, source: Any, out: Path, **options: Any) -> None:
+    """Packs a source, and stops it as by Ctrl-C when some units are finished."""
+    with interrupted_at(units, "_commit"):
+        fastio.pack(source, out, **options)
 
 
 def threads() -> set[str]:

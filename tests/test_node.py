@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -613,6 +614,12 @@ def test_what_a_rank_has_verified_no_other_verifies(
     assert len(verifying) == table.num_shards
 
 
+def claimed_shard(table: fastio.Dataset) -> object:
+    """The notes of a rank that claims the first shard and does not verify it."""
+    notes = NodeMemory(*table.shards._comparisons._notes_of)
+    return notes if notes.native.claim(0) else None
+
+
 def test_a_shard_whose_rank_hangs_while_it_verifies_is_verified_here(
     table: fastio.Dataset,
     folder: Path,
@@ -621,12 +628,7 @@ def test_a_shard_whose_rank_hangs_while_it_verifies_is_verified_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(comparisons, "_WAIT_S", 0.1)
-
-    def work() -> object:
-        notes = NodeMemory(*table.shards._comparisons._notes_of)
-        return notes if notes.native.claim(0) else None
-
-    with child(work):
+    with child(partial(claimed_shard, table)):
         read_all(table.path)
     assert len(verifying) == table.num_shards
 
@@ -640,12 +642,7 @@ def test_a_small_shard_that_another_rank_verifies_is_opened_after_that(
 ) -> None:
     monkeypatch.setattr(comparisons, "_CHECKED_BYTES", 1 << 30)
     monkeypatch.setattr(comparisons, "_WAIT_SMALL_S", 60.0)
-
-    def work() -> object:
-        notes = NodeMemory(*table.shards._comparisons._notes_of)
-        return notes if notes.native.claim(0) else None
-
-    with child(work) as pid, ThreadPoolExecutor(1) as pool:
+    with child(partial(claimed_shard, table)) as pid, ThreadPoolExecutor(1) as pool:
         mine = fastio.open(table.path)
         assert isinstance(mine, fastio.Dataset)
         opening = pool.submit(mine.shard, 0)

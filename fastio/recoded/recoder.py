@@ -243,8 +243,10 @@ class Recoder:
             self._full_until_s = time.monotonic() + _NO_ROOM_S
             return False
         written = folder.write(source, block, [begin, data])
-        if folder.publish(source, {block: written}, misses=False) and self._load(block):
+        if folder.publish(source, {block: written}, misses=False):
+            # Before the table has them: a loader that has read all from records counts all.
             self.images += int(np.count_nonzero(directory["length"]))
+            self._load(block)
         return True
 
     # --- Encoding ---------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ It does not import torch: some tests run where there is none (tools/arm).
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -171,14 +170,6 @@ def numbered_folder(path: Path, per_class: tuple[int, ...] = (9, 7, 8)) -> Path:
             image.save(folder / f"{number:03}.jpg", quality=95, subsampling=0)
             row += 1
     return path
-
-
-def trainers_script(name: str) -> str:
-    """The script of docs/trainers.md (marked py, its model given) that imports a package."""
-    text = (Path(__file__).parent.parent / "docs" / "trainers.md").read_text()
-    scripts = re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    [script] = [s for s in scripts if re.search(rf"^(import|from) {name}\b", s, re.MULTILINE)]
-    return str(script)
 
 
 def slow_reads(patch: pytest.MonkeyPatch) -> threading.Event:

@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,21 +18,26 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import fastio
-from tests.support import flat, import_torchvision, numbered_folder, trainers_script
+from tests.support import flat, numbered_folder
+from tests.trainers import BATCH, ROWS, STEPS, import_trainers, trainers_script
 
 if find_spec("accelerate") is None:
     pytest.skip("accelerate is not installed", allow_module_level=True)
-if find_spec("torchvision") is not None:
-    import_torchvision()
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # packages that it imports, of each other
-    from accelerate import Accelerator, skip_first_batches
-    from accelerate.utils import DataLoaderConfiguration, ProjectConfiguration
+if TYPE_CHECKING:  # see _trainers
+    from tests.accelerate_names import (
+        Accelerator,
+        DataLoaderConfiguration,
+        PreparedLoader,
+        ProjectConfiguration,
+        TrainerLoaders,
+        prepare,
+        skip_first_batches,
+    )
 
-    from fastio.integrations.accelerate import PreparedLoader, TrainerLoaders, prepare
 
-ROWS, BATCH = 44, 8
-STEPS = -(-ROWS // BATCH)
+@pytest.fixture(scope="module", autouse=True)
+def _trainers() -> None:
+    import_trainers("tests.accelerate_names", globals())
 
 
 @pytest.fixture(scope="module")
@@ -434,6 +438,7 @@ TWO_PROCESSES = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
+from tests.accelerate_names import *
 from tests.test_accelerate import *
 from tests.test_accelerate import _model
 

@@ -53,7 +53,7 @@ SHOWN = (
     "text",
     "console",  # a command with what it printed
     "diff",
-    "py",  # a script that the tests of an integration run: see tests.support.trainers_script
+    "py",  # a script that the tests of an integration run: see tests.trainers.trainers_script
 )
 
 

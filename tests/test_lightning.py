@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,24 +22,24 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 import fastio
-from tests.support import flat, import_torchvision, numbered_folder, trainers_script
+from tests.support import flat, numbered_folder
+from tests.trainers import BATCH, ROWS, STEPS, import_trainers, trainers_script
 
 if find_spec("lightning") is None:
     pytest.skip("lightning is not installed", allow_module_level=True)
-if find_spec("torchvision") is not None:
-    import_torchvision()  # as torchmetrics does
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # packages that Lightning imports, of each other
-    import lightning
-    import pytorch_lightning
-    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-
-    import fastio.integrations.lightning
-    import fastio.integrations.pytorch_lightning
-from lightning.pytorch.loggers import CSVLogger
-
-ROWS, BATCH = 44, 8
-STEPS = -(-ROWS // BATCH)
+if TYPE_CHECKING:  # see _trainers
+    from tests.lightning_models import (
+        Classifier,
+        CSVLogger,
+        EarlyStopping,
+        ModelCheckpoint,
+        OneCycle,
+        Recorder,
+        data,
+        lightning,
+        pytorch_lightning,
+        trainer,
+    )
 
 # What Lightning advises a run of a second about.
 pytestmark = [
@@ -55,6 +55,11 @@ pytestmark = [
         "`isinstance.treespec, LeafSpec",
     )
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trainers() -> None:
+    import_trainers("tests.lightning_models", globals())
 
 
 @pytest.fixture(scope="module")
@@ -88,70 +93,6 @@ def _quiet() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-
-
-class Recorder(lightning.LightningModule):
-    """A tiny model that notes the rows of its steps."""
-
-    def __init__(self, fail_at: int | None = None) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-        self.trained: list[list[int]] = []
-        self.evaluated: list[list[int]] = []
-        self.fail_at = fail_at
-
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        if len(self.trained) == self.fail_at:
-            raise RuntimeError("stopped here")
-        self.trained.append(batch["x"].int().tolist())
-        loss: torch.Tensor = self.layer(batch["x"][:, None] / ROWS).square().mean()
-        self.log("loss", loss)
-        return loss
-
-    def validation_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> None:
-        self.evaluated.append(batch["x"].int().tolist())
-        self.log("constant", torch.tensor(1.0), batch_size=1)
-
-    test_step = validation_step
-
-    def predict_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> torch.Tensor:
-        self.evaluated.append(batch["x"].int().tolist())
-        return torch.zeros(())
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), 0.01)
-
-
-class OneCycle(Recorder):
-    """A model that asks for the number of steps before the checkpoint's loops are read."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), 0.01)
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
-
-
-def trainer(*callbacks: Any, **options: Any) -> lightning.Trainer:
-    defaults: dict[str, Any] = {
-        "max_epochs": 3,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": any(isinstance(c, ModelCheckpoint) for c in callbacks),
-        "callbacks": list(callbacks),
-    }
-    return lightning.Trainer(**{**defaults, **options})
-
-
-def data(
-    packed: Path, val: bool = False, **options: Any
-) -> fastio.integrations.lightning.DataModule:
-    split = {"dataset": packed, "batch_size": BATCH, "seed": 0}
-    return fastio.integrations.lightning.DataModule(
-        train={**split, "shuffle": True, **options}, val=split if val else None
-    )
 
 
 def epoch_rows(packed: Path, epochs: int, **options: Any) -> list[list[int]]:
@@ -432,21 +373,6 @@ def test_the_other_package_has_the_same(packed: Path) -> None:
     assert model.rows == [*range(ROWS)]
 
 
-class Classifier(lightning.LightningModule):
-    """A linear model of images of 32 pixels in two classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 2))
-
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        images, labels = batch
-        return torch.nn.functional.cross_entropy(self.net(images), labels)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), 1e-3)
-
-
 @pytest.mark.filterwarnings("ignore")  # of Lightning's defaults, which the script keeps
 def test_the_script_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -460,7 +386,8 @@ def test_the_script_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 TWO_PROCESSES = """
 import json, os, sys, warnings
 warnings.simplefilter("ignore")
-from tests.test_lightning import BATCH, ModelCheckpoint, Path, Recorder, checkpoints, data, trainer
+from tests.lightning_models import ModelCheckpoint, Recorder, data, trainer
+from tests.test_lightning import Path, checkpoints
 
 packed, out = Path(sys.argv[1]), Path(sys.argv[2])
 both = {"strategy": "ddp", "devices": 2, "max_epochs": 2}

@@ -438,7 +438,8 @@ TWO_PROCESSES = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
-from tests.accelerate_names import *
+from tests import test_accelerate
+test_accelerate.import_trainers("tests.accelerate_names", vars(test_accelerate))
 from tests.test_accelerate import *
 from tests.test_accelerate import _model
 
@@ -474,7 +475,7 @@ def test_two_processes_get_each_sample_once(packed: Path, tmp_path: Path) -> Non
     root = Path(__file__).parent.parent
     environment = {
         **os.environ,
-        "PYTHONPATH": str(root),
+        "PYTHONPATH": f"{root}:{root}/tools",
         "CUDA_VISIBLE_DEVICES": "",
         "ACCELERATE_USE_CPU": "true",
         "OMP_NUM_THREADS": "1",

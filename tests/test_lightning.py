@@ -386,8 +386,8 @@ def test_the_script_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 TWO_PROCESSES = """
 import json, os, sys, warnings
 warnings.simplefilter("ignore")
-from tests.lightning_models import ModelCheckpoint, Recorder, data, trainer
-from tests.test_lightning import Path, checkpoints
+from tests.test_lightning import Path, checkpoints, import_trainers
+import_trainers("tests.lightning_models", globals())
 
 packed, out = Path(sys.argv[1]), Path(sys.argv[2])
 both = {"strategy": "ddp", "devices": 2, "max_epochs": 2}
@@ -409,7 +409,7 @@ def test_two_processes_get_each_sample_once_and_go_on(packed: Path, tmp_path: Pa
     script = tmp_path / "two.py"
     script.write_text(TWO_PROCESSES)
     root = Path(__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root}/tools", "CUDA_VISIBLE_DEVICES": ""}
     # Lightning's own launcher looks for a free port, which others may take before it is used.
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launch, str(script), str(packed), str(tmp_path)]

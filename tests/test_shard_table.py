@@ -56,8 +56,8 @@ def test_the_memory_of_many_shards_is_that_of_few(tmp_path: Path) -> None:
         first = first_rows(np.from_dlpack(found["rows"]), tmp_path)
         assert first[count - 1].as_py() == 10 * (count - 1)
 
-    few, many = (traced(lambda count=count: written(count)) for count in (20_000, 60_000))
-    assert many < few + (1 << 20)
+    few, many = (traced(lambda count=count: written(count)) for count in (12_000, 30_000))
+    assert many < few + (1 << 19)
     assert list(tmp_path.iterdir()) == []  # temporary files have no names
 
 
@@ -78,8 +78,8 @@ def test_a_manifest_of_many_shards_is_written_and_appended_to_in_the_same_memory
         assert grown.entry(count + 5) == full(count + 5)
         assert grown.entry(7) == full(7)
 
-    few, many = (traced(lambda n=count: write(str(n), n)) for count in (20_000, 60_000))
-    assert many < few + (1 << 20)
+    few, many = (traced(lambda n=count: write(str(n), n)) for count in (12_000, 30_000))
+    assert many < few + (1 << 19)
 
 
 def full(number: int) -> ShardEntry:

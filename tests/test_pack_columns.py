@@ -5,6 +5,7 @@ It is stored as its samples would be, one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 from PIL import Image as PillowImage
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import fastio
 from fastio.errors import PackError
@@ -239,10 +240,46 @@ def test_a_subset_of_a_class_that_changes_samples_has_these_samples(tmp_path: Pa
             assert next(iter(loader))["a"].tolist() == rows
 
 
-def test_a_subset_does_not_overwrite_its_dataset(tmp_path: Path) -> None:
+class Reads:
+    """A user's dataset that reads another."""
+
+    def __init__(self, inner: Any) -> None:
+        self.parts = {"inner": [inner]}
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.parts["inner"][0][index]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda data: Subset(Subset(data, [1, 2]), [0]),
+        lambda data: ConcatDataset([[{"a": 1, "b": 1.0}], ConcatDataset([Subset(data, [1])])]),
+        Reads,
+        lambda data: ConcatDataset([Reads(data)]),
+        lambda data: (row for row in data),
+        lambda data: map(dict, data),
+        lambda data: (dict(row) for row in filter(None, iter(data))),
+        lambda data: fastio.Loader(data, None),
+        lambda data: Doubled(data.path),
+    ],
+)
+def test_what_reads_a_dataset_does_not_overwrite_it(
+    source: Callable[[Any], Any], tmp_path: Path
+) -> None:
     data = packed({"a": np.arange(9), "b": np.arange(9.0)}, tmp_path / "data")
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for place in (tmp_path / "data", tmp_path / "link"):
         with pytest.raises(PackError, match="would delete"):
-            fastio.pack(Subset(Subset(data, [1, 2]), [0]), place, overwrite=True)
+            fastio.pack(source(data), place, overwrite=True)
     assert len(fastio.open(tmp_path / "data")) == 9
+
+
+def test_an_open_dataset_that_is_not_read_is_overwritten(tmp_path: Path) -> None:
+    data = packed({"a": np.arange(9)}, tmp_path / "data")
+    fastio.pack([{"a": np.int64(3)} for _ in range(2)], tmp_path / "data", overwrite=True)
+    assert len(data) == 9
+    assert len(fastio.open(tmp_path / "data")) == 2

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from fastio.cache import Cache, check_is_cache
 from fastio.errors import PackError
+from fastio.pack.apart import check_apart
 from fastio.pack.destination import complete_dataset
 from fastio.pack.growth import open_base, options_of, with_numbers_of
 from fastio.pack.images import (
@@ -31,7 +31,7 @@ from fastio.pack.ray_engine import RayRunner
 from fastio.pack.remote import open_destination
 from fastio.pack.row_sources import RowSource
 from fastio.pack.samples import SampleEncoder, SampleOptions
-from fastio.pack.sources import check_not_overwritten, max_pixels_of, open_source
+from fastio.pack.sources import max_pixels_of, open_source
 from fastio.pack.tables import TableEncoder
 from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.packed import Manifest
@@ -283,9 +283,7 @@ def pack(
         raise PackError("append and overwrite cannot be combined: choose one")
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
-    _check_apart(src, dst)
-    if overwrite:
-        check_not_overwritten(src, dst)
+    check_apart(src, dst, overwrite)
     base = open_base(dst, of_destination) if append else None
     options = sample_options(
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
@@ -451,34 +449,6 @@ def sample_options(
     skips = on_error == "skip"
     options = SampleOptions(images, codebooks, parse_size(shard_size), skips, workers)
     return options if base is None else options_of(base, options, codebook is not None)
-
-
-def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
-    if is_remote(dst):
-        return
-    destination = _resolved(dst)
-    is_path = isinstance(src, (str, os.PathLike))
-    # Of a list, which may be one of documents, only folders can hold the destination.
-    folders = filter(_is_folder, src) if isinstance(src, (list, tuple)) else ()
-    for path in [src] if is_path else folders:
-        source = _resolved(path)
-        if source == destination or source in destination.parents:
-            raise PackError(
-                f"the destination {os.fspath(dst)} is inside the source {os.fspath(path)} and "
-                "would become part of it: choose another folder"
-            )
-
-
-def _resolved(path: str | os.PathLike[str]) -> Path:
-    """Returns an absolute path without links."""
-    try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise PackError(f"{os.fspath(path)} cannot be a path: {error}") from error
-
-
-def _is_folder(item: Any) -> bool:
-    return isinstance(item, (str, os.PathLike)) and os.path.isdir(item)
 
 
 def report_of(packer: Packer[Any, Any], start: float) -> PackReport:

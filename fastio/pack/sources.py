@@ -105,26 +105,11 @@ def max_pixels_of(src: Any) -> int | None:
     return getattr(_inside(src), "max_pixels", None)
 
 
-def check_not_overwritten(src: Any, dst: str | os.PathLike[str]) -> None:
-    """Raises PackError if overwriting the destination would delete a packed dataset to be read."""
-    dataset = as_rows(_inside(src))
-    packed = None if dataset is None else dataset.packed
-    if packed is not None and _place(packed.path) == _place(dst):
-        raise PackError(
-            f"the source is the dataset {packed.path}, which overwrite (--overwrite) would delete "
-            "before it is read: choose another folder"
-        )
-
-
 def _inside(src: Any) -> Any:
     """Returns the dataset that a torch Subset is made of; another object itself."""
     while type(src).__module__ == "torch.utils.data.dataset" and hasattr(src, "dataset"):
         src = src.dataset
     return src
-
-
-def _place(path: str | os.PathLike[str]) -> str:
-    return str(path).rstrip("/") if is_remote(path) else os.path.realpath(path)
 
 
 def _open_kind(

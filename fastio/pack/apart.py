@@ -1,0 +1,62 @@
+"""Whether a pack would read what it writes, or delete what it is about to read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fastio.errors import PackError
+from fastio.sources.inside import datasets_inside
+from fastio.store import is_remote
+
+
+def check_apart(src: Any, dst: str | os.PathLike[str], overwrite: bool) -> None:
+    """Checks that the destination is not part of the source, nor a dataset that the source reads.
+
+    Raises:
+        PackError: The destination is inside the source; or overwriting it would delete a packed
+            dataset that the source reads.
+    """
+    if not is_remote(dst):
+        _check_folders(src, dst)
+    if not overwrite:
+        return
+    place = _place(dst)
+    for dataset in datasets_inside(src):
+        packed = dataset.packed
+        if packed is not None and _place(packed.path) == place:
+            raise PackError(
+                f"the source reads the dataset {packed.path}, which overwrite (--overwrite) would "
+                "delete before it is read: choose another folder"
+            )
+
+
+def _check_folders(src: Any, dst: str | os.PathLike[str]) -> None:
+    destination = _resolved(dst)
+    is_path = isinstance(src, (str, os.PathLike))
+    # Of a list, which may be one of documents, only folders can hold the destination.
+    folders = filter(_is_folder, src) if isinstance(src, (list, tuple)) else ()
+    for path in [src] if is_path else folders:
+        source = _resolved(path)
+        if source == destination or source in destination.parents:
+            raise PackError(
+                f"the destination {os.fspath(dst)} is inside the source {os.fspath(path)} and "
+                "would become part of it: choose another folder"
+            )
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    return str(path).rstrip("/") if is_remote(path) else os.path.realpath(path)
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    """Returns an absolute path without links."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PackError(f"{os.fspath(path)} cannot be a path: {error}") from error
+
+
+def _is_folder(item: Any) -> bool:
+    return isinstance(item, (str, os.PathLike)) and os.path.isdir(item)

@@ -160,6 +160,31 @@ def test_a_loader_of_several_can_be_pickled(parts: list[Any]) -> None:
         assert xs(again) == xs(loader)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_concat_dataset_of_one_dataset_is_read_natively(nested: bool, parts: list[Any]) -> None:
+    """Or images of packed data would be delivered as (H, W, C), and `fields` would be refused."""
+    alone: Any = ConcatDataset([parts[0]])
+    given: Any = ConcatDataset([alone]) if nested else alone
+    with (
+        fastio.Loader(given, 7, shuffle=True, seed=1, fields=["v", "x"]) as joined,
+        fastio.Loader(parts[0], 7, shuffle=True, seed=1, fields=["v", "x"]) as plainly,
+    ):
+        assert joined.path == "native"
+        assert plain(list(joined)) == plain(list(plainly))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_numbers_of_two_parts_meet_in_a_batch(dtype: str) -> None:
+    """torch assigns to picked rows of tensors of most types, but not of these."""
+    most = np.iinfo(dtype).max
+    arrays = [np.full((4, 2), most - part, dtype) for part in range(2)]
+    both: Any = ConcatDataset([fastio.open({"x": array}) for array in arrays])
+    with fastio.Loader(both, batch_size=8) as loader:
+        (batch,) = loader
+    assert batch["x"].numpy().tolist() == np.concatenate(arrays).tolist()
+    assert batch["x"].dtype == getattr(torch, dtype)
+
+
 @pytest.mark.parametrize("second", ["tensors", "other fields"])
 def test_what_is_not_alike_comes_as_from_dataloader(
     second: str, parts: list[Any], tmp_path: Path

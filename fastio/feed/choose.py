@@ -53,7 +53,7 @@ from fastio.tensors.trees import pinned_memory
 from fastio.transforms import PerSample, Pipeline, from_pipeline, sample_form
 from fastio.views.base import view_of
 from fastio.views.mixing import Mix, mix_of
-from fastio.views.subsets import parts_of
+from fastio.views.subsets import is_concat, parts_of
 
 _OWN_TRANSFORM = Slow(
     "the dataset has a transform of its own (set_transform)",
@@ -94,7 +94,7 @@ def make_feed(request: Request) -> Feed:
     parts, picked = parts_of(request.dataset)
     if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
         return _concat_feed(parts, picked, request)
-    if picked is not None and len(parts) == 1:
+    if len(parts) == 1 and (picked is not None or is_concat(request.dataset)):
         request = _of_subset(parts[0], picked, request)
     mix = mix_of(request.dataset)
     if mix is not None:
@@ -191,14 +191,21 @@ def _placed(
     return sampling, replace(settings, engine=engine, read_ahead=ahead, let_go=large)
 
 
-def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
-    """Returns a request for the picked rows of a dataset, if the native path supports it."""
+def _of_subset(inner: Any, picked: npt.NDArray[np.int64] | None, request: Request) -> Request:
+    """Returns a request for the picked rows of a dataset, if the native path supports it.
+
+    Args:
+        inner: the only dataset in a Subset or a ConcatDataset.
+        picked: int64 (n,), or None for all rows.
+        request: the request for the Subset or ConcatDataset.
+    """
     found = torch_rows(inner) if as_rows(inner) is None else None
     if not isinstance(found, Slow):
         sampling = replace(request.sampling, picked=picked)
         return replace(request, dataset=inner, sampling=sampling, found=found)
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
-        return replace(request, dataset=inner.select(picked, keep_in_memory=True))
+        rows = inner if picked is None else inner.select(picked, keep_in_memory=True)
+        return replace(request, dataset=rows)
     return request
 
 

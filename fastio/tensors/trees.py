@@ -16,6 +16,7 @@ from fastio.tensors.ragged import is_jagged, map_jagged
 from fastio.transforms import BATCH_TRANSFORMS, Normalize, ToDtype, ViewList
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any other values
 
 
@@ -140,8 +141,10 @@ def _merged_tensors(trees: list[tuple[Tensor, Int64s]], count: int, pinned: bool
         memory_format=torch.channels_last if channels_last else torch.contiguous_format,
         pin_memory=pinned,
     )
+    # torch 2.13 does not assign to picked rows of uint16, uint32 and uint64 tensors.
+    signed = _SIGNED.get(first.dtype, first.dtype)
     for part, at in trees:
-        out[torch.from_numpy(at)] = part
+        out.view(signed)[torch.from_numpy(at)] = part.view(signed)
     return out
 
 

@@ -48,6 +48,11 @@ def parts_of(dataset: object) -> tuple[list[Any], Rows | None]:
     return [dataset], None
 
 
+def is_concat(dataset: object) -> bool:
+    """Returns whether a dataset is a ConcatDataset of torch."""
+    return type(dataset) is ConcatDataset
+
+
 def inside(dataset: Any, keep: Callable[[list[Any]], list[Any]]) -> tuple[Any, list[Any]]:
     """Returns a value that is equal while a Subset has the same indices, and the datasets inside.
 

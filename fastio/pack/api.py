@@ -167,8 +167,8 @@ def pack(
             with `__len__` and `__getitem__`, which worker processes read as those of torch's
             DataLoader do, after up to 64 samples that show how large they are; or any iterable,
             which one thread reads. A torchvision ImageFolder without transforms is packed as its
-            folder is, with EXIF orientations applied, and so is a torch Subset of it, or of image
-            files that `fastio.open` returned.
+            folder is, with EXIF orientations applied. A torch Subset or ConcatDataset of it, or of
+            what `fastio.open` returned with the same fields, is copied without decoding images.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
             are finished, and the manifest last. Any machine can resume an interrupted pack, which
             ends a process that still packs there with an error.

@@ -15,9 +15,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
+from fastio.pack.joined import JoinedRows
 from fastio.pack.ray_data import RayTable, is_ray_dataset
 from fastio.pack.statistics import Moments
-from fastio.packed.rows import Rows
 from fastio.schema import Schema
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.columns import Converted
@@ -127,49 +127,43 @@ def table_source(opened: Opened, options: TableOptions, name: str) -> RowSource:
     )
 
 
-def column_source(
-    dataset: Rows, name: str, picked: NDArray[np.int64] | None = None
-) -> RowSource | None:
-    """Returns rows of a dataset as a source; None if a field does not have a fixed width.
+def column_source(rows: JoinedRows, name: str) -> RowSource | None:
+    """Returns rows as a source; None if a field does not have a fixed width.
 
     Narrow rows are stored as records, so that each row is in one place.
 
     Args:
-        dataset: The dataset, whose `gather_all` may be called by several threads.
+        rows: The rows, whose `gather_all` may be called by several threads.
         name: As for `RowSource`.
-        picked: The rows, int64 (n,). If None, all.
     """
-    fields, layout = list(dataset.schema.fields), dataset.schema.layout_of_fixed()
+    fields, layout = list(rows.schema.fields), rows.schema.layout_of_fixed()
     if layout is None or not layout.nbytes or len(layout.offsets) < len(fields):
         return None
     records = len(fields) > 1 and layout.nbytes <= _WIDEST_RECORD
     step = min(PIECE_ROWS, max(1, _PIECE_BYTES // layout.nbytes))
-    total, stamp = len(dataset), dataset.fingerprint
-    if picked is not None:
-        total, stamp = len(picked), f"{stamp} {xxhash.xxh3_64_hexdigest(picked.tobytes())}"
+    total = len(rows)
 
     def pieces(start: int) -> Iterator[Piece]:
         for begin in range(start, total, step):
             yield Piece(begin, [(Origin(name, begin), _RowRange(begin, total, step))])
 
     def convert(
-        rows: _RowRange, origin: Origin, out: Mapping[str, NDArray[Any]] | None
+        some: _RowRange, origin: Origin, out: Mapping[str, NDArray[Any]] | None
     ) -> Converted:
         assert out is not None  # there are fields of fixed width
-        numbers = np.arange(rows.begin, rows.begin + rows.num_rows)
-        numbers = numbers if picked is None else picked[numbers]
-        for field, values in dataset.gather_all(fields, numbers).items():
+        places = np.arange(some.begin, some.begin + some.num_rows)
+        for field, values in rows.gather_all(fields, places).items():
             out[field][...] = values
         return Converted(out, ())
 
     return RowSource(
         name,
-        replace(dataset.schema, records=records),
+        replace(rows.schema, records=records),
         total,
         (),
         convert,
         pieces,
-        stamp,
+        rows.fingerprint,
         {},
         lambda left_out: {},
         of_samples=True,

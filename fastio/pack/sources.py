@@ -25,6 +25,7 @@ from fastio.pack.items import (
     source_of_rows,
     unreadable,
 )
+from fastio.pack.joined import JoinedRows
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
 from fastio.pack.objects import call_with_source, indexed_source, is_indexed, iterated_source
 from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
@@ -152,7 +153,9 @@ def _open_kind(
         of_images = packed.schema if packed.schema.pictured else None
         return indexed_source(packed, schema or of_images)
     name = _name_of(src, packed.path)
-    return _in_processes(rows_source(packed, name, schema, data.kept), packed, data, workers)
+    return _in_processes(
+        rows_source(JoinedRows([packed]), name, schema, data.kept), packed, data, workers
+    )
 
 
 def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) -> Source:
@@ -170,7 +173,9 @@ def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) ->
     count = min(workers, available_cores())
     if here or not forks or count < _LEAST_PROCESSES or not source.schema.image_fields:
         return source
-    make = partial(rows_source, name=source.name, schema=source.schema)
+
+    def make(dataset: Rows) -> Source:
+        return rows_source(JoinedRows([dataset]), source.name, source.schema)
 
     def call(functions: Iterable[Callable[[Source], Any]]) -> Generator[Any, None, None]:
         # Imports torch.
@@ -186,7 +191,13 @@ def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) ->
 
 
 def _columns_of(found: Found, src: Any) -> RowSource | None:
-    """Returns arrays as a source of rows; None if a sample has other fields than the arrays.
+    """Returns arrays as a source of rows; None if a sample has other fields than the arrays."""
+    dataset = _arrays_of(found, src)
+    return None if dataset is None else column_source(JoinedRows([dataset]), dataset.path)
+
+
+def _arrays_of(found: Found, src: Any) -> Rows | None:
+    """Returns arrays as a dataset; None if a sample has other fields than the arrays.
 
     The first sample decides which fields are images. Without samples, None is returned as well.
     """
@@ -194,7 +205,7 @@ def _columns_of(found: Found, src: Any) -> RowSource | None:
     samples = dataset if type(src) in (dict, tuple) else src
     if not len(dataset) or infer_schema(samples[0], class_names(samples)) != dataset.schema:
         return None
-    return column_source(dataset, dataset.path)
+    return dataset
 
 
 def _check_wanted(src: Any, of_columns: bool, takes: frozenset[str], data: Options) -> None:
@@ -260,10 +271,10 @@ def _open_samples(
         )
     folder = _files_of_image_folder(src)
     if folder is not None:
-        return rows_source(folder, _name_of(folder, folder.path), schema, cache)
-    subset = _subset_source(src, schema)
-    if subset is not None:
-        return subset
+        return rows_source(JoinedRows([folder]), _name_of(folder, folder.path), schema, cache)
+    joined = _joined_source(src, schema)
+    if joined is not None:
+        return joined
     if is_indexed(src):
         return indexed_source(src, schema, workers)
     if isinstance(src, Iterable):
@@ -274,78 +285,89 @@ def _open_samples(
     )
 
 
-def _subset_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
-    """Returns a torch Subset of a dataset of fastio's as a source, or None.
+def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
+    """Returns a Subset or ConcatDataset of torch as a source; None if its rows cannot be joined.
 
-    Images of a packed dataset are copied as they are stored; others are encoded from their files.
+    They can if the datasets inside are fastio's or TensorDatasets, and have the same fields.
+    Images of packed datasets are copied as they are stored; others are encoded from their files.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
         return None
     # Imports torch, which is there already when one of its classes is.
-    from fastio.views.subsets import parts_of
+    from fastio.views.subsets import is_concat, parts_of
 
     parts, picked = parts_of(src)
-    dataset = as_rows(parts[0]) if len(parts) == 1 else None
-    if dataset is None or picked is None or not len(picked):
+    found = [_rows_of(part) for part in parts if picked is not None or is_concat(src)]
+    datasets = [dataset for dataset in found if dataset is not None]
+    if len(datasets) != len(parts) or any(one.schema != datasets[0].schema for one in datasets):
         return None
-    name = type(src).__name__
-    columns = column_source(dataset, name, picked) if schema is None else None
-    return columns or rows_source(dataset, name, schema, picked=picked)
+    rows, name = JoinedRows(datasets, picked), type(src).__name__
+    if not len(rows):
+        return None
+    columns = column_source(rows, name) if schema is None else None
+    if columns is not None or any(as_rows(part) is None for part in parts):
+        return columns
+    return rows_source(rows, name, schema)
+
+
+def _rows_of(part: Any) -> Rows | None:
+    """Returns a dataset of fastio's, or the arrays of a TensorDataset; None for others."""
+    dataset = as_rows(part)
+    if dataset is not None or type(part).__name__ != "TensorDataset":
+        return dataset
+    found = find(part)
+    return _arrays_of(found, part) if found is not None and found.kind is ARRAYS else None
 
 
 def rows_source(
-    dataset: Rows,
-    name: str,
-    schema: Schema | None,
-    cache: Cache | None = None,
-    picked: NDArray[np.int64] | None = None,
+    rows: JoinedRows, name: str, schema: Schema | None, cache: Cache | None = None
 ) -> Source:
-    """Returns the rows of a dataset whose `row_key` identifies them.
+    """Returns rows of datasets whose `row_key` identifies them.
 
     Images stay where they are until they are encoded; other fields are read for many rows at once.
 
     Args:
-        dataset, name: The dataset, and the name of the source.
-        schema: The schema to use instead of the dataset's: with the same names, or, if samples are
+        rows, name: The rows, and the name of the source.
+        schema: The schema to use instead of the datasets': with the same names, or, if samples are
             tuples, with the fields in the same order.
-        cache: A cache that may have records of its images.
-        picked: The rows, int64 (n,). If None, all.
+        cache: A cache that may have records of the images, if there is one dataset.
 
     Raises:
-        SchemaError: The schema has fields that the dataset does not have.
+        SchemaError: The schema has fields that the datasets do not have.
     """
-    wanted = dataset.schema
+    first, wanted = rows.parts[0], rows.schema
     if schema is not None:
-        wanted = Schema(schema.fields, schema.structure, schema.classes or dataset.classes)
-    fields = _fields_of(dataset, wanted)
-    lists = [field for field in fields if field in dataset.schema.list_fields]
-    others = [field for field in fields if field not in dataset.schema.pictured]
+        wanted = Schema(schema.fields, schema.structure, schema.classes or first.classes)
+    fields = _fields_of(first, wanted)
+    lists = [field for field in fields if field in rows.schema.list_fields]
+    others = [field for field in fields if field not in rows.schema.pictured]
     # Files of folders may be long sounds, so that few of them should be in memory at once.
     recoded: dict[str, RecodedImages] = {}
-    if cache is not None and dataset.recodes and not dataset.separate:
+    separate = any(part.separate for part in rows.parts)
+    if cache is not None and first.recodes and not separate and len(rows.parts) == 1:
         images = [field for field in fields if field not in (*others, *lists)]
-        recoded = {field: RecodedImages(dataset, field, cache, 0) for field in images}
-    kinds = dataset.schema.fields
-    small = dataset.schema.structure == "dict" or all(
-        is_fixed_width(kinds[name]) for name in others
-    )
+        recoded = {field: RecodedImages(first, field, cache, 0) for field in images}
+    kinds = rows.schema.fields
+    small = rows.schema.structure == "dict" or all(is_fixed_width(kinds[name]) for name in others)
     at_once = _ROWS_AT_ONCE if small else 1
 
-    def read(rows: Sequence[int]) -> Iterator[Item]:
-        objects = dataset.remote_part if dataset.separate else None
-        if objects is not None:
-            mean_bytes = max(1, objects.nbytes // max(1, len(dataset)))
+    def read(places: Sequence[int]) -> Iterator[Item]:
+        remote = [part.remote_part for part in rows.parts if part.separate]
+        objects = [part for part in remote if part is not None]
+        if objects:
+            count = sum(len(part) for part in rows.parts if part.separate)
+            mean_bytes = max(1, sum(part.nbytes for part in objects) // max(1, count))
             ahead = max(1, min(OBJECTS_AT_ONCE, _AHEAD_BYTES // mean_bytes))
-            yield from chain.from_iterable(in_order(alone, rows, ahead, ahead=2 * ahead))
+            yield from chain.from_iterable(in_order(alone, places, ahead, ahead=2 * ahead))
             return
-        for begin in range(0, len(rows), at_once):
-            some = rows[begin : begin + at_once]
+        for begin in range(0, len(places), at_once):
+            some = places[begin : begin + at_once]
             try:
                 yield from gathered(some)
             except NOT_OF_SAMPLES:
                 raise
             except Exception:  # MemoryError and RecursionError can be a sample's own too
-                yield from (item for row in some for item in alone(row))
+                yield from (item for place in some for item in alone(place))
 
     def alone(place: int) -> list[Item]:
         try:
@@ -353,47 +375,45 @@ def rows_source(
         except NOT_OF_SAMPLES:
             raise
         except Exception as error:
-            row = row_at(place)
-            return [unreadable(name, place, error, dataset.sample_name(row), key_of(row))]
+            return [unreadable(name, place, error, *names(place))]
 
-    def row_at(place: int) -> int:
-        return place if picked is None else int(picked[place])
-
-    def key_of(row: int) -> str:
-        # The rows of a packed dataset have none.
-        return dataset.row_key(row) or f"{fingerprint} {row}"
+    def names(place: int) -> tuple[str, str]:
+        """Returns how messages name a row, and its key."""
+        dataset, row = rows.locate(place)
+        # The rows of a packed dataset have no key.
+        return dataset.sample_name(row), dataset.row_key(row) or f"{dataset.fingerprint} {row}"
 
     def gathered(places: Sequence[int]) -> list[Item]:
-        rows = np.array(places, np.int64) if picked is None else picked[np.asarray(places)]
-        columns = dict(dataset.gather_all(others, rows)) if others else {}
-        columns |= {field: image_lists(dataset, field, rows) for field in lists}
+        some = np.array(places, np.int64)
+        columns = dict(rows.gather_all(others, some)) if others else {}
+        for field in lists:
+            columns[field] = rows.by_row(some, partial(image_lists, field))
         return [item(place, number, columns) for number, place in enumerate(places)]
 
-    def image(field: str, row: int) -> RowImage | bytes:
+    def image(field: str, place: int) -> RowImage | bytes:
+        dataset, row = rows.locate(place)
         # Objects are read here, many at a time: encoders would wait for one after the other.
         if dataset.separate:
             return dataset.read(field, row)
         return RowImage(dataset, field, row, recoded.get(field))
 
     def item(place: int, number: int, columns: Mapping[str, Any]) -> Item:
-        row = row_at(place)
         values = [
-            columns[field][number] if field in columns else image(field, row) for field in fields
+            columns[field][number] if field in columns else image(field, place) for field in fields
         ]
-        return Item(place, dataset.sample_name(row), values, key_of(row))
+        name, key = names(place)
+        return Item(place, name, values, key)
 
     def named() -> Iterator[Item]:
-        for place in range(total):
-            row = row_at(place)
-            yield Item(place, dataset.sample_name(row), (), key_of(row))
+        for place in range(len(rows)):
+            name, key = names(place)
+            yield Item(place, name, (), key)
 
-    total, fingerprint = len(dataset) if picked is None else len(picked), dataset.fingerprint
-    objects_only = named if dataset.separate else None
-    return source_of_rows(name, wanted, total, read, named=objects_only)
+    return source_of_rows(name, wanted, len(rows), read, named=named if separate else None)
 
 
 def image_lists(
-    dataset: Rows, field: str, rows: NDArray[np.int64]
+    field: str, dataset: Rows, rows: NDArray[np.int64]
 ) -> list[tuple[RowImage, ...] | ValueError]:
     """Returns the images of the lists of rows, int64 (n,), that are still in a dataset.
 

@@ -1,0 +1,144 @@
+"""Packs of ConcatDatasets, and of Subsets of them: copied where the parts have the same fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+import fastio
+from fastio.errors import PackError
+from fastio.pack.row_sources import RowSource
+from fastio.pack.sources import open_source
+from fastio.pack.tokens.encoders import TokenOptions
+from fastio.sources import Options
+from tests.support import numbered_folder, pack_stopped
+
+COUNTS = (5, 1, 7)
+
+
+def packed(source: Any, out: Path, **options: Any) -> fastio.Dataset:
+    fastio.pack(source, out, **options)
+    return fastio.Dataset(out)
+
+
+def numbers(first: int, count: int) -> dict[str, Any]:
+    return {
+        "x": np.arange(first, first + count),
+        "v": np.arange(first, first + count)[:, None] * np.float32([1, 2]),
+    }
+
+
+def texts(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"x": x, "text": f"row {x}" * (x % 3)} for x in range(first, first + count)]
+
+
+def parts(make: Callable[[int, int], Any], tmp_path: Path) -> list[Any]:
+    return [
+        packed(make(100 * part, count), tmp_path / f"part-{part}")
+        for part, count in enumerate(COUNTS)
+    ]
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(one) for one in value]
+    return np.asarray(value).tolist()
+
+
+SHAPES: dict[str, Callable[[list[Any]], Any]] = {
+    "all": ConcatDataset,
+    "nested": lambda p: ConcatDataset([p[2], ConcatDataset(p[:2])]),
+    "one": lambda p: ConcatDataset(p[2:]),
+    "twice": lambda p: ConcatDataset([p[0], p[1], p[0]]),
+    "subsets": lambda p: ConcatDataset([Subset(p[2], [6, 0, 0]), p[1], Subset(p[0], [-1])]),
+    "shuffled": lambda p: Subset(ConcatDataset(p), [12, 0, 5, 6, 4, -2]),
+}
+
+
+def open_as_pack(source: Any) -> Any:
+    return open_source(source, None, TokenOptions(), Options(), False)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", [numbers, texts])
+def test_rows_come_in_their_order(
+    make: Callable[[int, int], Any], shape: str, tmp_path: Path
+) -> None:
+    source = SHAPES[shape](parts(make, tmp_path))
+    assert isinstance(open_as_pack(source), RowSource) == (make is numbers)
+    found = packed(source, tmp_path / "out", shard_size="1KiB")
+    assert [plain(row) for row in found] == [plain(source[row]) for row in range(len(source))]
+    assert all(check.problem is None for check in found.verify())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_photos_are_copied_as_they_are_stored(shape: str, tmp_path: Path) -> None:
+    folders = [numbered_folder(tmp_path / f"photos-{n}", (n + 1, 2)) for n in range(3)]
+    stored = [packed(folder, folder.with_suffix(".packed")) for folder in folders]
+    sizes = [len(part) for part in stored]
+    shapes = dict(SHAPES)
+    shapes["subsets"] = lambda p: ConcatDataset([Subset(p[2], [4, 0, 0]), Subset(p[0], [-1])])
+    shapes["shuffled"] = lambda p: Subset(ConcatDataset(p), [sum(sizes) - 1, 0, 3, 4, -2])
+    source = shapes[shape](stored)
+    places: dict[bytes, Any] = {}
+    for part in stored:
+        for row in range(len(part)):
+            places[part.image("image", row).tobytes()] = part.stored_image("image", row)
+    found = packed(source, tmp_path / "out")
+    assert len(found) == len(source)
+    assert found.classes == stored[0].classes
+    for row in range(len(source)):
+        pixels, label = source[row]
+        np.testing.assert_array_equal(found.image("image", row), pixels)
+        assert found[row][1] == label
+        stored_bytes = found.stored_image("image", row).data
+        np.testing.assert_array_equal(stored_bytes, places[pixels.tobytes()].data)
+    of_folders = packed(shapes[shape]([fastio.open(f) for f in folders]), tmp_path / "files")
+    for row in range(len(source)):
+        np.testing.assert_array_equal(of_folders.image("image", row), source[row][0])
+
+
+def test_tensors_and_tables_are_joined(tmp_path: Path) -> None:
+    tensors = [TensorDataset(torch.arange(n), torch.arange(n) / 2) for n in (4, 9)]
+    source = ConcatDataset([tensors[0], Subset(tensors[1], [8, 2])])
+    assert isinstance(open_as_pack(source), RowSource)
+    found = packed(source, tmp_path / "tensors")
+    assert [plain(row) for row in found] == [plain(source[row]) for row in range(6)]
+    tables = []
+    for number in range(2):
+        table = pa.table({"a": [number, None, 3], "s": ["x", "yy", None]})
+        pa_parquet.write_table(table, tmp_path / f"{number}.parquet")
+        tables.append(fastio.open(tmp_path / f"{number}.parquet", nulls={"a": -1, "s": ""}))
+    joined = packed(ConcatDataset(tables), tmp_path / "tables")
+    wanted = [plain(row) for table in tables for row in table]
+    assert [plain(row) for row in joined] == wanted
+
+
+def test_parts_with_other_fields_are_packed_sample_by_sample(tmp_path: Path) -> None:
+    small = packed({"x": np.arange(3, dtype=np.int32)}, tmp_path / "small")
+    large = packed({"x": np.arange(3)}, tmp_path / "large")
+    joined = ConcatDataset([large, [{"x": 7}]])
+    assert plain(list(packed(joined, tmp_path / "list"))) == plain(list(joined))
+    joined = ConcatDataset([small, large])
+    assert plain(list(packed(joined, tmp_path / "out"))) == plain(list(joined))
+
+
+def test_a_pack_that_stopped_goes_on_with_the_same_parts_only(tmp_path: Path) -> None:
+    made = parts(lambda first, count: numbers(first, 4000 * count), tmp_path)
+    options: Any = {"shard_size": "64KiB"}
+    whole = packed(ConcatDataset(made), tmp_path / "whole", **options)
+    pack_stopped(2, ConcatDataset(made), tmp_path / "out", **options)
+    with pytest.raises(PackError, match="has changed"):
+        fastio.pack(ConcatDataset(made[::-1]), tmp_path / "out", resume=True, **options)
+    found = packed(ConcatDataset(made), tmp_path / "out", resume=True, **options)
+    assert found.fingerprint == whole.fingerprint

@@ -239,3 +239,45 @@ def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
     patterns = [str(tmp_path / "*.parquet"), str(tmp_path / "*.arrow")]
     done = run_code(program, *patterns, tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, "True\n300\n" * 2), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ([("a", ">", 1)], [2**63 + 5, 7]),
+        ([("a", "!=", 2**63 + 5)], [1, 7]),
+        ([("b", ">", 1e6)], [1]),
+        ([[("a", "==", 7)], [("b", ">", 1e6)]], [1, 7]),
+    ],
+)
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_numbers_of_filters_have_the_types_of_their_columns(
+    form: str, filters: Any, found: list[int], tmp_path: Path
+) -> None:
+    """pyarrow takes 1 for an int64 and 1e6 for a float32, and large values fit in neither."""
+    table = large_integers(tmp_path / f"t.{form}")
+    with fastio.Loader(fastio.open(table, filters=filters), 10) as loader:
+        assert [x for batch in loader for x in batch["a"].tolist()] == found
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_values_that_a_filter_cannot_be_compared_with_are_no_damage(
+    form: str, tmp_path: Path
+) -> None:
+    table = large_integers(tmp_path / f"t.{form}")
+    with (
+        pytest.raises(SchemaError, match="cannot be compared with the values"),
+        fastio.Loader(fastio.open(table, filters=[("b", "<", 2.5)]), 10) as loader,
+    ):
+        list(loader)
+
+
+def large_integers(path: Path) -> Path:
+    """A file with values beyond int64 in column a and beyond float32 in column b."""
+    table = pa.table({"a": pa.array([1, 2**63 + 5, 7], pa.uint64()), "b": [2**40, 3, -(2**60)]})
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(table, path, row_group_size=1)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    return path

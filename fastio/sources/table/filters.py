@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -38,6 +39,15 @@ from fastio.sources.table.reading import (
 
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"-?[0-9]+")
+# What pyarrow raises for a filter of another form, or one that does not fit the columns.
+_MISFITS = (
+    pa.ArrowException,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+)
 
 
 @dataclass(frozen=True)
@@ -154,8 +164,8 @@ class Filter:
         if filters is None:
             return None
         try:
-            condition = pa_parquet.filters_to_expression(filters)
-        except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError) as error:
+            condition = pa_parquet.filters_to_expression(_typed_filters(filters, schema))
+        except _MISFITS as error:
             raise _unfitting(filters, where, error) from error
         whole = Filter(condition, tuple(schema.names))
         whole.check(schema, where, filters)
@@ -180,15 +190,28 @@ class Filter:
         """
         try:
             schema.empty_table().filter(self.condition)
-        except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError) as error:
+        except _MISFITS as error:
             raise _unfitting(str(self) if filters is None else filters, where, error) from error
 
     def __str__(self) -> str:
         return str(self.condition)
 
+    @contextmanager
+    def _comparing(self) -> Iterator[None]:
+        """Translates an error of comparing values, which is no damage of the file."""
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            raise SchemaError(
+                f"the filter {self} cannot be compared with the values: {error}. Give a number of "
+                "the column's type, such as pyarrow.scalar(1, pyarrow.uint64())"
+            ) from error
+
     def of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows of a batch that match."""
-        kept = pa.Table.from_batches([batch]).filter(self.condition).combine_chunks().to_batches()
+        with self._comparing():
+            matching = pa.Table.from_batches([batch]).filter(self.condition)
+        kept = matching.combine_chunks().to_batches()
         return kept[0] if kept else batch.slice(0, 0)
 
     def numbered(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
@@ -214,7 +237,8 @@ class Filter:
         fragment = pa_dataset.ParquetFileFormat().make_fragment(
             pa.BufferReader(footer.getvalue()), partition_expression=known
         )
-        found = fragment.subset(filter=self.condition, schema=_plain(table.schema))
+        with self._comparing():
+            found = fragment.subset(filter=self.condition, schema=_plain(table.schema))
         return {group.id for group in found.row_groups}
 
     def among(self, files: Sequence[Constants | None], schema: pa.Schema) -> list[int]:
@@ -231,6 +255,27 @@ class Filter:
             partitions=[constants.expression() for constants in files if constants is not None],
         )
         return sorted(int(each.path) for each in dataset.get_fragments(filter=self.condition))
+
+
+def _typed_filters(filters: Any, schema: pa.Schema) -> Any:
+    """Returns a filter whose numbers have the types of the integer columns they are compared with.
+
+    pyarrow would compare uint64 as int64, and integers as float32 with a number such as 1e6: values
+    beyond the range of these types are errors.
+    """
+    if not isinstance(filters, (list, tuple)):
+        return filters
+    if not (len(filters) == 3 and isinstance(filters[0], str)):
+        return [_typed_filters(each, schema) for each in filters]
+    name, operator, value = filters
+    found = schema.field(name).type if schema.names.count(name) == 1 else None
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    if found is None or not pa.types.is_integer(found) or not whole:
+        return filters
+    try:
+        return name, operator, pa.scalar(int(value), found)
+    except (pa.ArrowException, OverflowError):  # no row has this value
+        return filters
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -84,9 +84,10 @@ def mix(
             may have any sum.
         seed: seed of the order in which sources alternate, also in loaders that do not shuffle;
             None uses the loader's seed, which always decides the order within each source.
-        stop: where an epoch ends: "all", when every source has been read once (small sources are
-            read several times); "first", when the first source would start again; or a number of
-            samples.
+        stop: length of an epoch: "all", until every source has been read once at the proportions of
+            the weights (small sources are read several times); "first", until the first source
+            would start again; or a number of samples. Since the sources alternate in random order,
+            the last rows of a source may come at the beginning of the next epoch.
         schedule: {sample: weights, ...}, the weights that apply from a sample on. Samples are
             counted over all ranks and epochs, from 0: step s begins at sample `s * batch_size *
             world_size`. Weights are {source: weight} for all sources, or a sequence of numbers in

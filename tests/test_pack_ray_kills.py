@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,41 +65,56 @@ def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 SHARD = 10_000
 
 
-def kill_tasks() -> int:
-    """Kills the processes that run tasks now, as soon as there is one; returns their number."""
-    until_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until_s:
-        found = task_processes()
-        for pid in found:
-            os.kill(pid, signal.SIGKILL)
-        if found:
-            return len(found)
-        time.sleep(0.005)
-    return 0
+@contextmanager
+def killing_tasks(times: int) -> Iterator[Callable[[], None]]:
+    """A function that has the processes killed that run tasks then, or next; called so many times.
+
+    A thread kills them. The driver goes on, because without it no task would begin.
+    """
+    asked = threading.Semaphore(0)
+    done, ended = [], threading.Event()
+
+    def kill() -> None:
+        while asked.acquire() and not ended.is_set():
+            while not (found := task_processes()) and not ended.wait(0.005):
+                pass
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            done.append(found)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield asked.release
+    finally:
+        ended.set()
+        asked.release()
+        thread.join()
+    assert len(list(filter(None, done))) == times
 
 
 def test_lost_processes_and_machines_lose_and_repeat_nothing(
     connected: Any, photos: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     record, events = Packer._record_written, {1: "kill", 4: "kill", 6: "lose", 9: "kill"}
-    killed = seen = 0
+    seen = 0
     extra = connected.add_node(num_cpus=1, object_store_memory=100 << 20)
     connected.wait_for_nodes(timeout=PATIENCE_S)
 
     def disturb(self: Packer[Any, Any], unit: Any) -> None:
-        nonlocal killed, seen
+        nonlocal seen
         record(self, unit)
         seen += 1
         event = events.get(seen)
         if event == "kill":
-            killed += kill_tasks()
+            kill()
         elif event == "lose":
             connected.remove_node(extra, allow_graceful=False)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, killing_tasks(3) as kill:
         patch.setattr(Packer, "_record_written", disturb)
         report = fastio.pack(photos, tmp_path / "out", shard_size=SHARD, engine="ray")
-    assert killed >= 3
     assert report.rows == 300
     assert contents(tmp_path / "out") == expected
 
@@ -117,10 +134,10 @@ def test_text_that_many_tasks_or_one_reads_goes_on_after_a_kill(
         record(self, unit)
         seen += 1
         if seen in (2, 30):
-            assert kill_tasks()
+            kill()
 
     options: dict[str, Any] = {"tokenizer": "bytes", "shard_size": 50_000}
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, killing_tasks(2) as kill:
         patch.setattr(Packer, "_record_written", disturb)
         fastio.pack(source, tmp_path / "ray", engine="ray", **options)
     assert seen > 30

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from fastio.errors import ImageError, SchemaError
 from fastio.packed.image_lists import MOST_IMAGES, NO_IMAGE, image_name, rows_and_indexes
 from fastio.packed.layout import ImageReads
-from fastio.packed.remote import Remote
 from fastio.packed.rows import Rows, of_sample
 from fastio.schema import CODEC_ENCODED, Images, Schema
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
+    from fastio.packed.remote import Remote
 
 _OF_READS = ("file", "offset", "length", "orientation", "height", "width")
 

@@ -34,8 +34,8 @@ from fastio.packed.layout import (
 )
 from fastio.packed.orientation import without_orientation
 from fastio.packed.pixels import decode_image, pillow_image
-from fastio.packed.remote import Staged
-from fastio.packed.rows import Rows, of_sample
+from fastio.packed.remote import Remote
+from fastio.packed.rows import of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
@@ -115,7 +115,7 @@ class StoredImage(NamedTuple):
         return without_orientation(jpeg) if self.orientation == 1 else jpeg
 
 
-class Dataset(Rows):
+class Dataset(Remote):
     """A packed dataset, in a folder or in a store. Thread-safe. Unpickling opens it again.
 
     Args:
@@ -320,9 +320,6 @@ class Dataset(Rows):
     def describes(self, rows: NDArray[np.int64]) -> bool:
         """Returns whether the heads of the rows' shards are in memory."""
         return all(map(self.shards.readers.has, np.unique(self.locate(rows)[0]).tolist()))
-
-    def read_through(self, staged: Staged) -> None:
-        """Does nothing, because heads have all values that are not images."""
 
     @property
     def packed(self) -> Dataset:

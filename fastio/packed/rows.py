@@ -49,15 +49,16 @@ from fastio.errors import (
 from fastio.packed.image_lists import image_name, null_list
 from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
-from fastio.packed.remote import ByRowGroups, Remote
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import PICTURES, Image, Images, Scalar, Schema
 from fastio.shown import without_secrets
 
 if TYPE_CHECKING:
     from fastio.packed.packed import Dataset
+    from fastio.packed.remote import Remote
     from fastio.sources.base import Found
     from fastio.sources.table.direct import TableDataset
+    from fastio.sources.table.media import MediaTable
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache", "partitions")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
@@ -232,7 +233,7 @@ class Rows(ABC):
         return None if self.packed is None else self.packed.remote_part
 
     @property
-    def grouped(self) -> ByRowGroups | None:
+    def grouped(self) -> MediaTable | None:
         """The dataset itself if its images are read by row groups; None for others."""
         return None
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from fastio.packed import Dataset
-from fastio.packed.remote import ByRowGroups, Remote
+from fastio.packed.remote import Remote
 from fastio.sources.arrays import ArrayDataset
 from fastio.sources.base import Findings, Found, Options
 from fastio.sources.folder import (
@@ -18,6 +18,7 @@ from fastio.sources.folder import (
 )
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.registry import check, describe, find, find_data, open, open_found
+from fastio.sources.table.media import MediaTable
 from fastio.sources.tar.dataset import TarDataset
 
 __all__ = [
@@ -26,11 +27,11 @@ __all__ = [
     "AnyDataset",
     "ArrayDataset",
     "AudioFolder",
-    "ByRowGroups",
     "Findings",
     "FolderDataset",
     "Found",
     "HuggingFaceDataset",
+    "MediaTable",
     "Options",
     "Remote",
     "TarDataset",

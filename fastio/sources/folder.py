@@ -14,7 +14,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.cache import CacheFolder, Source
 from fastio.errors import SampleError, SourceChanged, SourceNotFound
 from fastio.packed.layout import (
     WHOLE_FILE,
@@ -22,9 +21,8 @@ from fastio.packed.layout import (
     Range,
     encoded_reads,
     is_jpeg_name,
-    told_apart,
 )
-from fastio.packed.remote import Staged
+from fastio.packed.remote import Remote, Staged
 from fastio.packed.rows import Rows, of_sample
 from fastio.runtime.files import check_file, read_file, walk
 from fastio.runtime.texts import Computed, Texts
@@ -59,7 +57,7 @@ class PathTable(Computed[str]):
         return self.names[index]
 
 
-class FolderDataset(Rows):
+class FolderDataset(Remote):
     """Images in class folders, as (image, label) samples, where label is the number of the class.
 
     Opening lists file names only: a file is opened when its sample is read.
@@ -84,8 +82,6 @@ class FolderDataset(Rows):
 
     recodes = True
     field = "image"  # the name of the field of the files
-    whole = False
-    head_bytes_fetched = 0
     stored: StoredFiles | None = None
     details: Rows | None = None  # a table with a row for each file
     _of_details = ""  # the part of the keys of rows that changes with this table
@@ -310,20 +306,12 @@ class FolderDataset(Rows):
         assert self.stored is not None
         return self.stored.nbytes
 
-    def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Returns None: where the objects lie is known."""
-        return None
-
     @property
     def lineage(self) -> str:
         """See `Remote`. Versions of a folder have the same URL."""
         assert self.stored is not None
         about = f"{self.field}\0{self.stored.place}"
         return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
-
-    def contents(self, first: int, last: int) -> bytes:
-        """See `Remote`."""
-        return told_apart(self.ranges(first, last))
 
     def version(self, file: int) -> str:
         """See `Remote`."""
@@ -335,19 +323,6 @@ class FolderDataset(Rows):
         """Returns the objects of rows [first, last)."""
         assert self.stored is not None
         return self.stored.ranges(first, last)
-
-    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
-        """Checks that all bytes have arrived. Contents cannot be checked: there are no checksums.
-
-        Raises:
-            StoreError: an object has become shorter.
-        """
-        assert self.stored is not None
-        self.stored.check_parts(first, parts)
-        return None
-
-    def check_source(self) -> None:
-        """Does nothing, because every request asks for the version that was listed."""
 
     def describes(self, rows: NDArray[np.int64]) -> bool:
         """Returns whether rows can be read without files that are not images."""

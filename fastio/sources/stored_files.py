@@ -85,16 +85,6 @@ class StoredFiles:
             for row, name, size, version in found
         ]
 
-    def check_parts(self, first: int, parts: Sequence[Any]) -> None:
-        """Raises StoreError unless all bytes of the objects from a row on have arrived."""
-        sizes = self.objects.sizes[first : first + len(parts)].tolist()
-        for row, (part, size) in enumerate(zip(parts, sizes, strict=True), first):
-            if memoryview(part).nbytes != size:
-                name = self.objects.names[row]
-                raise StoreError(
-                    f"{self.store.url}: {name} has fewer bytes than the listing of the folder says"
-                )
-
     def read_through(self, staged: Staged) -> None:
         """Reads rows from staged blocks, which `staged` gives."""
         self._staged = staged

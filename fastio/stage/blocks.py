@@ -21,7 +21,7 @@ from fastio.packed.layout import ImageReads, Range
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
 from fastio.runtime.lifecycle import new_lock
-from fastio.sources import ByRowGroups, Remote
+from fastio.sources import MediaTable, Remote
 from fastio.stage.directory import directory, directory_bytes
 from fastio.store import Transfers
 
@@ -334,7 +334,7 @@ class GroupBlocks(Blocks):
         grouped: The dataset.
     """
 
-    def __init__(self, dataset: ByRowGroups, fields: Sequence[str] | None) -> None:
+    def __init__(self, dataset: MediaTable, fields: Sequence[str] | None) -> None:
         super().__init__(dataset, 0, bounds=dataset.group_bounds)
         self.grouped = dataset
         self._fields = fields

@@ -46,7 +46,7 @@ from fastio.packed import Dataset
 from fastio.packed.rows import Rows
 from fastio.runtime.memory import available_memory, total_memory
 from fastio.runtime.sizes import size_in_bytes
-from fastio.sources import ByRowGroups, Remote
+from fastio.sources import MediaTable, Remote
 
 # Blocks of remote datasets
 _MOST_BLOCK_BYTES = 4 << 20
@@ -162,7 +162,7 @@ def by_groups(
     return _with(sampling, "window", "row groups", "row group", **how)
 
 
-def window_bytes(dataset: ByRowGroups) -> int:
+def window_bytes(dataset: MediaTable) -> int:
     """Returns the bytes of a window of row groups with images.
 
     They do not depend on the memory that is available, so that all ranks have the same windows.
@@ -170,7 +170,7 @@ def window_bytes(dataset: ByRowGroups) -> int:
     return _WINDOW_BYTES if dataset.memory is None else size_in_bytes(dataset.memory) // _WINDOWS
 
 
-def groups_in_window(dataset: ByRowGroups) -> int:
+def groups_in_window(dataset: MediaTable) -> int:
     """Returns the number of row groups with images in a window.
 
     Raises:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.packed.grouping import grouped
-from fastio.packed.layout import ImageReads, Range, encoded_reads
-from fastio.packed.remote import Staged
+from fastio.packed.layout import ImageReads, encoded_reads
+from fastio.packed.remote import Remote
 from fastio.schema import Image, Images
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.embedded import EncodedImages, EncodedLists
@@ -58,21 +58,17 @@ class ReadGroup:
         return int(self._first[field][part])
 
 
-class MediaTable(TableSamples):
+class MediaTable(TableSamples, Remote):
     """The rows of table files with columns of images or sounds, as dicts. Thread-safe.
 
-    See `TableSamples`. Rows without images are read by row groups, as those of any table.
+    See `TableSamples`. Rows without images are read by row groups, as those of any table. Nothing
+    of table files is cached: row groups are decoded, and not fetched as they are.
 
     Attributes:
-        cache: None; nothing of table files is cached.
-        whole: False.
-        head_bytes_fetched: 0.
+        transfers: Counters of requests.
     """
 
     row_grouping: Literal["possible", "always"] = "possible"
-    cache = None
-    whole = False
-    head_bytes_fetched = 0
 
     def __init__(
         self,
@@ -97,12 +93,12 @@ class MediaTable(TableSamples):
         return super().row_groups(fields, memory, threads, keep_nulls)
 
     @property
-    def remote_part(self) -> MediaTable | None:  # type: ignore[override]
+    def remote_part(self) -> MediaTable | None:
         """The dataset itself, whose row groups are read ahead, if it has images."""
         return self if self.schema.pictured else None
 
     @property
-    def grouped(self) -> MediaTable | None:  # type: ignore[override]
+    def grouped(self) -> MediaTable | None:
         """See `Rows`."""
         return self.remote_part
 
@@ -216,44 +212,6 @@ class MediaTable(TableSamples):
         if self._filters is not None:
             return f"{group.origin.file}, matching row {row}"
         return f"{group.origin.file}, row {group.origin.first_row + row - group.first_row}"
-
-    # --- See `Remote` -----------------------------------------------------------------------------
-
-    def head_source(self) -> None:
-        """Returns None: nothing of table files is cached."""
-
-    @property
-    def lineage(self) -> str:
-        """Returns the fingerprint: nothing of table files is cached."""
-        return self.fingerprint
-
-    def contents(self, first: int, last: int) -> bytes:
-        """Returns no bytes; see `lineage`."""
-        return b""
-
-    def version(self, file: int) -> str:
-        """Returns an empty text; see `lineage`."""
-        return ""
-
-    def ranges(self, first: int, last: int) -> list[Range]:
-        """Returns no ranges: row groups are decoded, and not fetched as they are."""
-        return []
-
-    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
-        """Returns None; see `ranges`."""
-        return None
-
-    def check_source(self) -> None:
-        """Does nothing: each row group is checked when it is read."""
-
-    def describes(self, rows: NDArray[np.int64]) -> bool:
-        """Returns True: a row group that is held has all that its rows need."""
-        return True
-
-    def read_through(self, staged: Staged) -> None:
-        """Does nothing; see `ranges`."""
-
-    # ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Releases row groups in memory and open files."""

@@ -12,11 +12,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.cache import Cache, CacheFolder, Source, default_cache
-from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound, StoreError
+from fastio.errors import SampleError, SchemaError, SourceChanged, SourceNotFound
 from fastio.packed.grouping import grouped
-from fastio.packed.layout import ImageReads, Range, encoded_reads, told_apart
-from fastio.packed.remote import Staged
-from fastio.packed.rows import Rows
+from fastio.packed.layout import ImageReads, Range, encoded_reads
+from fastio.packed.remote import Remote, Staged
 from fastio.runtime.files import read_part
 from fastio.schema import Array, Scalar, Schema
 from fastio.shown import without_secrets
@@ -37,7 +36,7 @@ from fastio.store import Stamp, Store
 Incomplete = Literal["raise", "skip", "keep"]
 
 
-class TarDataset(Rows):
+class TarDataset(Remote):
     """The samples of WebDataset tars, in their order. Safe to use from several threads.
 
     Samples are dicts with the values that the webdataset package gives for the same tars:
@@ -82,8 +81,6 @@ class TarDataset(Rows):
     """
 
     recodes = True
-    whole = False  # objects in a store are not fetched whole
-    head_bytes_fetched = 0
     cache: Cache | None
     staged: Staged | None
 
@@ -236,11 +233,7 @@ class TarDataset(Rows):
         return self._reader.stamps
 
     def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Returns the cache folder and source of the index; None without a cache.
-
-        Raises:
-            CacheError: If the cache cannot be used.
-        """
+        """See `Remote`: those of the index; None without a cache."""
         if self.cache is None:
             return None
         return index_source(self.store.url, self.stamps, self.cache)
@@ -250,10 +243,6 @@ class TarDataset(Rows):
         """See `Remote`. Versions of tars have the same URL, first tar and fields."""
         about = f"tars\0{self.store.url}\0{self.tars[0]}\0{list(self._columns.values())}"
         return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
-
-    def contents(self, first: int, last: int) -> bytes:
-        """See `Remote`."""
-        return told_apart(self.ranges(first, last))
 
     def version(self, file: int) -> str:
         """See `Remote`."""
@@ -269,22 +258,6 @@ class TarDataset(Rows):
             begin, end = int(begins[here].min()), int(ends[here].max())
             found.append(Range(name, begin, max(0, end - begin), tar, expect=stamps[name]))
         return found
-
-    def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
-        """Checks that all bytes have arrived. Contents cannot be checked: tars have no checksums.
-
-        Raises:
-            StoreError: a tar has become shorter.
-        """
-        for part, expected in zip(parts, self.ranges(first, last), strict=True):
-            if memoryview(part).nbytes != expected.length:
-                end = expected.offset + expected.length
-                where = f"{self.store.url}: {expected.name}"
-                raise StoreError(f"{where} ends before byte {end:,}")
-        return None
-
-    def check_source(self) -> None:
-        """Does nothing, because every request asks for the version that was indexed."""
 
     def describes(self, rows: NDArray[np.int64]) -> bool:
         """Returns False: fields other than images are read from the files in the blocks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.sources.table.arrow import MemoryTable
-from fastio.sources.table.reading import Batches, Place, Spans, first_rows, rows_within
+from fastio.sources.table.reading import (
+    Batches,
+    Columns,
+    Place,
+    Spans,
+    Table,
+    first_rows,
+    rows_within,
+)
 
 
 def is_ray_dataset(src: Any) -> bool:
@@ -24,7 +32,7 @@ def fastio_count_rows(table: pa.Table) -> tuple[int, int, pa.Schema]:
     return table.num_rows, table.nbytes, table.schema.remove_metadata()
 
 
-class RayTable:
+class RayTable(Table):
     """The blocks of a dataset of Ray Data, in order; see `Table`. Can be sent to Ray tasks.
 
     The dataset is executed, and its blocks stay in Ray's object store, which writes them to disks
@@ -37,8 +45,6 @@ class RayTable:
         SchemaError: Its blocks have different columns.
     """
 
-    is_text = False
-
     def __init__(self, dataset: Any) -> None:
         import ray  # an optional package, which the dataset is of
 
@@ -50,18 +56,16 @@ class RayTable:
         self._blocks = [(ref, rows) for ref, rows, _, _ in filled]
         self._sizes = [nbytes for _, _, nbytes, _ in filled]
         schemas = [schema for _, _, _, schema in filled] or [pa.schema([])]
-        self.schema: pa.Schema = schemas[0]
+        self.schema = schemas[0]
         for number, schema in enumerate(schemas):
             if schema != self.schema:
                 raise SchemaError(
                     f"block {number} of the {self.name} has other columns than block 0: {schema} "
                     f"and {self.schema}; convert them to the same types first, with map_batches"
                 )
-        self.rows: int | None = sum(rows for _, rows in self._blocks)
+        self.rows = sum(rows for _, rows in self._blocks)
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
         import ray  # see above
 
@@ -69,25 +73,18 @@ class RayTable:
         for ref, count in self._blocks:
             if start < before + count:
                 table = MemoryTable(self.name, ray.get(ref))
-                for origin, batch in table.batches(columns, types, max(start - before, 0), rows):
+                for origin, batch in table.batches(columns, max(start - before, 0), rows):
                     yield replace(origin, first_row=before + origin.first_row), batch
             before += count
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`. Each block is a part."""
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`. Each block is a part."""
         places = [(n, n + 1, max(nbytes, 1)) for n, nbytes in enumerate(self._sizes)]
         return Spans(np.array(places, np.int64).reshape(-1, 3))
 
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """See `Table`."""
         begin, _, nbytes = place
         first = sum(count for _, count in self._blocks[:begin])
         count = rows_within(self._blocks[begin][1], nbytes, most)
-        return first_rows(self.batches(columns, types, first, rows), count)
+        return first_rows(self.batches(columns, first, rows), count)

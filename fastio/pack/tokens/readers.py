@@ -21,8 +21,8 @@ from fastio.errors import SampleError, SchemaError, ShardCorrupt
 from fastio.pack.tokens.encoders import DocumentUnit
 from fastio.sources.table.cuts import line_bytes
 from fastio.sources.table.objects import LocalFile, decompressed
-from fastio.sources.table.reading import Batches, Place, Spans, from_beginning, reading
-from fastio.sources.table.text_files import bytes_within, numbered_later
+from fastio.sources.table.reading import Batches, Columns, Spans, Table, from_beginning, reading
+from fastio.sources.table.text_files import LinesFile
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
@@ -32,79 +32,7 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
 _BLANK_LINES_BYTES = re.compile(_BLANK_LINES.pattern.encode())
 
 
-class _Streamed:
-    """A table that is read from its beginning to its end; see `Table`."""
-
-    name: str
-    schema: pa.Schema
-    rows: int | None = None
-    is_text = False
-
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`.
-
-        Raises:
-            ShardCorrupt: A file cannot be read, or a line is not valid.
-            SchemaError: A value has the wrong type.
-            SampleError: An iterable raised an error.
-        """
-        schema = pa.schema([(name, types[name]) for name in columns])
-        yield from from_beginning(self.name, self._batches(schema), columns)
-
-    def _batches(
-        self, schema: pa.Schema, begin: int = 0, end: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields rows of some columns.
-
-        Args:
-            schema: The columns.
-            begin, end: Of a file: the bytes in which the rows begin; None to the end of the file.
-        """
-        raise NotImplementedError
-
-
-class _TextFile(_Streamed):
-    """A local file of text, which is divided into parts at line breaks; see `Cuttable`."""
-
-    def __init__(self, path: str) -> None:
-        self.name = path
-        self._file = LocalFile(path)
-
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`."""
-        nbytes = self._file.size()
-        return Spans.whole(nbytes) if self._file.is_compressed else Spans.of_lines(nbytes, step)
-
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`. Rows before a part are counted only for messages.
-
-        Raises:
-            SourceChanged: The file was truncated, replaced or written to.
-        """
-        if self._file.is_compressed:
-            yield from self.batches(columns, types, 0, rows)
-            return
-        begin, end = bytes_within(place, most)
-        schema = pa.schema([(name, types[name]) for name in columns])
-        found = from_beginning(self.name, self._batches(schema, begin, end), columns)
-        yield from numbered_later(
-            found, self._file, begin, partial(self._rows_before, schema, begin)
-        )
-
-    def _rows_before(self, schema: pa.Schema, begin: int) -> int:
-        return sum(batch.num_rows for batch in self._batches(schema, 0, begin))
-
-
-class JsonLines(_TextFile):
+class JsonLines(LinesFile):
     """A file of JSON objects, one per line, compressed or not; see `Table`.
 
     Attributes:
@@ -118,7 +46,7 @@ class JsonLines(_TextFile):
     is_text = True
 
     def __init__(self, path: str) -> None:
-        super().__init__(path)
+        super().__init__(LocalFile(path))
         self.text: str | None = None
         lines, block = next(_line_blocks(path), (_Lines(path), b""))
         head = block.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]
@@ -184,7 +112,7 @@ class JsonLines(_TextFile):
         _check_unicode(value, lambda: f"{lines.name(number)}: {self.text!r}")
 
 
-class PlainText(_TextFile):
+class PlainText(LinesFile):
     """A file of plain text, UTF-8, compressed or not; see `Table`.
 
     Args:
@@ -194,13 +122,13 @@ class PlainText(_TextFile):
     """
 
     def __init__(self, path: str, document: DocumentUnit, column: str) -> None:
-        super().__init__(path)
+        super().__init__(LocalFile(path))
         self.rows = 1 if document == "file" else None
         self.schema = pa.schema([(column, pa.large_utf8())])
         self._document = document
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`. A file that is a document has one part."""
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`. A file that is a document has one part."""
         nbytes = self._file.size()
         one = self._document == "file" and not self._file.is_compressed
         return super().spans(columns, max(nbytes, 1) if one else step)
@@ -236,7 +164,7 @@ class PlainText(_TextFile):
         yield from _stripped([left])
 
 
-class Samples(_Streamed):
+class Samples(Table):
     """Strings or dicts from an iterable, which is iterated over once; see `Table`.
 
     Args:
@@ -258,9 +186,16 @@ class Samples(_Streamed):
         self.schema = _schema_of(first)
         self._rest = chain(first, each)
 
-    def _batches(
-        self, schema: pa.Schema, begin: int = 0, end: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
+        """See `Table`.
+
+        Raises:
+            SchemaError: A value has the wrong type.
+            SampleError: The iterable raised an error.
+        """
+        return from_beginning(self.name, self._batches(pa.schema(list(columns.items()))), columns)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         first = 0
         while records := list(islice(self._rest, _SAMPLES)):
             yield _batch(records, schema, partial("{}, samples from {}".format, self.name, first))

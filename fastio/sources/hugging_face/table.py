@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class HuggingFaceTable(Grouped):
 
     has_groups = False
     lends = True
+    classes: Mapping[tuple[str, ...], tuple[str, ...]]
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ that is more, and never more than half of the available memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -44,10 +44,12 @@ from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import (
     AtHand,
     Batches,
+    Columns,
     Grouped,
     Origin,
     Place,
     Spans,
+    Table,
     each_batch,
     first_rows,
     from_beginning,
@@ -80,7 +82,7 @@ def damaged(problem: pa.ArrowException, name: str, where: str) -> ShardCorrupt:
     )
 
 
-def _check_columns(name: str, batch: pa.RecordBatch, number: int, columns: Sequence[str]) -> None:
+def _check_columns(name: str, batch: pa.RecordBatch, number: int, columns: Iterable[str]) -> None:
     for column in columns:
         check_column(batch.column(column), column, f"{name}, record batch {number}")
 
@@ -281,31 +283,22 @@ class ArrowTable(Grouped):
         if (places < 0).any() or (places > block.body - places[:, ::-1]).any():
             raise pa.ArrowInvalid(f"buffers exceed the body of {block.body} bytes")
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
         if self.has_batches:
-            return super().batches(columns, types, start, rows)
+            return super().batches(columns, start, rows)
         check = partial(_check_columns, self.name)
         return from_beginning(self.name, self._stream(), columns, check)
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`."""
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`."""
         return super().spans(columns, step) if self.has_batches else Spans.whole(self.file.size())
 
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """See `Table`."""
         if self.has_batches:
-            return super().span(columns, types, place, rows, most)
-        return self.batches(columns, types, 0, rows)
+            return super().span(columns, place, rows, most)
+        return self.batches(columns, 0, rows)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """See `Grouped`."""
@@ -414,20 +407,16 @@ def _view(data: Fetched, offset: int, length: int) -> memoryview:
     return data.data(offset, length).data
 
 
-class MemoryTable:
+class MemoryTable(Table):
     """An Arrow table in memory, or a stream of record batches, which can be read once."""
-
-    is_text = False
 
     def __init__(self, name: str, data: pa.Table | pa.RecordBatchReader) -> None:
         self.name = name
-        self.schema: pa.Schema = data.schema
-        self.rows: int | None = data.num_rows if isinstance(data, pa.Table) else None
+        self.schema = data.schema
+        self.rows = data.num_rows if isinstance(data, pa.Table) else None
         self._data = data
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
         check = partial(_check_columns, self.name)
         if self.rows is None:
@@ -437,8 +426,8 @@ class MemoryTable:
         )
         return ((Origin(self.name, start + origin.first_row), batch) for origin, batch in found)
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`. Parts have equal numbers of rows."""
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`. Parts have equal numbers of rows."""
         data = self._data
         if not isinstance(data, pa.Table):
             return None
@@ -448,15 +437,8 @@ class MemoryTable:
         sizes = np.maximum(np.diff(edges) * nbytes // max(rows, 1), 1)
         return Spans(np.stack([edges[:-1], edges[1:], sizes], axis=1))
 
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """See `Table`."""
         begin, end, nbytes = place
         count = rows_within(end - begin, nbytes, most)
-        return first_rows(self.batches(columns, types, begin, rows), count)
+        return first_rows(self.batches(columns, begin, rows), count)

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SourceChanged
-from fastio.sources.table.reading import Cuttable, Place, Spans, Table
+from fastio.sources.table.reading import Place, Spans, Table
 
 # A table that can only be read as a whole may have this share of the bytes of all tables.
 _MOST_OF_ALL = 1 / 16
@@ -79,7 +79,7 @@ def cut(tables: Sequence[Table], columns: Sequence[str], step: int) -> Cut | Non
     """
     found: list[Spans] = []
     for table in tables:
-        spans = table.spans(columns, step) if isinstance(table, Cuttable) else None
+        spans = table.spans(columns, step)
         if spans is None:
             return None
         found.append(spans)

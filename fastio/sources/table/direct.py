@@ -414,7 +414,7 @@ class _Room:
         """Reads all rows of a table into memory, or raises SchemaError if there is too little."""
         types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
         found = []
-        for _, batch in table.batches(columns, types, 0, 1 << 16):
+        for _, batch in table.batches(types, 0, 1 << 16):
             with self._lock:
                 self._left -= batch.nbytes
                 full = self._left < 0

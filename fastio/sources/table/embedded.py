@@ -292,7 +292,7 @@ def _first_rows(table: Table, columns: Sequence[str]) -> pa.RecordBatch | None:
     if isinstance(table, ParquetTable):
         return table.first_rows(columns, _LOOKED_AT)
     types: Mapping[str, Any] = {name: table.schema.field(name).type for name in columns}
-    batches: Iterator[Any] = table.batches(columns, types, 0, _LOOKED_AT)
+    batches: Iterator[Any] = table.batches(types, 0, _LOOKED_AT)
     return next((batch for _, batch in batches), None)
 
 

@@ -10,6 +10,7 @@ nearly twice as long.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from fastio.sources.table.parquet import ParquetTable
 from fastio.sources.table.reading import (
     AtHand,
     Batches,
-    Cuttable,
+    Columns,
     Grouped,
     Place,
     Spans,
@@ -70,11 +71,11 @@ class Constants:
         own = {name: of_file.field(name) for name in of_file.names if name not in self.fields}
         return pa.schema([own.get(n) or pa.field(n, self.fields[n]) for n in names])
 
-    def to_read(self, columns: Sequence[str], of_file: pa.Schema) -> list[str]:
+    def to_read(self, columns: Iterable[str], of_file: pa.Schema) -> list[str]:
         """Returns the columns to read from the file; at least one, because it counts the rows."""
         return [name for name in columns if name not in self.fields] or of_file.names[:1]
 
-    def add(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    def add(self, batch: pa.RecordBatch, columns: Iterable[str]) -> pa.RecordBatch:
         """Returns the wanted columns: those of the batch, and the partition columns."""
         arrays = [
             self._array(name, batch.num_rows) if name in self.fields else batch.column(name)
@@ -297,7 +298,38 @@ def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:
     )
 
 
-class PartitionedTable(Grouped):
+class _Wrapped(Table):
+    """A table whose rows are made of those of another one, `inner`."""
+
+    inner: Table
+
+    @abstractmethod
+    def _reads(self, columns: Iterable[str]) -> list[str]:
+        """Returns the columns of the other table that the columns of this one are made of."""
+
+    @abstractmethod
+    def _made(self, batches: Batches, columns: Iterable[str]) -> Batches:
+        """Yields columns of this table, given the batches of the other one."""
+
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
+        """See `Table`."""
+        return self._made(self.inner.batches(self._types(columns), start, rows), columns)
+
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`."""
+        return self.inner.spans(self._reads(columns), step)
+
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """See `Table`."""
+        return self._made(self.inner.span(self._types(columns), place, rows, most), columns)
+
+    def _types(self, columns: Columns) -> dict[str, pa.DataType]:
+        """Returns the columns to read from the other table, with their types."""
+        schema = self.inner.schema
+        return {n: columns.get(n, schema.field(n).type) for n in self._reads(columns)}
+
+
+class PartitionedTable(_Wrapped, Grouped):
     """A table with the partition columns of its path added. It has row groups if that has any."""
 
     def __init__(self, inner: Table, constants: Constants) -> None:
@@ -308,33 +340,6 @@ class PartitionedTable(Grouped):
         self.is_text = inner.is_text
         self.has_groups = isinstance(inner, Grouped) and inner.has_groups
         self.schema = constants.schema(inner.schema)
-
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`."""
-        reads, known = self._known(columns, types)
-        for origin, batch in self.inner.batches(reads, known, start, rows):
-            yield origin, self.constants.add(batch, columns)
-
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`."""
-        inner = self.inner
-        return inner.spans(self._reads(columns), step) if isinstance(inner, Cuttable) else None
-
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
-        assert isinstance(self.inner, Cuttable)
-        reads, known = self._known(columns, types)
-        for origin, batch in self.inner.span(reads, known, place, rows, most):
-            yield origin, self.constants.add(batch, columns)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """See `Grouped`."""
@@ -356,19 +361,18 @@ class PartitionedTable(Grouped):
         assert isinstance(self.inner, Grouped)
         return self.inner
 
-    def _known(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType]
-    ) -> tuple[list[str], Mapping[str, pa.DataType]]:
-        """Returns the columns to read from the file, and their types."""
-        reads = self._reads(columns)
-        return reads, {n: types.get(n, self.inner.schema.field(n).type) for n in reads}
-
-    def _reads(self, columns: Sequence[str]) -> list[str]:
+    def _reads(self, columns: Iterable[str]) -> list[str]:
         return self.constants.to_read(columns, self.inner.schema)
 
+    def _made(self, batches: Batches, columns: Iterable[str]) -> Batches:
+        for origin, batch in batches:
+            yield origin, self.constants.add(batch, columns)
 
-class FilteredTable:
-    """The rows of a table that match a filter; see `Table`. Their number is unknown before reading.
+
+class FilteredTable(_Wrapped):
+    """The rows of a table that match a filter. Their number is unknown before reading.
+
+    The sizes of its parts are those of all rows.
 
     Raises:
         SchemaError: If the table lacks columns that the filter uses.
@@ -379,57 +383,23 @@ class FilteredTable:
         self.inner = inner
         self._wanted = wanted
         self.name = inner.name
-        self.rows: int | None = None
         self.is_text = inner.is_text
-        self.schema: pa.Schema = inner.schema
+        self.schema = inner.schema
         file, _ = unwrapped(inner)
         if isinstance(file, ParquetTable):
             file.skip = frozenset(range(file.metadata.num_row_groups)) - wanted.possible(inner)
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`."""
-        reads, known = self._known(columns, types)
-        return self._matching(self.inner.batches(reads, known, 0, rows), columns)
+    def _reads(self, columns: Iterable[str]) -> list[str]:
+        about = [name for name in self._wanted.columns if name in self.schema.names]
+        return [*dict.fromkeys([*columns, *about])]
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`. The sizes are those of all rows."""
-        inner = self.inner
-        return inner.spans(self._reads(columns), step) if isinstance(inner, Cuttable) else None
-
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
-        assert isinstance(self.inner, Cuttable)
-        reads, known = self._known(columns, types)
-        return self._matching(self.inner.span(reads, known, place, rows, most), columns)
-
-    def _matching(self, batches: Batches, columns: Sequence[str]) -> Batches:
-        """Yields columns of the rows that match."""
+    def _made(self, batches: Batches, columns: Iterable[str]) -> Batches:
         for origin, batch in batches:
             with reading(self.name):
                 kept, numbers = self._wanted.numbered(batch)
             if kept.num_rows:
                 found = replace(origin, numbers=numbers + origin.first_row)
                 yield found, kept.select(list(columns))
-
-    def _known(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType]
-    ) -> tuple[list[str], Mapping[str, pa.DataType]]:
-        """Returns the columns to read from the table, and their types."""
-        reads = self._reads(columns)
-        return reads, {n: types.get(n, self.schema.field(n).type) for n in reads}
-
-    def _reads(self, columns: Sequence[str]) -> list[str]:
-        about = [name for name in self._wanted.columns if name in self.schema.names]
-        return [*dict.fromkeys([*columns, *about])]
 
 
 def unwrapped(table: Table) -> tuple[Table, Constants | None]:

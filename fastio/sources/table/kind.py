@@ -240,7 +240,7 @@ def _rows(table: Table, file: TableFile) -> int | None:
         return table.rows
     columns = table.schema.names[:1] if table.is_text else table.schema.names
     types = {name: table.schema.field(name).type for name in columns}
-    return sum(int(batch.num_rows) for _, batch in table.batches(columns, types, 0, _ROWS_AT_ONCE))
+    return sum(int(batch.num_rows) for _, batch in table.batches(types, 0, _ROWS_AT_ONCE))
 
 
 def _row_groups(tables: Sequence[Table]) -> int | None:
@@ -296,7 +296,7 @@ def _check_file(file: TableFile) -> tuple[ShardCheck, int]:
 def _parts(table: Table) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of rows and the problems of each record batch."""
     types = {name: table.schema.field(name).type for name in table.schema.names}
-    batches = table.batches(table.schema.names, types, 0, _ROWS_AT_ONCE)
+    batches = table.batches(types, 0, _ROWS_AT_ONCE)
     for number, (_, batch) in enumerate(batches):
         where = "" if table.is_text else f"record batch {number}, "
         columns = zip(batch.schema.names, batch.columns, strict=True)

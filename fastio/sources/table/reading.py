@@ -1,15 +1,15 @@
-"""What all readers of tables share: protocols, row groups, the origin of rows, and errors."""
+"""What all readers of tables share: base classes, row groups, the origin of rows, and errors."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,40 +74,8 @@ class Origin:
 
 ADVICE = "copy it again, or write it again"  # for damaged files
 Batches = Iterator[tuple[Origin, pa.RecordBatch]]
+Columns = Mapping[str, pa.DataType]  # the columns that are read, and their types
 Place = tuple[int, int, int]  # of a part of a table: one row of `Spans.places`
-
-
-class Table(Protocol):
-    """A table in one file or in memory.
-
-    Attributes:
-        name: The path, or another name for messages.
-        schema: The columns.
-        rows: The number of rows; None if only reading the table tells.
-        is_text: Whether the types were inferred from text.
-    """
-
-    name: str
-    schema: pa.Schema
-    rows: int | None
-    is_text: bool
-
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """Yields the rows from number `start` on.
-
-        Args:
-            columns: The names of the columns to read.
-            types: The types of the columns, for text files.
-            start: The first row; 0 if `rows` is None.
-            rows: The approximate number of rows in a batch.
-
-        Raises:
-            ShardCorrupt: If the file is damaged. For Parquet the message names the row group.
-            StoreError: If the file's store does not deliver it.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -136,28 +104,56 @@ class Spans:
         return Spans(np.stack([edges[:-1], edges[1:], np.maximum(np.diff(edges), 1)], axis=1))
 
 
-@runtime_checkable
-class Cuttable(Protocol):
-    """A table that can read each of its parts by itself. Other tables are read from the beginning.
+class Table(ABC):
+    """A table in one file or in memory.
 
-    `step` is the wanted size of a part in bytes. `most` is the number of bytes after which reading
-    stops, approximately; None reads the whole part.
+    Attributes:
+        name: The path, or another name for messages.
+        schema: The columns.
+        rows: The number of rows; None if only reading the table tells.
+        is_text: Whether the types were inferred from text.
+        classes: The names of classes, by column path; None if the metadata of the schema has them.
     """
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """Returns the parts, given the columns that will be read; None if it is read only once."""
-        ...
+    name: str
+    schema: pa.Schema
+    rows: int | None = None
+    is_text: bool = False
+    classes: Mapping[tuple[str, ...], tuple[str, ...]] | None = None
 
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """Yields the rows of a part; see `Table.batches` for the other arguments and errors."""
-        ...
+    @abstractmethod
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
+        """Yields the rows from number `start` on.
+
+        Args:
+            columns: The columns to read, with the types that they have in text files.
+            start: The first row; 0 if the table's number of rows is None.
+            rows: The approximate number of rows in a batch.
+
+        Raises:
+            ShardCorrupt: If the file is damaged. For Parquet the message names the row group.
+            StoreError: If the file's store does not deliver it.
+        """
+
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """Returns the parts that can be read by themselves; None if the table is read only once.
+
+        Args:
+            columns: The columns that will be read.
+            step: The wanted size of a part in bytes.
+        """
+        return None
+
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """Yields the rows of a part, which is the whole table if it is not divided.
+
+        Args:
+            columns, rows: As for `batches`, with its errors.
+            place: The part.
+            most: The number of bytes after which reading stops, approximately. If None, the whole
+                part is read.
+        """
+        return self.batches(columns, 0, rows)
 
 
 def rows_within(rows: int, nbytes: int, most: int | None) -> int:
@@ -240,20 +236,15 @@ class AtHand:
         self._ahead.clear()
 
 
-class Grouped(ABC):
-    """A `Table` whose row groups can be read separately, in any order and by any thread.
+class Grouped(Table):
+    """A table whose row groups can be read separately, in any order and by any thread.
 
     Attributes:
-        name, schema, rows, is_text: See `Table`.
         has_groups: Whether the file has row groups. If False, they are parts of other data.
         lends: Whether batches are views of a mapped file, which other programs can change.
         skip: The numbers of row groups that `batches` leaves out.
     """
 
-    name: str
-    schema: pa.Schema
-    rows: int | None
-    is_text = False
     has_groups = True
     lends = False
     skip: frozenset[int] = frozenset()
@@ -280,33 +271,24 @@ class Grouped(ABC):
         """Starts to fetch a row group. Returns False if there is no memory for it now."""
         return True
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`. The next row group is fetched meanwhile."""
         firsts = self._firsts
         wanted = [n for n, end in enumerate(firsts[1:].tolist()) if end > start]
-        return self._batches_of(wanted, columns, start, rows)
+        return self._batches_of(wanted, list(columns), start, rows)
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`. Each row group is a part."""
-        groups = enumerate(self.groups(columns))
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`. Each row group is a part."""
+        groups = enumerate(self.groups(list(columns)))
         found = [(n, n + 1, max(nbytes, rows)) for n, (rows, nbytes) in groups if rows]
         places = np.array(found, np.int64).reshape(-1, 3)
         return Spans(places[~np.isin(places[:, 0], list(self.skip))] if self.skip else places)
 
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """See `Table`."""
         begin, end, nbytes = place
         count = rows_within(int(self._firsts[end] - self._firsts[begin]), nbytes, most)
-        found = self._batches_of(range(begin, end), columns, 0, min(rows, count))
+        found = self._batches_of(range(begin, end), list(columns), 0, min(rows, count))
         return first_rows(found, count)
 
     @cached_property
@@ -340,8 +322,8 @@ class Grouped(ABC):
 def from_beginning(
     name: str,
     batches: Iterator[pa.RecordBatch],
-    columns: Sequence[str],
-    check: Callable[[pa.RecordBatch, int, Sequence[str]], None] | None = None,
+    columns: Iterable[str],
+    check: Callable[[pa.RecordBatch, int, Iterable[str]], None] | None = None,
 ) -> Batches:
     """Yields all rows of a table that is only readable from its beginning.
 

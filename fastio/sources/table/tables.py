@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -17,19 +16,12 @@ from fastio.sources.table.features import class_names, features_of, with_classes
 from fastio.sources.table.filters import unwrapped
 from fastio.sources.table.leaves import widest
 from fastio.sources.table.options import MASK, TableOptions
-from fastio.sources.table.reading import Cuttable, Origin, Place, Table
+from fastio.sources.table.reading import Columns, Origin, Place, Table
 from fastio.sources.table.values import leaf_array
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
 _READ_ROWS = 65536
 _READ_AT_ONCE = 8  # files, for their dictionaries
-
-
-@runtime_checkable
-class WithClasses(Protocol):
-    """A table that knows the names of its classes, by column path, from elsewhere."""
-
-    classes: Mapping[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -145,16 +137,18 @@ class Tables:
         table, place = next(found.parts(number))
         return _pieces(self._spans([(table, place, most)]), 0, rows)
 
+    @property
+    def _wanted(self) -> Columns:
+        """The columns to read, with their types."""
+        return {name: self.types[name] for name in self.conversion.reads}
+
     def _spans(
         self, parts: Iterable[tuple[int, Place, int | None]]
     ) -> Iterator[tuple[Origin, pa.RecordBatch]]:
         for number, place, most in parts:
-            table = self.tables[number]
-            assert isinstance(table, Cuttable)
-            yield from table.span(self.conversion.reads, self.types, place, _READ_ROWS, most)
+            yield from self.tables[number].span(self._wanted, place, _READ_ROWS, most)
 
     def _batches(self, start: int) -> Iterator[tuple[Origin, pa.RecordBatch]]:
-        reads = self.conversion.reads
         before = 0  # rows of the tables before
         for table in self.tables:
             if table.rows is not None and before + table.rows <= start:
@@ -163,7 +157,7 @@ class Tables:
             # A table of unknown length is read whole, to know where the next one begins.
             skip = max(start - before, 0) if table.rows is not None else 0
             at = before + skip
-            for origin, batch in table.batches(reads, self.types, skip, _READ_ROWS):
+            for origin, batch in table.batches(self._wanted, skip, _READ_ROWS):
                 cut = min(max(start - at, 0), batch.num_rows)
                 at += batch.num_rows
                 if cut < batch.num_rows:
@@ -195,8 +189,8 @@ class Tables:
         if not read:
             return found
         last: dict[str, pa.Array] = {}
-        columns = sorted({leaf.path[0] for leaf in read.values()})
-        for _, batch in file.batches(columns, self.types, 0, _READ_ROWS):
+        columns = {name: self.types[name] for name in sorted(n.path[0] for n in read.values())}
+        for _, batch in file.batches(columns, 0, _READ_ROWS):
             for name, leaf in read.items():
                 dictionary = leaf_array(batch, leaf).dictionary
                 if name not in last or not dictionary.equals(last[name]):
@@ -230,7 +224,7 @@ def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ..
     """Returns the class names on which the metadata of all tables agree, by column path."""
     inner = [unwrapped(table)[0] for table in tables]
     found = [
-        table.classes if isinstance(table, WithClasses) else class_names(features_of(table.schema))
+        class_names(features_of(table.schema)) if table.classes is None else table.classes
         for table in inner
     ]
     return {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,8 +19,10 @@ from fastio.sources.table.cuts import line_bytes
 from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.reading import (
     Batches,
+    Columns,
     Place,
     Spans,
+    Table,
     each_batch,
     from_beginning,
     reading,
@@ -33,44 +35,25 @@ _JSON_BLOCK = 1 << 20  # that pyarrow's threads parse at a time, where lines are
 _TYPE_ADVICE = "give its column's type with dtypes (--dtype), if that is it"
 
 
-class _WholeFile(ABC):
-    """A file of text whose only part is the whole file; see `Table` and `Cuttable`.
+class _TextFile(Table):
+    """A file of text, whose types are found out from its beginning.
 
     Args:
         file: The file.
     """
 
-    schema: pa.Schema
+    is_text = True
 
     def __init__(self, file: TableFile | str) -> None:
-        self.is_text = True
         self._file = as_file(file)
         self.name = self._file.name
-        self.rows: int | None = None
 
-    @abstractmethod
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`."""
-
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`."""
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`. The only part is the whole file."""
         return Spans.whole(self._file.size())
 
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`."""
-        return self.batches(columns, types, 0, rows)
 
-
-class CsvTable(_WholeFile):
+class CsvTable(_TextFile):
     """A CSV file with a header; the types of its columns are those of its first rows.
 
     Values may contain line breaks, so that only reading from the beginning tells the rows.
@@ -81,17 +64,15 @@ class CsvTable(_WholeFile):
         with reading(self.name), self._open({}, None) as reader:
             self.schema = reader.schema
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
         with reading(self.name):
-            reader = self._open(types, list(columns))
+            reader = self._open(columns, list(columns))
         with reader:
             found = each_batch(reader, self.name, _TYPE_ADVICE)
             yield from from_beginning(self.name, found, columns)
 
-    def _open(self, types: Mapping[str, pa.DataType], columns: list[str] | None) -> Any:
+    def _open(self, types: Columns, columns: list[str] | None) -> Any:
         return pa_csv.open_csv(
             self._file.stream(),
             read_options=pa_csv.ReadOptions(block_size=_TEXT_BLOCK, use_threads=False),
@@ -102,87 +83,92 @@ class CsvTable(_WholeFile):
         )
 
 
-def bytes_within(place: Place, most: int | None) -> tuple[int, int]:
-    """Returns the beginning and end of the first `most` bytes of a part of a file of lines."""
-    begin, end, _ = place
-    return begin, end if most is None else min(end, begin + most)
-
-
-def numbered_later(
-    batches: Batches, file: TableFile, begin: int, rows_before: Callable[[], int]
-) -> Batches:
-    """Yields rows of a part of a file of lines; those before it are counted only for messages.
+class LinesFile(Table):
+    """A file of text that is divided into parts at line breaks, unless it is read as a whole.
 
     Args:
-        batches: The rows.
-        file: The file, which is checked with each batch.
-        begin: The first byte of the part.
-        rows_before: Counts the rows before the part.
-
-    Raises:
-        SourceChanged: The file was truncated, replaced or written to.
+        file: The file.
     """
-    before = cache(rows_before)
-    for origin, batch in batches:
-        file.check()
-        yield (replace(origin, rows_before=before) if begin else origin), batch
+
+    def __init__(self, file: TableFile) -> None:
+        self._file = file
+        self.name = file.name
+
+    @abstractmethod
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields rows of some columns.
+
+        Args:
+            schema: The columns.
+            begin, end: The bytes in which the rows begin; None to the end of the file.
+        """
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the file is read as a whole."""
+        return self._file.is_compressed
+
+    def _rows_before(self, schema: pa.Schema, begin: int) -> int:
+        """Returns the number of rows before those that begin in a part."""
+        return sum(batch.num_rows for batch in self._batches(schema, 0, begin))
+
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
+        """See `Table`.
+
+        Raises:
+            ShardCorrupt: The file cannot be read, or a line is not valid.
+            SchemaError: A value has the wrong type.
+        """
+        return from_beginning(self.name, self._batches(pa.schema(list(columns.items()))), columns)
+
+    def spans(self, columns: Iterable[str], step: int) -> Spans | None:
+        """See `Table`."""
+        nbytes = self._file.size()
+        return Spans.whole(nbytes) if self._is_whole else Spans.of_lines(nbytes, step)
+
+    def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
+        """See `Table`. Rows before a part are counted only for messages.
+
+        Raises:
+            SourceChanged: The file was truncated, replaced or written to.
+        """
+        if self._is_whole:
+            yield from self.batches(columns, 0, rows)
+            return
+        begin, end, _ = place
+        end = end if most is None else min(end, begin + most)
+        schema = pa.schema(list(columns.items()))
+        before = cache(partial(self._rows_before, schema, begin))
+        for origin, batch in from_beginning(self.name, self._batches(schema, begin, end), columns):
+            self._file.check()
+            yield (replace(origin, rows_before=before) if begin else origin), batch
 
 
-class JsonTable:
+class JsonTable(LinesFile):
     """A file of JSON objects, one a line, or in one array; the first rows tell columns and types.
 
     An array is read into memory as a whole.
     """
 
+    is_text = True
+
     def __init__(self, file: TableFile | str) -> None:
-        self.is_text = True
-        self._file = as_file(file)
-        self.name = self._file.name
-        self.rows: int | None = None
+        super().__init__(as_file(file))
         with reading(self.name):
             with self._file.stream() as content:
                 self._is_array = content.read(_BEGINNING).lstrip()[:1] == b"["
             block = next(self._blocks(), None)
             if block is None:
                 raise ShardCorrupt(f"{self.name} has no lines; leave it out")
-            self.schema: pa.Schema = _parsed(block, None).schema
+            self.schema = _parsed(block, None).schema
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
-        """See `Table`."""
-        schema = pa.schema([(name, types[name]) for name in columns])
-        return from_beginning(self.name, self._batches(schema), columns)
+    @property
+    def _is_whole(self) -> bool:
+        return super()._is_whole or self._is_array
 
-    def spans(self, columns: Sequence[str], step: int) -> Spans | None:
-        """See `Cuttable`."""
-        nbytes = self._file.size()
-        whole = self._file.is_compressed or self._is_array
-        return Spans.whole(nbytes) if whole else Spans.of_lines(nbytes, step)
-
-    def span(
-        self,
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        place: Place,
-        rows: int,
-        most: int | None = None,
-    ) -> Batches:
-        """See `Cuttable`. Rows before a part are counted only for messages.
-
-        Raises:
-            SourceChanged: The file was truncated, replaced or written to.
-        """
-        if self._file.is_compressed or self._is_array:
-            yield from self.batches(columns, types, 0, rows)
-            return
-        begin, end = bytes_within(place, most)
-        schema = pa.schema([(name, types[name]) for name in columns])
-        found = from_beginning(self.name, self._batches(schema, begin, end), columns)
-        yield from numbered_later(found, self._file, begin, partial(self._lines_before, begin))
-
-    def _lines_before(self, begin: int) -> int:
-        """Returns the number of lines that are not empty before those that begin in a part."""
+    def _rows_before(self, schema: pa.Schema, begin: int) -> int:
         return sum(_parsed_lines(block) for block in self._blocks(0, begin))
 
     def _batches(
@@ -215,16 +201,14 @@ class JsonTable:
             yield from (lines for lines in _whole_lines(blocks) if lines.strip())
 
 
-class LinesTable(_WholeFile):
+class LinesTable(_TextFile):
     """A file of text: a column `text` with a row for each line, without its line break."""
 
     schema = pa.schema([("text", pa.string())])
 
-    def batches(
-        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
-    ) -> Batches:
+    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
-        kind = types.get("text", pa.string())
+        kind = columns.get("text", pa.string())
         return from_beginning(self.name, self._batches(kind), columns)
 
     def _batches(self, kind: pa.DataType) -> Iterator[pa.RecordBatch]:

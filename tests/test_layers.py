@@ -188,7 +188,7 @@ def dataset_classes() -> set[str]:
     for module, path in MODULES.items():
         if layer(module) in ASK_CLASSES:
             for node in ast.walk(tree(path)):
-                if isinstance(node, ast.ClassDef) and {"Rows", "View"} & {
+                if isinstance(node, ast.ClassDef) and {"Rows", "Remote", "View"} & {
                     ast.unparse(base) for base in node.bases
                 }:
                     found.add(node.name)

@@ -13,51 +13,26 @@
 
 from __future__ import annotations
 
-from fastio.cache.claims import Outcome
-from fastio.cache.direct import Aligned, Buffers, aligned_size
-from fastio.cache.editions import block_of, edition
-from fastio.cache.eviction import Consumer, NextUse
-from fastio.cache.files import FileStamp, Written
-from fastio.cache.folder import CacheFolder, Source, State
-from fastio.cache.kept import keep, kept_source
-from fastio.cache.memory import MemoryFile, memory_file
+# isort: off
+from fastio.cache.claims import Outcome as Outcome
+from fastio.cache.direct import Aligned as Aligned, Buffers as Buffers, aligned_size as aligned_size
+from fastio.cache.editions import block_of as block_of, edition as edition
+from fastio.cache.eviction import Consumer as Consumer, NextUse as NextUse
+from fastio.cache.files import FileStamp as FileStamp, Written as Written
+from fastio.cache.folder import CacheFolder as CacheFolder, Source as Source, State as State
+from fastio.cache.kept import keep as keep, kept_source as kept_source
+from fastio.cache.memory import MemoryFile as MemoryFile, memory_file as memory_file
 from fastio.cache.report import (
-    CacheCheck,
-    CachedDataset,
-    CacheStatus,
-    DamagedPiece,
-    Removed,
-    check_is_cache,
-    is_cache,
+    CacheCheck as CacheCheck,
+    CachedDataset as CachedDataset,
+    CacheStatus as CacheStatus,
+    DamagedPiece as DamagedPiece,
+    Removed as Removed,
+    check_is_cache as check_is_cache,
+    is_cache as is_cache,
 )
-from fastio.cache.spec import Cache, default_cache, parse_budget
-
-__all__ = [
-    "Aligned",
-    "Buffers",
-    "Cache",
-    "CacheCheck",
-    "CacheFolder",
-    "CacheStatus",
-    "CachedDataset",
-    "Consumer",
-    "DamagedPiece",
-    "FileStamp",
-    "MemoryFile",
-    "NextUse",
-    "Outcome",
-    "Removed",
-    "Source",
-    "State",
-    "Written",
-    "aligned_size",
-    "block_of",
-    "check_is_cache",
-    "default_cache",
-    "edition",
-    "is_cache",
-    "keep",
-    "kept_source",
-    "memory_file",
-    "parse_budget",
-]
+from fastio.cache.spec import (
+    Cache as Cache,
+    default_cache as default_cache,
+    parse_budget as parse_budget,
+)

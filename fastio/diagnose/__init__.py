@@ -20,21 +20,11 @@ or a file.
 
 from __future__ import annotations
 
-from fastio.diagnose.cases import expected
-from fastio.diagnose.costs import epoch_now
-from fastio.diagnose.facts import Facts
-from fastio.diagnose.findings import Finding
-from fastio.diagnose.measured import Measured
-from fastio.diagnose.options import Use
-from fastio.diagnose.rules import diagnose, diagnose_stats
-
-__all__ = [
-    "Facts",
-    "Finding",
-    "Measured",
-    "Use",
-    "diagnose",
-    "diagnose_stats",
-    "epoch_now",
-    "expected",
-]
+# isort: off
+from fastio.diagnose.cases import expected as expected
+from fastio.diagnose.costs import epoch_now as epoch_now
+from fastio.diagnose.facts import Facts as Facts
+from fastio.diagnose.findings import Finding as Finding
+from fastio.diagnose.measured import Measured as Measured
+from fastio.diagnose.options import Use as Use
+from fastio.diagnose.rules import diagnose as diagnose, diagnose_stats as diagnose_stats

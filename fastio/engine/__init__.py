@@ -16,13 +16,7 @@ delivered.
 
 from __future__ import annotations
 
-from fastio.engine.engine import Engine
-from fastio.engine.settings import EngineSettings, OnError
-from fastio.engine.stream import BatchStream
-
-__all__ = [
-    "BatchStream",
-    "Engine",
-    "EngineSettings",
-    "OnError",
-]
+# isort: off
+from fastio.engine.engine import Engine as Engine
+from fastio.engine.settings import EngineSettings as EngineSettings, OnError as OnError
+from fastio.engine.stream import BatchStream as BatchStream

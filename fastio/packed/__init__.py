@@ -12,48 +12,29 @@
 
 from __future__ import annotations
 
-from fastio.packed.check import BadImage, ImagesCheck, check_file, check_images, row_spans
-from fastio.packed.manifest import (
-    CODEBOOK_BYTES,
-    FORMAT_VERSION,
-    JOURNAL_NAME,
-    MANIFEST_NAME,
-    Manifest,
-    Version,
-    is_dataset,
-    is_half_written,
-    version_name,
+# isort: off
+from fastio.packed.check import (
+    BadImage as BadImage,
+    ImagesCheck as ImagesCheck,
+    check_file as check_file,
+    check_images as check_images,
+    row_spans as row_spans,
 )
-from fastio.packed.manifest_writer import write_manifest
-from fastio.packed.packed import Dataset, StoredImage
-from fastio.packed.pixels import decode_image, open_image
-from fastio.packed.shard_table import ShardTable
-from fastio.packed.shard_writer import ShardEntry
-from fastio.packed.shards import ShardCheck
-from fastio.packed.stored import HEADS
-
-__all__ = [
-    "CODEBOOK_BYTES",
-    "FORMAT_VERSION",
-    "HEADS",
-    "JOURNAL_NAME",
-    "MANIFEST_NAME",
-    "BadImage",
-    "Dataset",
-    "ImagesCheck",
-    "Manifest",
-    "ShardCheck",
-    "ShardEntry",
-    "ShardTable",
-    "StoredImage",
-    "Version",
-    "check_file",
-    "check_images",
-    "decode_image",
-    "is_dataset",
-    "is_half_written",
-    "open_image",
-    "row_spans",
-    "version_name",
-    "write_manifest",
-]
+from fastio.packed.manifest import (
+    CODEBOOK_BYTES as CODEBOOK_BYTES,
+    FORMAT_VERSION as FORMAT_VERSION,
+    JOURNAL_NAME as JOURNAL_NAME,
+    MANIFEST_NAME as MANIFEST_NAME,
+    Manifest as Manifest,
+    Version as Version,
+    is_dataset as is_dataset,
+    is_half_written as is_half_written,
+    version_name as version_name,
+)
+from fastio.packed.manifest_writer import write_manifest as write_manifest
+from fastio.packed.packed import Dataset as Dataset, StoredImage as StoredImage
+from fastio.packed.pixels import decode_image as decode_image, open_image as open_image
+from fastio.packed.shard_table import ShardTable as ShardTable
+from fastio.packed.shard_writer import ShardEntry as ShardEntry
+from fastio.packed.shards import ShardCheck as ShardCheck
+from fastio.packed.stored import HEADS as HEADS

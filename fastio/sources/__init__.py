@@ -5,44 +5,29 @@
 
 from __future__ import annotations
 
+# isort: off
 from fastio.packed import Dataset
-from fastio.packed.remote import Remote
-from fastio.sources.arrays import ArrayDataset
-from fastio.sources.base import Findings, Found, Options
+from fastio.packed.remote import Remote as Remote
+from fastio.sources.arrays import ArrayDataset as ArrayDataset
+from fastio.sources.base import Findings as Findings, Found as Found, Options as Options
 from fastio.sources.folder import (
-    AUDIO_EXTENSIONS,
-    IMG_EXTENSIONS,
-    AudioFolder,
-    FolderDataset,
-    folder_extension,
+    AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
+    IMG_EXTENSIONS as IMG_EXTENSIONS,
+    AudioFolder as AudioFolder,
+    FolderDataset as FolderDataset,
+    folder_extension as folder_extension,
 )
-from fastio.sources.hugging_face.dataset import HuggingFaceDataset
-from fastio.sources.registry import check, describe, find, find_data, open, open_found
-from fastio.sources.table.media import MediaTable
-from fastio.sources.tar.dataset import TarDataset
-
-__all__ = [
-    "AUDIO_EXTENSIONS",
-    "IMG_EXTENSIONS",
-    "AnyDataset",
-    "ArrayDataset",
-    "AudioFolder",
-    "Findings",
-    "FolderDataset",
-    "Found",
-    "HuggingFaceDataset",
-    "MediaTable",
-    "Options",
-    "Remote",
-    "TarDataset",
-    "check",
-    "describe",
-    "find",
-    "find_data",
-    "folder_extension",
-    "open",
-    "open_found",
-]
+from fastio.sources.hugging_face.dataset import HuggingFaceDataset as HuggingFaceDataset
+from fastio.sources.registry import (
+    check as check,
+    describe as describe,
+    find as find,
+    find_data as find_data,
+    open as open,
+    open_found as open_found,
+)
+from fastio.sources.table.media import MediaTable as MediaTable
+from fastio.sources.tar.dataset import TarDataset as TarDataset
 
 # What the native path reads.
 AnyDataset = Dataset | FolderDataset | TarDataset | HuggingFaceDataset

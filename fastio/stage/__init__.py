@@ -11,30 +11,16 @@
 
 from __future__ import annotations
 
-from fastio.stage.blocks import Blocks
-from fastio.stage.forecast import Forecast
+# isort: off
+from fastio.stage.blocks import Blocks as Blocks
+from fastio.stage.forecast import Forecast as Forecast
 from fastio.stage.lookahead import (
-    Lookahead,
-    StagingPlan,
-    ahead_bytes,
-    most_ahead_bytes,
-    staged,
+    Lookahead as Lookahead,
+    StagingPlan as StagingPlan,
+    ahead_bytes as ahead_bytes,
+    most_ahead_bytes as most_ahead_bytes,
+    staged as staged,
 )
-from fastio.stage.shuffling import Cut, cut
-from fastio.stage.stager import Stager
-from fastio.stage.warming import WarmReport, warm
-
-__all__ = [
-    "Blocks",
-    "Cut",
-    "Forecast",
-    "Lookahead",
-    "Stager",
-    "StagingPlan",
-    "WarmReport",
-    "ahead_bytes",
-    "cut",
-    "most_ahead_bytes",
-    "staged",
-    "warm",
-]
+from fastio.stage.shuffling import Cut as Cut, cut as cut
+from fastio.stage.stager import Stager as Stager
+from fastio.stage.warming import WarmReport as WarmReport, warm as warm

@@ -19,24 +19,21 @@ if it supports the options, and fsspec for everything else.
 
 from __future__ import annotations
 
-from fastio.store.api import OBJECTS_AT_ONCE, Store, open_store
-from fastio.store.listing import Objects, list_objects, open_together
-from fastio.store.retry import FETCHES, NoConditionalWrites, Transfers
-from fastio.store.urls import is_remote, join, split
-from fastio.store.versions import Stamp
-
-__all__ = [
-    "FETCHES",
-    "OBJECTS_AT_ONCE",
-    "NoConditionalWrites",
-    "Objects",
-    "Stamp",
-    "Store",
-    "Transfers",
-    "is_remote",
-    "join",
-    "list_objects",
-    "open_store",
-    "open_together",
-    "split",
-]
+# isort: off
+from fastio.store.api import (
+    OBJECTS_AT_ONCE as OBJECTS_AT_ONCE,
+    Store as Store,
+    open_store as open_store,
+)
+from fastio.store.listing import (
+    Objects as Objects,
+    list_objects as list_objects,
+    open_together as open_together,
+)
+from fastio.store.retry import (
+    FETCHES as FETCHES,
+    NoConditionalWrites as NoConditionalWrites,
+    Transfers as Transfers,
+)
+from fastio.store.urls import is_remote as is_remote, join as join, split as split
+from fastio.store.versions import Stamp as Stamp

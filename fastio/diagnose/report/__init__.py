@@ -7,22 +7,13 @@
 
 from __future__ import annotations
 
-from fastio.diagnose.report.page import write_page
+# isort: off
+from fastio.diagnose.report.page import write_page as write_page
 from fastio.diagnose.report.report import (
-    Report,
-    bench_report,
-    doctor_report,
-    ladder_report,
-    machine_line,
+    Report as Report,
+    bench_report as bench_report,
+    doctor_report as doctor_report,
+    ladder_report as ladder_report,
+    machine_line as machine_line,
 )
-from fastio.diagnose.report.terminal import print_report
-
-__all__ = [
-    "Report",
-    "bench_report",
-    "doctor_report",
-    "ladder_report",
-    "machine_line",
-    "print_report",
-    "write_page",
-]
+from fastio.diagnose.report.terminal import print_report as print_report

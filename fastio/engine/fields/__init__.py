@@ -15,17 +15,26 @@ asking the dataset, and passes the reads to threads; `finish` returns the values
 
 from __future__ import annotations
 
+# isort: off
 from collections.abc import Sequence
 
-from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, windows_of
-from fastio.engine.fields.columns import ArrayColumns, ColumnReader, Columns
-from fastio.engine.fields.image_files import ImageSource
-from fastio.engine.fields.image_lists import ImageListReader
-from fastio.engine.fields.images import ImageReader
-from fastio.engine.fields.reader import Reader, Work
-from fastio.engine.fields.sound import SoundReader
-from fastio.engine.fields.spans import SpanReader
-from fastio.engine.fields.values import ValueReader
+from fastio.engine.fields.cold import (
+    ColdRows as ColdRows,
+    ReadAheadPlan as ReadAheadPlan,
+    windows_of as windows_of,
+)
+from fastio.engine.fields.columns import (
+    ArrayColumns,
+    ColumnReader as ColumnReader,
+    Columns as Columns,
+)
+from fastio.engine.fields.image_files import ImageSource as ImageSource
+from fastio.engine.fields.image_lists import ImageListReader as ImageListReader
+from fastio.engine.fields.images import ImageReader as ImageReader
+from fastio.engine.fields.reader import Reader as Reader, Work as Work
+from fastio.engine.fields.sound import SoundReader as SoundReader
+from fastio.engine.fields.spans import SpanReader as SpanReader
+from fastio.engine.fields.values import ValueReader as ValueReader
 from fastio.engine.ragged import is_ragged
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
@@ -33,24 +42,6 @@ from fastio.errors import TransformError
 from fastio.packed.rows import Rows
 from fastio.schema import PICTURES, Image, Images, Schema
 from fastio.stage import Stager
-
-__all__ = [
-    "ColdRows",
-    "ColumnReader",
-    "Columns",
-    "ImageListReader",
-    "ImageReader",
-    "ImageSource",
-    "ReadAheadPlan",
-    "Reader",
-    "SoundReader",
-    "SpanReader",
-    "ValueReader",
-    "Work",
-    "check_names",
-    "make_readers",
-    "windows_of",
-]
 
 
 def make_readers(

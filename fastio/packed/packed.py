@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import (
-    ImageError,
     ManifestInvalid,
     OptionError,
     SchemaError,
@@ -35,7 +34,6 @@ from fastio.packed.layout import (
 from fastio.packed.orientation import without_orientation
 from fastio.packed.pixels import decode_image, pillow_image
 from fastio.packed.remote import Remote
-from fastio.packed.rows import of_sample
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
@@ -356,33 +354,10 @@ class Dataset(Remote):
         shard, local = self._at(row)
         return self.shard(shard).view(field, local)
 
-    def image(
-        self,
-        field: str,
-        row: int,
-        *,
-        at_least: int | None = None,
-        data: NDArray[np.uint8] | None = None,
+    def _decoded(
+        self, field: str, row: int, at_least: int | None, data: NDArray[np.uint8] | None
     ) -> NDArray[np.uint8]:
-        """Returns one upright image, uint8 (H, W, C).
-
-        Args:
-            field: An image field.
-            row: The global row number, from 0.
-            at_least: For thumbnails: a length in pixels of the longer side that is enough. An image
-                that is stored as blocks may then be 2, 4 or 8 times smaller, which costs less: for
-                an eighth, a sixth of its bytes is read.
-            data: uint8 (n,), the row's stored bytes if they were read already. They are verified.
-
-        Raises:
-            SchemaError: If there is no such field, or if it is not an image.
-            IndexError: If the row number is out of range.
-            ImageError: If it cannot be decoded.
-            SourceNotFound, ShardCorrupt, StoreError: If the shard cannot be read.
-        """
-        stored = self.stored_image(field, row, data)
-        with of_sample(self, row, ImageError):
-            return self._pixels(stored, field, row, at_least)
+        return self._pixels(self.stored_image(field, row, data), field, row, at_least)
 
     def _pixels(
         self, stored: StoredImage, field: str, row: int, at_least: int | None

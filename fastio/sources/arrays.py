@@ -406,18 +406,9 @@ class ArrayDataset(Rows):
             for name, kind in kinds.items()
         }
 
-    def image(
-        self,
-        field: str,
-        row: int,
-        *,
-        at_least: int | None = None,
-        data: NDArray[np.uint8] | None = None,
+    def _decoded(
+        self, field: str, row: int, at_least: int | None, data: NDArray[np.uint8] | None
     ) -> NDArray[np.uint8]:
-        """See `Rows`."""
-        if not isinstance(self._field(field), Image):
-            raise SchemaError(f"field {field!r} is not an image field: use gather")
-        self._in_range(np.array([row], np.int64))
         pixels = self.arrays.columns[field][row]
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]

@@ -416,6 +416,11 @@ def why_nothing(source: Any) -> str:
         )
     if isinstance(source, bytes):
         return f"paths are text, and {source!r} is bytes: give os.fsdecode(path)"
+    if type(source).__module__.startswith("pyarrow."):
+        return (
+            f"fastio.open does not read a {type(source).__name__} in memory: pack it "
+            "(fastio.pack), or write it to a Parquet or Arrow file"
+        )
     if not isinstance(source, (str, os.PathLike)):
         return (
             f"fastio.open does not read a {type(source).__name__}; give it to fastio.Loader, or "

@@ -9,10 +9,12 @@ from itertools import islice
 from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from fastio.packed.rows import Rows
 
-_MOST_OBJECTS = 20_000  # that are followed
-_MOST_ITEMS = 200  # of one list, tuple, set or dict
+_MOST_OBJECTS = 50_000  # that are followed
+_MOST_ITEMS = 1_000  # of one list, tuple, set or dict
 _LEAVES = (type, ModuleType, FrameType, str, bytes, int, float)
 
 
@@ -20,22 +22,34 @@ def datasets_inside(source: object) -> Iterator[Rows]:
     """Returns the datasets of fastio's that an object is, or refers to directly or indirectly.
 
     Attributes, items, closures, and the variables of generators are followed; global variables are
-    not. The search ends after some thousand objects, so that it may miss a dataset.
+    not. The search ends after some thousand objects, so that it may miss a dataset. No code of the
+    objects is run.
     """
-    seen, waiting = {id(source)}, deque([source])
+    seen, waiting = {id(source)}, deque[Any]([source])
     while waiting:
         found = waiting.popleft()
-        if isinstance(found, Rows):
+        if _is_one(found, Rows):
             yield found
         for item in _referents(found):
-            if id(item) not in seen and not isinstance(item, _LEAVES) and len(seen) < _MOST_OBJECTS:
+            if len(seen) >= _MOST_OBJECTS:
+                break
+            if id(item) not in seen and not _is_one(item, *_LEAVES):
                 seen.add(id(item))
                 waiting.append(item)
 
 
+def _is_one(item: object, *kinds: type) -> bool:
+    """Returns whether an object is an instance of a class.
+
+    isinstance would also call code of the object, such as a `__class__` that raises an error.
+    """
+    bases = type.__getattribute__(type(item), "__mro__")
+    return any(base is kind for base in bases for kind in kinds)
+
+
 def _referents(item: Any) -> Iterable[Any]:
     kind = type(item)
-    if kind in (list, tuple, set, frozenset):
+    if any(kind is each for each in (list, tuple, set, frozenset)):  # == would call a metaclass
         return islice(item, _MOST_ITEMS)
     if kind is dict:
         return islice(item.values(), _MOST_ITEMS)
@@ -43,4 +57,8 @@ def _referents(item: Any) -> Iterable[Any]:
         return (*(item.__closure__ or ()), *(item.__defaults__ or ()))
     if kind is GeneratorType:
         return () if item.gi_frame is None else tuple(item.gi_frame.f_locals.values())
-    return gc.get_referents(item)
+    if kind is np.ndarray and item.dtype.hasobject:
+        return islice(item.flat, _MOST_ITEMS)
+    found = gc.get_referents(item)
+    # The attributes of a list of a user's class may come before its items or after them.
+    return found if len(found) <= 2 * _MOST_ITEMS else found[:_MOST_ITEMS] + found[-_MOST_ITEMS:]

@@ -265,10 +265,17 @@ class Schema:
         for name in self.vocabularies:
             _check_vocabulary(name, self.fields.get(name))
 
+    def __eq__(self, other: object) -> bool:
+        # The values of a tuple are in the order of the fields, which equal dicts need not have.
+        return isinstance(other, Schema) and self._parts() == other._parts()
+
     def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
         words = frozenset(self.vocabularies.items())
         fields = tuple(self.fields.items())
-        return hash((fields, self.structure, self.classes, self.records, words))
+        return (fields, self.structure, self.classes, self.records, words)
 
     @cached_property
     def image_fields(self) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import fastio
-from fastio.errors import PackError
+from fastio.errors import PackError, SampleError
 from fastio.pack.row_sources import RowSource
 from fastio.pack.sources import open_source
 from fastio.pack.tokens.encoders import TokenOptions
+from fastio.schema import Scalar, Schema
 from fastio.sources import Options
 from tests.support import numbered_folder, pack_stopped
 
@@ -131,6 +132,40 @@ def test_parts_with_other_fields_are_packed_sample_by_sample(tmp_path: Path) -> 
     assert plain(list(packed(joined, tmp_path / "list"))) == plain(list(joined))
     joined = ConcatDataset([small, large])
     assert plain(list(packed(joined, tmp_path / "out"))) == plain(list(joined))
+
+
+def test_tuples_with_fields_in_another_order_keep_their_values(tmp_path: Path) -> None:
+    parts = []
+    for number, names in enumerate(("ab", "ba")):
+        schema = Schema({name: Scalar("int64") for name in names}, "tuple")
+        with fastio.Writer(tmp_path / names, schema) as writer:
+            writer.write((10 * number + 1, 10 * number + 2))
+        parts.append(fastio.Dataset(tmp_path / names))
+    assert parts[0].schema != parts[1].schema
+    assert list(packed(ConcatDataset(parts), tmp_path / "out")) == [(1, 2), (11, 12)]
+
+
+def test_dicts_with_fields_in_another_order_are_copied(tmp_path: Path) -> None:
+    first = packed({"a": np.arange(2), "b": np.arange(2.0)}, tmp_path / "first")
+    second = packed({"b": np.arange(5.0, 7), "a": np.arange(5, 7)}, tmp_path / "second")
+    joined = ConcatDataset([first, second])
+    assert isinstance(open_as_pack(joined), RowSource)
+    assert list(packed(joined, tmp_path / "out")) == list(joined)
+
+
+@pytest.mark.parametrize("kind", ["folder", "packed"])
+def test_images_have_the_limits_of_their_parts(kind: str, tmp_path: Path) -> None:
+    folder = numbered_folder(tmp_path / "photos", (2, 1))
+    if kind == "packed":
+        folder = Path(packed(folder, tmp_path / "packed").path)
+    allowed = fastio.open(folder)
+    pixels = max(allowed.image("image", row).size // 3 for row in range(3))
+    refused = fastio.open(folder, max_pixels=pixels - 1)
+    for number, parts in enumerate([[refused], [refused, refused], [allowed, refused]]):
+        with pytest.raises(SampleError, match=r"more than max_pixels=1,?599"):
+            fastio.pack(ConcatDataset(parts), tmp_path / f"{number}")
+    limited = packed(ConcatDataset([refused]), tmp_path / "out", max_pixels=pixels)
+    assert len(limited) == 3
 
 
 def test_a_pack_that_stopped_goes_on_with_the_same_parts_only(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ class JoinedRows:
     """Rows of datasets that follow one another.
 
     Args:
-        parts: The datasets, which have equal schemas.
+        parts: The datasets, which have the same fields. Unless samples are dicts, the fields have
+            the same order.
         picked: The rows, int64 (n,): numbers of rows of all datasets, one after the other. If None,
             all.
 
     Attributes:
         parts: The datasets.
-        schema: Their schema.
+        schema: The schema of the first.
         fingerprint: A text that changes when the rows do.
     """
 

@@ -102,15 +102,15 @@ def open_source(
 
 
 def max_pixels_of(src: Any) -> int | None:
-    """Returns the limit that an open dataset was given, alone or in a torch Subset; or None."""
-    return getattr(_inside(src), "max_pixels", None)
+    """Returns the limit that an open dataset was given, or all that a Subset or ConcatDataset has.
 
-
-def _inside(src: Any) -> Any:
-    """Returns the dataset that a torch Subset is made of; another object itself."""
-    while type(src).__module__ == "torch.utils.data.dataset" and hasattr(src, "dataset"):
-        src = src.dataset
-    return src
+    None if there are no such datasets, or their limits differ.
+    """
+    if type(src).__module__ != "torch.utils.data.dataset":
+        return getattr(src, "max_pixels", None)
+    parts = src.datasets if hasattr(src, "datasets") else [getattr(src, "dataset", None)]
+    limits = set(map(max_pixels_of, parts))
+    return limits.pop() if len(limits) == 1 else None
 
 
 def _open_kind(
@@ -288,7 +288,8 @@ def _open_samples(
 def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
     """Returns a Subset or ConcatDataset of torch as a source; None if its rows cannot be joined.
 
-    They can if the datasets inside are fastio's or TensorDatasets, and have the same fields.
+    They can if the datasets inside are fastio's or TensorDatasets, and have the same fields and
+    the same limit of pixels.
     Images of packed datasets are copied as they are stored; others are encoded from their files.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
@@ -299,7 +300,8 @@ def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None
     parts, picked = parts_of(src)
     found = [_rows_of(part) for part in parts if picked is not None or is_concat(src)]
     datasets = [dataset for dataset in found if dataset is not None]
-    if len(datasets) != len(parts) or any(one.schema != datasets[0].schema for one in datasets):
+    alike = {(_in_any_order(dataset.schema), dataset.max_pixels) for dataset in datasets}
+    if len(datasets) != len(parts) or len(alike) > 1:
         return None
     rows, name = JoinedRows(datasets, picked), type(src).__name__
     if not len(rows):
@@ -308,6 +310,13 @@ def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None
     if columns is not None or any(as_rows(part) is None for part in parts):
         return columns
     return rows_source(rows, name, schema)
+
+
+def _in_any_order(schema: Schema) -> Schema:
+    """Returns a schema that is equal for samples with the same values: dicts have no order."""
+    if schema.structure != "dict":
+        return schema
+    return replace(schema, fields=dict(sorted(schema.fields.items())))
 
 
 def _rows_of(part: Any) -> Rows | None:

@@ -153,9 +153,8 @@ def _open_kind(
         of_images = packed.schema if packed.schema.pictured else None
         return indexed_source(packed, schema or of_images)
     name = _name_of(src, packed.path)
-    return _in_processes(
-        rows_source(JoinedRows([packed]), name, schema, data.kept), packed, data, workers
-    )
+    source = rows_source(JoinedRows([packed]), name, schema, data.kept)
+    return _in_processes(source, packed, data, workers)
 
 
 def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) -> Source:
@@ -173,9 +172,7 @@ def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) ->
     count = min(workers, available_cores())
     if here or not forks or count < _LEAST_PROCESSES or not source.schema.image_fields:
         return source
-
-    def make(dataset: Rows) -> Source:
-        return rows_source(JoinedRows([dataset]), source.name, source.schema)
+    make = partial(_all_rows, name=source.name, schema=source.schema)  # sent to them
 
     def call(functions: Iterable[Callable[[Source], Any]]) -> Generator[Any, None, None]:
         # Imports torch.
@@ -188,6 +185,11 @@ def _in_processes(source: Source, dataset: Rows, data: Options, workers: int) ->
             calls.close()
 
     return replace(source, processes=SourceProcesses(count, call, pack_all=True))
+
+
+def _all_rows(dataset: Rows, name: str, schema: Schema) -> Source:
+    """Returns all rows of a dataset as a source."""
+    return rows_source(JoinedRows([dataset]), name, schema)
 
 
 def _columns_of(found: Found, src: Any) -> RowSource | None:

@@ -185,6 +185,18 @@ def test_a_dataset_there_is_replaced_only_if_asked(folder: Path) -> None:
     assert set(contents(URL)) == {MANIFEST_NAME, "shard-000000.arrow", "notes.txt"}
 
 
+@pytest.mark.parametrize("written", ["s3a://overwritten/data/", "S3://overwritten//data"])
+def test_a_dataset_that_is_read_is_not_overwritten_by_another_spelling(
+    written: str, s3: S3
+) -> None:
+    url, options = s3.bucket("overwritten") + "/data", s3.options()
+    fastio.pack([{"x": 1}, {"x": 2}], url, storage_options=options, overwrite=True)
+    with fastio.open(url, storage_options=options) as data:
+        with pytest.raises(PackError, match="would delete"):
+            fastio.pack((row for row in data), written, storage_options=options, overwrite=True)
+        assert list(data) == [{"x": 1}, {"x": 2}]
+
+
 def test_overwriting_deletes_the_manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     pack(range(50), shard_size=80)
     deleted: list[str] = []

@@ -9,6 +9,7 @@ from typing import Any
 from fastio.errors import PackError
 from fastio.sources.inside import datasets_inside
 from fastio.store import is_remote
+from fastio.store.options import family_of
 
 
 def check_apart(src: Any, dst: str | os.PathLike[str], overwrite: bool) -> None:
@@ -47,7 +48,12 @@ def _check_folders(src: Any, dst: str | os.PathLike[str]) -> None:
 
 
 def _place(path: str | os.PathLike[str]) -> str:
-    return str(path).rstrip("/") if is_remote(path) else os.path.realpath(path)
+    """Returns a text that is equal for paths and URLs of one folder."""
+    if not is_remote(path):
+        return os.path.realpath(path)
+    scheme, mark, rest = str(path).partition("://")
+    names = [name for name in rest.split("/") if name]  # stores ignore empty names
+    return (family_of(scheme.lower()) or scheme.lower()) + mark + "/".join(names)
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:

@@ -20,7 +20,8 @@ from fastio.pack.sources import open_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.schema import Scalar, Schema
 from fastio.sources import Options
-from tests.support import numbered_folder, pack_stopped
+from tests.pictures import oriented_jpeg
+from tests.support import import_torchvision, numbered_folder, pack_stopped
 
 COUNTS = (5, 1, 7)
 
@@ -166,6 +167,39 @@ def test_images_have_the_limits_of_their_parts(kind: str, tmp_path: Path) -> Non
             fastio.pack(ConcatDataset(parts), tmp_path / f"{number}")
     limited = packed(ConcatDataset([refused]), tmp_path / "out", max_pixels=pixels)
     assert len(limited) == 3
+
+
+@pytest.mark.parametrize("codec", ["blocks", "jpeg", "raw"])
+def test_images_of_files_are_turned_where_their_parts_turn_them(codec: Any, tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(oriented_jpeg(6, 20, 30))
+    files = [(str(tmp_path / "photo.jpg"), 0)]
+    parts = [fastio.FolderDataset.from_samples(files, ["x"], upright=u) for u in (False, True)]
+    for number, source in enumerate([ConcatDataset(parts), parts[0]]):
+        found = packed(source, tmp_path / f"{number}", codec=codec)
+        for row in range(len(source)):
+            pixels = source[row][0]
+            assert found.image("image", row).shape == pixels.shape
+            assert np.abs(found.image("image", row).astype(int) - pixels).max() < 8
+
+
+def test_names_of_classes_that_parts_do_not_share_are_left_out(tmp_path: Path) -> None:
+    torchvision = import_torchvision()
+    folders = []
+    for number, names in enumerate([("cat", "dog"), ("dog", "eel"), ("cat", "dog", "eel")]):
+        root = tmp_path / f"{number}"
+        for name in names:
+            (root / name).mkdir(parents=True)
+            (root / name / "0.jpg").write_bytes(oriented_jpeg(1, 20, 30))
+        folders.append(torchvision.datasets.ImageFolder(str(root)))
+    for number, (picked, classes) in enumerate(
+        {(0, 2): ("cat", "dog", "eel"), (0, 1): None, (1, 1): ("dog", "eel")}.items()
+    ):
+        source = ConcatDataset([folders[each] for each in picked])
+        found = packed(source, tmp_path / f"out-{number}")
+        assert found.classes == classes
+        assert [row[1] for row in found] == [label for _, label in source]
+    nested = ConcatDataset([ConcatDataset(folders[:2]), folders[0]])
+    assert packed(nested, tmp_path / "nested").classes is None
 
 
 def test_a_pack_that_stopped_goes_on_with_the_same_parts_only(tmp_path: Path) -> None:

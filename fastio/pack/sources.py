@@ -17,6 +17,7 @@ from fastio.cache import Cache
 from fastio.errors import DatasetNotFound, PackError, SchemaError, SourceNotFound
 from fastio.pack.cells import infer_schema
 from fastio.pack.files import open_array_folder
+from fastio.pack.images import PillowFile
 from fastio.pack.items import (
     Item,
     RowImage,
@@ -401,9 +402,12 @@ def rows_source(
             columns[field] = rows.by_row(some, partial(image_lists, field))
         return [item(place, number, columns) for number, place in enumerate(places)]
 
-    def image(field: str, place: int) -> RowImage | bytes:
+    def image(field: str, place: int) -> RowImage | PillowFile | bytes:
         dataset, row = rows.locate(place)
         # Objects are read here, many at a time: encoders would wait for one after the other.
+        if dataset.separate and not dataset.upright:
+            # Is not turned. Its mode is checked with its pixels, as for other files.
+            return PillowFile(dataset.read(field, row), "L")
         if dataset.separate:
             return dataset.read(field, row)
         return RowImage(dataset, field, row, recoded.get(field))
@@ -469,4 +473,4 @@ def _files_of_image_folder(src: Any) -> FolderDataset | None:
     found = image_files(src)
     if isinstance(found, Slow) or found.transform is not None or found.target_transform is not None:
         return None
-    return found.as_dataset()
+    return found.as_dataset(upright=True)

@@ -27,8 +27,11 @@ def encode_unread(image: ImageFile | RowImage, field: Image, options: ImageOptio
     packed = image.dataset.packed if isinstance(image, RowImage) else None
     if packed is not None and isinstance(image, RowImage):
         return _encode_packed(packed, image, field, options)
+    turned = not isinstance(image, RowImage) or image.dataset.upright
     record = _record(image, options)
-    return encode_file(image.read(), field, options) if record is None else record
+    if record is None:
+        return encode_file(image.read(), field, options, None if turned else 1)
+    return record if turned else record._replace(orientation=1)
 
 
 def _encode_packed(

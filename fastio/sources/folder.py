@@ -121,7 +121,7 @@ class FolderDataset(Remote):
 
         Args:
             samples: (path, label) of each row; or (URL, label), all in one bucket or on one host.
-            classes: the classes' names.
+            classes: the classes' names; none if the numbers have no names.
             path: folder that the paths begin with, for messages. Where all do, the fingerprint
                 stands for what comes after it, as with an image folder.
             upright: turn images as their EXIF orientation says; False delivers them as they are
@@ -338,7 +338,7 @@ def _schema(field: str, labelled: bool, classes: tuple[str, ...]) -> Schema:
     """Returns the fields of samples: a tuple of a file and a label, or only the file."""
     kind: Image | Bytes = Image() if field == "image" else Bytes()
     if labelled:
-        return Schema({field: kind, "label": Scalar("int64")}, "tuple", classes)
+        return Schema({field: kind, "label": Scalar("int64")}, "tuple", classes or None)
     return Schema({field: kind}, "single")
 
 

@@ -62,7 +62,8 @@ class ImageFiles:
 
     Attributes:
         samples: (path, class index) of each row, in the dataset's order.
-        classes: the class names.
+        classes: the class names; none if ImageFolders that are joined have other names for the
+            same numbers.
         transform: the ImageFolder's transform, or None.
         target_transform: the ImageFolder's function of labels, or None.
         root: the ImageFolder's folder.
@@ -74,9 +75,14 @@ class ImageFiles:
     root: str
     target_transform: Any = None
 
-    def as_dataset(self) -> FolderDataset:
-        """Returns the rows as a dataset whose images are delivered as stored (EXIF is ignored)."""
-        return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
+    def as_dataset(self, upright: bool = False) -> FolderDataset:
+        """Returns the rows as a dataset.
+
+        Args:
+            upright: whether images are turned as their EXIF orientation says. If not, they are
+                delivered as stored, as torchvision does.
+        """
+        return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=upright)
 
 
 def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
@@ -94,9 +100,12 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
         return Slow("the ImageFolders of the ConcatDataset have different transform objects")
     samples = [sample for part in parts for sample in part.samples]
     classes = max((part.classes for part in parts), key=len)
+    alike = [part.classes and part.classes == classes[: len(part.classes)] for part in parts]
+    if not all(alike):
+        classes = []  # a number stands for several classes
     roots = [part.root for part in parts]
-    alike = len({os.path.isabs(root) for root in roots}) == 1
-    root = os.path.commonpath(roots) if alike else ""
+    together = len({os.path.isabs(root) for root in roots}) == 1
+    root = os.path.commonpath(roots) if together else ""
     return ImageFiles(samples, classes, first.transform, root, first.target_transform)
 
 

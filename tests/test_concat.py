@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 import fastio
+from fastio.tensors.trees import merged
 from tests.support import import_torchvision, numbered_folder
 
 COUNTS = (20, 7, 31)
@@ -183,6 +184,14 @@ def test_unsigned_numbers_of_two_parts_meet_in_a_batch(dtype: str) -> None:
         (batch,) = loader
     assert batch["x"].numpy().tolist() == np.concatenate(arrays).tolist()
     assert batch["x"].dtype == getattr(torch, dtype)
+
+
+def test_numbers_of_two_types_are_never_joined_bit_by_bit() -> None:
+    places = [np.array([0]), np.array([1])]
+    for first, second in [("float32", "int32"), ("uint16", "int16"), ("int16", "uint16")]:
+        parts = [torch.ones(1, dtype=getattr(torch, name)) for name in (first, second)]
+        with pytest.raises(RuntimeError, match=r"dtype|not implemented"):
+            merged(list(zip(parts, places, strict=True)), 2, False)
 
 
 @pytest.mark.parametrize("second", ["tensors", "other fields"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +14,8 @@ from torch.utils.data import ConcatDataset
 
 import fastio
 from fastio.sources.inside import datasets_inside
+
+GLOBAL: Any = None
 
 
 class Proxy:
@@ -77,6 +79,27 @@ def test_a_dataset_is_found_without_running_code(
     fastio.pack({"x": np.arange(3)}, tmp_path / "data")
     data = fastio.open(tmp_path / "data")
     assert [id(found) for found in datasets_inside([around(data)])] == [id(data)]
+
+
+def of_global() -> Iterator[Any]:
+    """Yields the rows of a global variable."""
+    yield from GLOBAL
+
+
+def row_of_global(row: int) -> Any:
+    """Returns a row of a global variable."""
+    return GLOBAL[row]
+
+
+def test_global_variables_that_code_names_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fastio.pack({"x": np.arange(3)}, tmp_path / "data")
+    data = fastio.open(tmp_path / "data")
+    monkeypatch.setitem(globals(), "GLOBAL", data)
+    for source in (of_global(), map(row_of_global, range(3))):
+        assert list(datasets_inside(source)) == [data]
+    assert list(datasets_inside(long_list)) == []
 
 
 def test_what_is_no_dataset_is_passed_over() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from types import FrameType, FunctionType, GeneratorType, ModuleType
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ _LEAVES = (type, ModuleType, FrameType, str, bytes, int, float)
 def datasets_inside(source: object) -> Iterator[Rows]:
     """Returns the datasets of fastio's that an object is, or refers to directly or indirectly.
 
-    Attributes, items, closures, and the variables of generators are followed; global variables are
-    not. The search ends after some thousand objects, so that it may miss a dataset. No code of the
-    objects is run.
+    Attributes, items, closures, the variables of generators, and the global variables that a
+    function or generator names are followed; classes, and thus methods, are not. The search ends
+    after some thousand objects, so that it may miss a dataset. No code of the objects is run.
     """
     seen, waiting = {id(source)}, deque[Any]([source])
     while waiting:
@@ -53,12 +53,20 @@ def _referents(item: Any) -> Iterable[Any]:
         return islice(item, _MOST_ITEMS)
     if kind is dict:
         return islice(item.values(), _MOST_ITEMS)
-    if kind is FunctionType:  # its other referents are the variables of its module
-        return (*(item.__closure__ or ()), *(item.__defaults__ or ()))
+    if kind is FunctionType:  # its other referents are all variables of its module
+        own = (*(item.__closure__ or ()), *(item.__defaults__ or ()))
+        return (*own, *_named(item.__code__, item.__globals__))
     if kind is GeneratorType:
-        return () if item.gi_frame is None else tuple(item.gi_frame.f_locals.values())
+        frame = item.gi_frame
+        own = () if frame is None else tuple(frame.f_locals.values())
+        return (*own, *(() if frame is None else _named(frame.f_code, frame.f_globals)))
     if kind is np.ndarray and item.dtype.hasobject:
         return islice(item.flat, _MOST_ITEMS)
     found = gc.get_referents(item)
     # The attributes of a list of a user's class may come before its items or after them.
     return found if len(found) <= 2 * _MOST_ITEMS else found[:_MOST_ITEMS] + found[-_MOST_ITEMS:]
+
+
+def _named(code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields the global variables that the code of a function names."""
+    return (variables[name] for name in code.co_names if name in variables)

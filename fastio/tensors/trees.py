@@ -142,9 +142,13 @@ def _merged_tensors(trees: list[tuple[Tensor, Int64s]], count: int, pinned: bool
         pin_memory=pinned,
     )
     # torch 2.13 does not assign to picked rows of uint16, uint32 and uint64 tensors.
-    signed = _SIGNED.get(first.dtype, first.dtype)
+    signed = _SIGNED.get(first.dtype)
     for part, at in trees:
-        out.view(signed)[torch.from_numpy(at)] = part.view(signed)
+        places = torch.from_numpy(at)
+        if signed is None or part.dtype != first.dtype:
+            out[places] = part  # raises an error for another type
+        else:
+            out.view(signed)[places] = part.view(signed)
     return out
 
 

@@ -31,6 +31,7 @@ from fastio import (
 )
 from fastio.pack import objects
 from fastio.packed import JOURNAL_NAME
+from fastio.sources.torch_calls import DatasetCalls
 from tests.children import run_code
 from tests.pictures import decoded, jpeg
 from tests.support import contents
@@ -157,6 +158,10 @@ def bad_at_21(index: int) -> int:
     return index
 
 
+def all_bad(index: int) -> int:
+    raise ValueError("bad")
+
+
 def test_an_error_of_the_dataset_names_the_sample_and_has_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(SampleError, match=r"sample 21: .*two numbers are needed") as caught:
         pack(Samples(64, bad_at_21), tmp_path / "out", workers=2)
@@ -246,9 +251,27 @@ def test_a_worker_that_is_killed_is_named_and_the_pack_resumes(tmp_path: Path) -
 def test_the_processes_end_with_the_pack(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     pack(Samples(64, process), tmp_path / "out", workers=2)
-    with pytest.raises(SampleError):
-        pack(Samples(64, bad_at_21), tmp_path / "bad", workers=2)
+    for bad, message in ((bad_at_21, "sample 21:"), (all_bad, "no sample of Samples can be read")):
+        with pytest.raises(fastio.FastioError, match=message):
+            pack(Samples(64, bad), tmp_path / "bad", workers=2)
+        assert set(multiprocessing.active_children()) <= before
+
+
+def third(data: Any, is_wanted: Callable[[], bool]) -> Any:
+    return data[2]
+
+
+def test_calls_that_are_not_closed_end_their_processes_with_the_object() -> None:
+    before = set(multiprocessing.active_children())
+    calls = DatasetCalls(list(range(9)), 3, "numbers")
+    assert list(calls.results([third])) == [2]
+    queues = calls._reader._latest()._index_queues
+    pipes = [pipe for queue in queues for pipe in (queue._reader, queue._writer)]
+    assert len(set(multiprocessing.active_children()) - before) == 3
+    del calls
     assert set(multiprocessing.active_children()) <= before
+    # By the threads of the queues, and not by the garbage collector.
+    assert all(pipe.closed for pipe in pipes)
 
 
 def test_the_pipes_to_the_processes_are_closed_with_the_pack(

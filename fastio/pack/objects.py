@@ -98,7 +98,11 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
     from fastio.sources.torch_calls import DatasetCalls
 
     calls, total = DatasetCalls(dataset, processes, name), len(dataset)
-    (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
+    try:
+        (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
+    except BaseException:
+        calls.close()
+        raise
     schema = found.schema
     reads = _Reads(calls, name, schema, total)
     if not found.pays:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
 import pickle
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -48,6 +50,11 @@ class DatasetCalls:
         called = _Called(dataset)
         self._ended = called.ended
         self._reader: TorchReader | None = TorchReader(called, settings, batched=False)
+        # An iterator of DataLoader must not end as garbage. Its __del__ would send a last message
+        # to each worker while the garbage collector closes the same pipes, and the message could
+        # be written to whatever file has the number of a pipe by then.
+        self._end = weakref.finalize(self, _end, self._reader, os.getpid())
+        self._end.atexit = False  # DataLoader itself ends workers at exit
 
     def results(self, calls: Iterable[Call]) -> Iterator[Any]:
         """Yields the results of functions, in order. They are drawn as far ahead as workers take.
@@ -82,9 +89,14 @@ class DatasetCalls:
     def close(self) -> None:
         """Ends the workers. Idempotent."""
         self._ended.value = True
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+        self._reader = None
+        self._end()
+
+
+def _end(reader: TorchReader, process: int) -> None:
+    """Ends the workers of a process. Does nothing in a forked one."""
+    if os.getpid() == process:
+        reader.close()
 
 
 def may_start_processes() -> bool:

@@ -266,7 +266,7 @@ class Schema:
             _check_vocabulary(name, self.fields.get(name))
 
     def __eq__(self, other: object) -> bool:
-        # The values of a tuple are in the order of the fields, which equal dicts need not have.
+        # The order of fields counts, because samples may be tuples; equal dicts may differ in it.
         return isinstance(other, Schema) and self._parts() == other._parts()
 
     def __hash__(self) -> int:

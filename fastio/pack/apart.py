@@ -1,4 +1,4 @@
-"""Whether a pack would read what it writes, or delete what it is about to read."""
+"""Checks, before a pack begins, that it does not overwrite or contain its own source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastio.store.options import family_of
 
 
 def check_apart(src: Any, dst: str | os.PathLike[str], overwrite: bool) -> None:
-    """Checks that the destination is not part of the source, nor a dataset that the source reads.
+    """Checks that the destination is not inside the source, and that overwriting keeps the source.
 
     Raises:
         PackError: The destination is inside the source; or overwriting it would delete a packed
@@ -28,15 +28,15 @@ def check_apart(src: Any, dst: str | os.PathLike[str], overwrite: bool) -> None:
         packed = dataset.packed
         if packed is not None and _place(packed.path) == place:
             raise PackError(
-                f"the source reads the dataset {packed.path}, which overwrite (--overwrite) would "
-                "delete before it is read: choose another folder"
+                f"the source reads the dataset {packed.path}, and overwrite (--overwrite) would "
+                "delete it before it is read: choose another destination"
             )
 
 
 def _check_folders(src: Any, dst: str | os.PathLike[str]) -> None:
     destination = _resolved(dst)
     is_path = isinstance(src, (str, os.PathLike))
-    # Of a list, which may be one of documents, only folders can hold the destination.
+    # A list may contain documents instead of paths: only existing folders are compared.
     folders = filter(_is_folder, src) if isinstance(src, (list, tuple)) else ()
     for path in [src] if is_path else folders:
         source = _resolved(path)
@@ -48,7 +48,7 @@ def _check_folders(src: Any, dst: str | os.PathLike[str]) -> None:
 
 
 def _place(path: str | os.PathLike[str]) -> str:
-    """Returns a text that is equal for paths and URLs of one folder."""
+    """Returns a string that is equal for all spellings of the path or URL of one folder."""
     if not is_remote(path):
         return os.path.realpath(path)
     scheme, mark, rest = str(path).partition("://")
@@ -57,7 +57,7 @@ def _place(path: str | os.PathLike[str]) -> str:
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:
-    """Returns an absolute path without links."""
+    """Returns an absolute path with symbolic links resolved."""
     try:
         return Path(path).resolve()
     except (OSError, RuntimeError, ValueError) as error:

@@ -167,8 +167,9 @@ def pack(
             with `__len__` and `__getitem__`, which worker processes read as those of torch's
             DataLoader do, after up to 64 samples that show how large they are; or any iterable,
             which one thread reads. A torchvision ImageFolder without transforms is packed as its
-            folder is, with EXIF orientations applied. A torch Subset or ConcatDataset of it, or of
-            what `fastio.open` returned with the same fields, is copied without decoding images.
+            folder is, with EXIF orientations applied, and so is a torch Subset or ConcatDataset of
+            such datasets. Of datasets that `fastio.open` returned, with the same fields, a Subset
+            or ConcatDataset is packed by copying columns and stored images.
         dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
             are finished, and the manifest last. Any machine can resume an interrupted pack, which
             ends a process that still packs there with an error.
@@ -202,8 +203,9 @@ def pack(
         resume: Continue an interrupted pack with the same source and options, without repeating
             finished shards. Samples of a Python iterable must be the same again, which cannot be
             checked. Does nothing if the dataset is complete.
-        overwrite: Replace the dataset, or the part of one, at the destination. It is deleted when
-            packing starts. Other files in the folder are not touched.
+        overwrite: Replace the dataset, or an unfinished one, at the destination. It is deleted
+            when packing starts. Other files in the folder are not touched. Raises PackError if the
+            source reads that dataset.
         append: Add the samples to the dataset at the destination, as its next version. Readers
             that have it open keep reading their version. Fields must be the same; new classes and
             words are added. The defaults of codec, maximum side and quality are those of the

@@ -1,4 +1,4 @@
-"""Rows of one or more datasets with the same fields, in the order in which they are packed."""
+"""The concatenated rows of datasets with the same fields, or a selection of them, to be packed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from fastio.packed.rows import Rows
 
 
 class JoinedRows:
-    """Rows of datasets that follow one another.
+    """The concatenated rows of datasets, or a selection of them.
+
+    A *place* is a position in these rows, from 0.
 
     Args:
-        parts: The datasets, which have the same fields. Unless samples are dicts, the fields have
-            the same order.
-        picked: The rows, int64 (n,): numbers of rows of all datasets, one after the other. If None,
-            all.
+        parts: The datasets. They have the same fields, in the same order if samples are not dicts.
+        picked: The selected rows in the order of their places, int64 (n,): row numbers in the
+            concatenation of the datasets. If None, all rows.
 
     Attributes:
         parts: The datasets.
-        schema: The schema of the first.
-        fingerprint: A text that changes when the rows do.
+        schema: The schema of the first dataset.
+        fingerprint: A string that changes when the datasets or the selection change.
     """
 
     def __init__(self, parts: Sequence[Rows], picked: NDArray[np.int64] | None = None) -> None:
@@ -41,7 +42,7 @@ class JoinedRows:
         return int(self._ends[-1]) if self._picked is None else len(self._picked)
 
     def locate(self, place: int) -> tuple[Rows, int]:
-        """Returns the dataset that has the row at a place, and its number there."""
+        """Returns the dataset that has the row at a place, and the row's number in this dataset."""
         row = place if self._picked is None else int(self._picked[place])
         part = int(np.searchsorted(self._ends, row, side="right"))
         return self.parts[part], row - (int(self._ends[part - 1]) if part else 0)
@@ -49,7 +50,7 @@ class JoinedRows:
     def gather_all(
         self, fields: Sequence[str], places: NDArray[np.int64]
     ) -> Mapping[str, Sequence[Any] | NDArray[Any]]:
-        """Returns several fields of the rows at places, int64 (n,), as `Rows.gather_all` does."""
+        """Returns the values of fields of the rows at places, int64 (n,); see `Rows.gather_all`."""
 
         def gathered(part: Rows, rows: NDArray[np.int64]) -> Mapping[str, Any]:
             return part.gather_all(fields, rows)
@@ -65,18 +66,19 @@ class JoinedRows:
     def by_row(
         self, places: NDArray[np.int64], read: Callable[[Rows, NDArray[np.int64]], list[Any]]
     ) -> list[Any]:
-        """Returns what `read` returns for rows of each dataset, in the order of places, int64 (n,).
+        """Returns the values that `read` returns for the rows at places, in their order.
 
         Args:
-            places: The places.
-            read: Called with a dataset and row numbers, int64 (m,); returns m values.
+            places: int64 (n,).
+            read: Called once for each dataset that has some of the rows, with the dataset and the
+                numbers of these rows in it, int64 (m,). Returns m values.
         """
         return list(_merged(list(self._by_part(places, read)), len(places)))
 
     def _by_part(
         self, places: NDArray[np.int64], read: Callable[[Rows, NDArray[np.int64]], Any]
     ) -> Iterator[tuple[NDArray[np.int64], Any]]:
-        """Yields positions in `places`, and what `read` returns for the rows there."""
+        """Yields the positions in `places` of the rows of each dataset, and what `read` returns."""
         rows = places if self._picked is None else self._picked[places]
         if len(self.parts) == 1:
             yield np.arange(len(rows)), read(self.parts[0], rows)
@@ -89,7 +91,12 @@ class JoinedRows:
 
 
 def _merged(found: Sequence[tuple[NDArray[np.int64], Any]], count: int) -> Any:
-    """Returns the values of several datasets, arrays or lists, in the order of their positions."""
+    """Returns the values of all positions in one array, or a list if they cannot form an array.
+
+    Args:
+        found: Positions, int64 (m,), and their values, an array or a list.
+        count: The number of positions.
+    """
     if len(found) == 1:
         return found[0][1]
     first = found[0][1]

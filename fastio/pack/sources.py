@@ -103,9 +103,9 @@ def open_source(
 
 
 def max_pixels_of(src: Any) -> int | None:
-    """Returns the limit that an open dataset was given, or all that a Subset or ConcatDataset has.
+    """Returns the limit that open datasets were given: one, or those in a Subset or ConcatDataset.
 
-    None if there are no such datasets, or their limits differ.
+    Returns None if no dataset has a limit, or if their limits differ.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
         return getattr(src, "max_pixels", None)
@@ -291,8 +291,8 @@ def _open_samples(
 def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
     """Returns a Subset or ConcatDataset of torch as a source; None if its rows cannot be joined.
 
-    They can if the datasets inside are fastio's or TensorDatasets, and have the same fields and
-    the same limit of pixels.
+    They can be joined if all datasets in it are fastio's, or TensorDatasets without images, with
+    the same fields and the same `max_pixels`.
     Images of packed datasets are copied as they are stored; others are encoded from their files.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
@@ -316,7 +316,7 @@ def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None
 
 
 def _in_any_order(schema: Schema) -> Schema:
-    """Returns a schema that is equal for samples with the same values: dicts have no order."""
+    """Returns the schema with the fields of dicts sorted by name, for comparisons."""
     if schema.structure != "dict":
         return schema
     return replace(schema, fields=dict(sorted(schema.fields.items())))

@@ -1,4 +1,4 @@
-"""What is asked of datasets whose rows are fetched, or read, as blocks before they are needed."""
+"""The base class of datasets whose rows are fetched or read in blocks, before they are needed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Staged = Callable[[NDArray[np.int64], NDArray[np.int64]], "Sequence[tuple[str, i
 
 
 class Remote(Rows):
-    """The base class of datasets that may be in a store, where rows are fetched as blocks.
+    """The base class of datasets that may be in a store, from which rows are fetched in blocks.
 
-    They are in a store if `remote_part` is not None. The defaults are those of a dataset that has
-    nothing to fetch as it is, or whose objects have no checksums.
+    If `remote_part` is None, the dataset is local. The methods here are for datasets whose rows are
+    not byte ranges of objects (row groups of tables), and for objects without checksums.
 
     Attributes:
         whole: Whether objects are fetched whole, because there are no images.
@@ -36,8 +36,12 @@ class Remote(Rows):
 
     @property
     def store(self) -> Store:
-        """The store of its objects; ValueError if the dataset is not in a store."""
-        raise ValueError(f"{self.path} has no objects that are fetched as they are")
+        """The store that has the dataset's objects.
+
+        Raises:
+            ValueError: The dataset is local, or its rows are not byte ranges of objects.
+        """
+        raise ValueError(f"{self.path} is local, or its rows are not byte ranges of objects")
 
     @property
     def lineage(self) -> str:
@@ -63,11 +67,11 @@ class Remote(Rows):
 
     @property
     def head_bytes_fetched(self) -> int:
-        """The number of bytes that were fetched to know where the rows lie."""
+        """The number of bytes that were fetched to find out where the rows lie."""
         return 0
 
     def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Returns the cache folder and source of what tells where the rows lie, or None.
+        """Returns the cache folder and source of the data that says where the rows lie, or None.
 
         Raises:
             CacheError: If the cache cannot be used.
@@ -81,7 +85,7 @@ class Remote(Rows):
     def check_parts(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
         """Returns what is wrong with the bytes of `ranges(first, last)`; None if nothing is.
 
-        Without checksums, only their number can be checked.
+        Without checksums, only the number of bytes of each range can be checked.
 
         Raises:
             StoreError: If an object has become shorter.
@@ -95,11 +99,11 @@ class Remote(Rows):
     def check_source(self) -> None:
         """Raises SourceChanged if other data is in place of the data that was opened.
 
-        Does nothing if every request asks for the version that was opened.
+        The default does nothing, for datasets whose reads check the version themselves.
         """
 
     def describes(self, rows: NDArray[np.int64]) -> bool:
-        """Returns whether all that is needed to read rows is known, except bytes of images."""
+        """Returns whether rows can be read without fetching more than the bytes of their images."""
         return True
 
     def read_through(self, staged: Staged) -> None:

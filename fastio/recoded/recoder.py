@@ -244,7 +244,7 @@ class Recoder:
             return False
         written = folder.write(source, block, [begin, data])
         if folder.publish(source, {block: written}, misses=False):
-            # Before the table has them: a loader that has read all from records counts all.
+            # Counted before loaders can read the records, so that the count is never too small.
             self.images += int(np.count_nonzero(directory["length"]))
             self._load(block)
         return True

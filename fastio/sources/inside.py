@@ -1,4 +1,4 @@
-"""Which datasets an object may read: the objects that it refers to are followed."""
+"""Finds the datasets that an object refers to, and may therefore read."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ import numpy as np
 
 from fastio.packed.rows import Rows
 
-_MOST_OBJECTS = 50_000  # that are followed
-_MOST_ITEMS = 1_000  # of one list, tuple, set or dict
+_MOST_OBJECTS = 50_000  # looked at in one search
+_MOST_ITEMS = 1_000  # looked at in one list, tuple, set, dict or object array
 _LEAVES = (type, ModuleType, FrameType, str, bytes, int, float)
 
 
 def datasets_inside(source: object) -> Iterator[Rows]:
-    """Returns the datasets of fastio's that an object is, or refers to directly or indirectly.
+    """Yields fastio's datasets among an object and the objects that it refers to, at any depth.
 
-    Attributes, items, closures, the variables of generators, and the global variables that a
-    function or generator names are followed; classes, and thus methods, are not. The search ends
-    after some thousand objects, so that it may miss a dataset. No code of the objects is run.
+    The search follows attributes, items, closures, default arguments, the variables of generators,
+    and the global variables that a function or generator names; but not classes, and thus not
+    their methods. It runs no code of the objects. It looks at a limited number of objects, and of
+    items of each container, so it may miss a dataset.
     """
     seen, waiting = {id(source)}, deque[Any]([source])
     while waiting:
@@ -39,21 +40,22 @@ def datasets_inside(source: object) -> Iterator[Rows]:
 
 
 def _is_one(item: object, *kinds: type) -> bool:
-    """Returns whether an object is an instance of a class.
+    """Returns whether an object is an instance of one of the classes, without running its code.
 
-    isinstance would also call code of the object, such as a `__class__` that raises an error.
+    isinstance would run the object's `__class__` property, which may raise an error.
     """
     bases = type.__getattribute__(type(item), "__mro__")
     return any(base is kind for base in bases for kind in kinds)
 
 
 def _referents(item: Any) -> Iterable[Any]:
+    """Returns the objects that an object refers to directly, without those not to be followed."""
     kind = type(item)
-    if any(kind is each for each in (list, tuple, set, frozenset)):  # == would call a metaclass
+    if any(kind is each for each in (list, tuple, set, frozenset)):  # == may run their code
         return islice(item, _MOST_ITEMS)
     if kind is dict:
         return islice(item.values(), _MOST_ITEMS)
-    if kind is FunctionType:  # its other referents are all variables of its module
+    if kind is FunctionType:  # gc would return all global variables of its module
         own = (*(item.__closure__ or ()), *(item.__defaults__ or ()))
         return (*own, *_named(item.__code__, item.__globals__))
     if kind is GeneratorType:
@@ -63,7 +65,7 @@ def _referents(item: Any) -> Iterable[Any]:
     if kind is np.ndarray and item.dtype.hasobject:
         return islice(item.flat, _MOST_ITEMS)
     found = gc.get_referents(item)
-    # The attributes of a list of a user's class may come before its items or after them.
+    # A subclass of list may have its attributes before or after its items.
     return found if len(found) <= 2 * _MOST_ITEMS else found[:_MOST_ITEMS] + found[-_MOST_ITEMS:]
 
 

@@ -418,8 +418,8 @@ def why_nothing(source: Any) -> str:
         return f"paths are text, and {source!r} is bytes: give os.fsdecode(path)"
     if type(source).__module__.startswith("pyarrow."):
         return (
-            f"fastio.open does not read a {type(source).__name__} in memory: pack it "
-            "(fastio.pack), or write it to a Parquet or Arrow file"
+            f"fastio.open does not read a pyarrow {type(source).__name__} in memory: pack it "
+            "with fastio.pack, or write it to a Parquet or Arrow file"
         )
     if not isinstance(source, (str, os.PathLike)):
         return (

@@ -141,7 +141,7 @@ def _merged_tensors(trees: list[tuple[Tensor, Int64s]], count: int, pinned: bool
         memory_format=torch.channels_last if channels_last else torch.contiguous_format,
         pin_memory=pinned,
     )
-    # torch 2.13 does not assign to picked rows of uint16, uint32 and uint64 tensors.
+    # torch 2.13 cannot assign to indexed rows of uint16, uint32 and uint64 tensors.
     signed = _SIGNED.get(first.dtype)
     for part, at in trees:
         places = torch.from_numpy(at)

@@ -40,7 +40,7 @@ from fastio.sources.table.reading import (
 
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"-?[0-9]+")
-# What pyarrow raises for a filter of another form, or one that does not fit the columns.
+# Raised by pyarrow for a filter of the wrong form, or one that does not fit the columns.
 _MISFITS = (
     pa.ArrowException,
     KeyError,
@@ -199,13 +199,13 @@ class Filter:
 
     @contextmanager
     def _comparing(self) -> Iterator[None]:
-        """Translates an error of comparing values, which is no damage of the file."""
+        """Raises SchemaError if values cannot be compared: the file is not damaged then."""
         try:
             yield
         except pa.ArrowInvalid as error:
             raise SchemaError(
-                f"the filter {self} cannot be compared with the values: {error}. Give a number of "
-                "the column's type, such as pyarrow.scalar(1, pyarrow.uint64())"
+                f"the filter {self} cannot be compared with the values of its columns: {error}. "
+                "Use a number of the column's type, such as pyarrow.scalar(1, pyarrow.uint64())"
             ) from error
 
     def of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -259,10 +259,10 @@ class Filter:
 
 
 def _typed_filters(filters: Any, schema: pa.Schema) -> Any:
-    """Returns a filter whose numbers have the types of the integer columns they are compared with.
+    """Returns filters in which whole numbers have the type of the integer column they belong to.
 
-    pyarrow would compare uint64 as int64, and integers as float32 with a number such as 1e6: values
-    beyond the range of these types are errors.
+    Without types, pyarrow converts the values of a uint64 column to int64, and those of an integer
+    column to float32 if the number is a float such as 1e6. It fails if a value does not fit.
     """
     if not isinstance(filters, (list, tuple)):
         return filters
@@ -275,7 +275,7 @@ def _typed_filters(filters: Any, schema: pa.Schema) -> Any:
         return filters
     try:
         return name, operator, pa.scalar(int(value), found)
-    except (pa.ArrowException, OverflowError):  # no row has this value
+    except (pa.ArrowException, OverflowError):  # the number is out of range: no row has it
         return filters
 
 
@@ -299,17 +299,17 @@ def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:
 
 
 class _Wrapped(Table):
-    """A table whose rows are made of those of another one, `inner`."""
+    """A table that derives its rows from those of another table, `inner`."""
 
     inner: Table
 
     @abstractmethod
     def _reads(self, columns: Iterable[str]) -> list[str]:
-        """Returns the columns of the other table that the columns of this one are made of."""
+        """Returns the columns of `inner` that are needed for columns of this table."""
 
     @abstractmethod
     def _made(self, batches: Batches, columns: Iterable[str]) -> Batches:
-        """Yields columns of this table, given the batches of the other one."""
+        """Yields columns of this table, given the batches of `inner`."""
 
     def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
@@ -324,13 +324,13 @@ class _Wrapped(Table):
         return self._made(self.inner.span(self._types(columns), place, rows, most), columns)
 
     def _types(self, columns: Columns) -> dict[str, pa.DataType]:
-        """Returns the columns to read from the other table, with their types."""
+        """Returns the columns to read from `inner`, with their types."""
         schema = self.inner.schema
         return {n: columns.get(n, schema.field(n).type) for n in self._reads(columns)}
 
 
 class PartitionedTable(_Wrapped, Grouped):
-    """A table with the partition columns of its path added. It has row groups if that has any."""
+    """A table with the partition columns of its path added. It has row groups if `inner` does."""
 
     def __init__(self, inner: Table, constants: Constants) -> None:
         self.inner = inner
@@ -372,7 +372,7 @@ class PartitionedTable(_Wrapped, Grouped):
 class FilteredTable(_Wrapped):
     """The rows of a table that match a filter. Their number is unknown before reading.
 
-    The sizes of its parts are those of all rows.
+    The sizes of its parts include the rows that do not match.
 
     Raises:
         SchemaError: If the table lacks columns that the filter uses.

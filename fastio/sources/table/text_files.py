@@ -36,7 +36,7 @@ _TYPE_ADVICE = "give its column's type with dtypes (--dtype), if that is it"
 
 
 class _TextFile(Table):
-    """A file of text, whose types are found out from its beginning.
+    """A text file. The types of its columns are inferred from its beginning.
 
     Args:
         file: The file.
@@ -102,7 +102,7 @@ class LinesFile(Table):
 
         Args:
             schema: The columns.
-            begin, end: The bytes in which the rows begin; None to the end of the file.
+            begin, end: The byte range in which the rows begin; None for the end of the file.
         """
 
     @property
@@ -129,7 +129,7 @@ class LinesFile(Table):
         return Spans.whole(nbytes) if self._is_whole else Spans.of_lines(nbytes, step)
 
     def span(self, columns: Columns, place: Place, rows: int, most: int | None = None) -> Batches:
-        """See `Table`. Rows before a part are counted only for messages.
+        """See `Table`. The rows before a part are counted only if a message needs their number.
 
         Raises:
             SourceChanged: The file was truncated, replaced or written to.

@@ -482,5 +482,5 @@ def test_a_mix_that_cannot_be_made_leaves_nothing_open(data: Path) -> None:
 
 def test_an_arrow_table_in_memory_is_to_be_packed() -> None:
     """A Loader would take its columns for samples, so the message must not name the Loader."""
-    with pytest.raises(fastio.DatasetNotFound, match=r"Table in memory: pack it \(fastio\.pack\)"):
+    with pytest.raises(fastio.DatasetNotFound, match=r"Table in memory: pack it with fastio\.pack"):
         fastio.open(pa.table({"x": [1, 2]}))

@@ -23,7 +23,7 @@ import fastio
 from fastio import Loader, LoaderClosed, PackError, SampleError, TarDataset
 from fastio.cli import main
 from fastio.packed.pixels import upright_pixels
-from fastio.packed.rows import of_sample
+from fastio.packed.sample_errors import of_sample
 from fastio.runtime.memory import Room
 from tests.children import run_code
 from tests.pictures import picture, save

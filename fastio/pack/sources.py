@@ -34,7 +34,8 @@ from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents
 from fastio.packed.image_lists import NULL_LIST, image_numbers, null_list
 from fastio.packed.listed_images import ListedImages
-from fastio.packed.rows import NOT_OF_SAMPLES, Rows
+from fastio.packed.rows import Rows
+from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.recoded import RecodedImages
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores

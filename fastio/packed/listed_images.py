@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fastio.errors import ImageError, SchemaError
 from fastio.packed.image_lists import MOST_IMAGES, NO_IMAGE, image_name, rows_and_indexes
 from fastio.packed.layout import ImageReads
-from fastio.packed.rows import Rows, of_sample
+from fastio.packed.rows import Rows
+from fastio.packed.sample_errors import of_sample
 from fastio.schema import CODEC_ENCODED, Images, Schema
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -37,18 +36,13 @@ from numpy.typing import NDArray
 from fastio.cache import Cache
 from fastio.errors import (
     ImageError,
-    LoaderClosed,
-    ManifestInvalid,
     SampleError,
     SchemaError,
-    ShardCorrupt,
-    SourceChanged,
-    SourceNotFound,
-    StoreError,
 )
 from fastio.packed.image_lists import image_name, null_list
 from fastio.packed.layout import ImageReads, Layout, RaggedRows
 from fastio.packed.pixels import upright_pixels
+from fastio.packed.sample_errors import NOT_OF_SAMPLES, of_sample
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import PICTURES, Image, Images, Scalar, Schema
 from fastio.shown import without_secrets
@@ -62,17 +56,6 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident", "cache", "partitions")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
-
-# Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
-# whole shard, tar or store, whose thousands of rows are not bad samples to be left out.
-NOT_OF_SAMPLES = (
-    LoaderClosed,
-    ManifestInvalid,
-    ShardCorrupt,
-    SourceChanged,
-    SourceNotFound,
-    StoreError,
-)
 
 
 class Rows(ABC):
@@ -486,24 +469,3 @@ def _single(value: Any, kind: Any) -> Any:
     """Returns a row's value; numbers that Python can represent without loss as its own."""
     own = isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool")
     return value.item() if own else value
-
-
-@contextmanager
-def of_sample(rows: Rows, row: int, kind: type[SampleError] = SampleError) -> Iterator[None]:
-    """Raises any error within as the error of one sample, which `on_error` is about.
-
-    What decoders, parsers and allocations raise is not known beforehand: MemoryError and
-    RecursionError are as much a sample's own as ValueError. KeyboardInterrupt, SystemExit and
-    `NOT_OF_SAMPLES` pass.
-
-    Raises:
-        SampleError: Of this kind, with the original error as its cause.
-    """
-    try:
-        yield
-    except (*NOT_OF_SAMPLES, kind):
-        raise
-    except SampleError as error:
-        raise kind(rows.path, row, rows.sample_name(row), error.cause) from error
-    except Exception as error:
-        raise kind(rows.path, row, rows.sample_name(row), error) from error

@@ -23,7 +23,8 @@ from fastio.packed.layout import (
     is_jpeg_name,
 )
 from fastio.packed.remote import Remote, Staged
-from fastio.packed.rows import Rows, of_sample
+from fastio.packed.rows import Rows
+from fastio.packed.sample_errors import of_sample
 from fastio.runtime.files import check_file, read_file, walk
 from fastio.runtime.texts import Computed, Texts
 from fastio.schema import Bytes, Image, Scalar, Schema

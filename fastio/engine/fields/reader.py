@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastio import _native
 from fastio.engine.batch import AnyArray, Lease, SlotPool
 from fastio.errors import SampleError, ShardCorrupt
-from fastio.packed.rows import NOT_OF_SAMPLES, Rows
+from fastio.packed.rows import Rows
+from fastio.packed.sample_errors import NOT_OF_SAMPLES
 
 if TYPE_CHECKING:
     from fastio.engine.pending import Pending

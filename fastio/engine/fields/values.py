@@ -12,7 +12,8 @@ from fastio.engine.fields.reader import Reader, Work
 from fastio.engine.ragged import is_ragged, of_field
 from fastio.engine.settings import EngineSettings
 from fastio.errors import FastioError, SampleError
-from fastio.packed.rows import NOT_OF_SAMPLES, Rows, of_sample
+from fastio.packed.rows import Rows
+from fastio.packed.sample_errors import NOT_OF_SAMPLES, of_sample
 
 if TYPE_CHECKING:
     from fastio.engine.pending import Pending

@@ -44,6 +44,8 @@ class JoinedRows:
     def locate(self, place: int) -> tuple[Rows, int]:
         """Returns the dataset that has the row at a place, and the row's number in this dataset."""
         row = place if self._picked is None else int(self._picked[place])
+        if len(self.parts) == 1:
+            return self.parts[0], row
         part = int(np.searchsorted(self._ends, row, side="right"))
         return self.parts[part], row - (int(self._ends[part - 1]) if part else 0)
 

@@ -388,11 +388,10 @@ def rows_source(
         except NOT_OF_SAMPLES:
             raise
         except Exception as error:
-            return [unreadable(name, place, error, *names(place))]
+            return [unreadable(name, place, error, *names(*rows.locate(place)))]
 
-    def names(place: int) -> tuple[str, str]:
+    def names(dataset: Rows, row: int) -> tuple[str, str]:
         """Returns how messages name a row, and its key."""
-        dataset, row = rows.locate(place)
         # The rows of a packed dataset have no key.
         return dataset.sample_name(row), dataset.row_key(row) or f"{dataset.fingerprint} {row}"
 
@@ -403,8 +402,7 @@ def rows_source(
             columns[field] = rows.by_row(some, partial(image_lists, field))
         return [item(place, number, columns) for number, place in enumerate(places)]
 
-    def image(field: str, place: int) -> RowImage | PillowFile | bytes:
-        dataset, row = rows.locate(place)
+    def image(field: str, dataset: Rows, row: int) -> RowImage | PillowFile | bytes:
         # Objects are read here, many at a time: encoders would wait for one after the other.
         if dataset.separate and not dataset.upright:
             # Is not turned. Its mode is checked with its pixels, as for other files.
@@ -414,15 +412,16 @@ def rows_source(
         return RowImage(dataset, field, row, recoded.get(field))
 
     def item(place: int, number: int, columns: Mapping[str, Any]) -> Item:
+        at = rows.locate(place)
         values = [
-            columns[field][number] if field in columns else image(field, place) for field in fields
+            columns[field][number] if field in columns else image(field, *at) for field in fields
         ]
-        name, key = names(place)
+        name, key = names(*at)
         return Item(place, name, values, key)
 
     def named() -> Iterator[Item]:
         for place in range(len(rows)):
-            name, key = names(place)
+            name, key = names(*rows.locate(place))
             yield Item(place, name, (), key)
 
     return source_of_rows(name, wanted, len(rows), read, named=named if separate else None)

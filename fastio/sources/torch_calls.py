@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
-import os
 import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from fastio.errors import WorkerDied
+from fastio.runtime.lifecycle import Owner
 from fastio.sources.torch_dataset import TorchReader, WorkerSettings
 
 # Results up to this size go through a pipe, larger ones through shared memory.
@@ -53,7 +53,7 @@ class DatasetCalls:
         # An iterator of DataLoader must not end as garbage. Its __del__ would send a last message
         # to each worker while the garbage collector closes the same pipes, and the message could
         # be written to whatever file has the number of a pipe by then.
-        self._end = weakref.finalize(self, _end, self._reader, os.getpid())
+        self._end = weakref.finalize(self, _end, self._reader, Owner())
         self._end.atexit = False  # DataLoader itself ends workers at exit
 
     def results(self, calls: Iterable[Call]) -> Iterator[Any]:
@@ -93,9 +93,9 @@ class DatasetCalls:
         self._end()
 
 
-def _end(reader: TorchReader, process: int) -> None:
-    """Ends the workers of a process. Does nothing in a forked one."""
-    if os.getpid() == process:
+def _end(reader: TorchReader, owner: Owner) -> None:
+    """Ends the workers. Does nothing in a forked process, to which they do not belong."""
+    if owner.is_here:
         reader.close()
 
 

@@ -50,26 +50,28 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Has so many threads (at least 1) take rows from now on: starts those that are missing, and lets
-  // the others finish what they have in hand and wait. Returns how many do, which are less where
-  // the system has no more threads. Does nothing after close() and in a forked child.
+  // Sets how many threads (at least 1) take rows from now on. Starts threads that are missing;
+  // surplus threads finish the rows that they hold and then wait. Returns the number of threads
+  // that take rows, which is smaller than `threads` if the system refuses to start more. After
+  // close() and in a forked child, does nothing and returns `threads`.
   int set_threads(int threads);
 
-  // Queues a slot. After close(), and in a forked child, it is cancelled at once. Where this throws
-  // (std::bad_alloc), it is cancelled too, and no thread has it.
+  // Queues a slot. After close() and in a forked child, the slot is cancelled at once. If this
+  // throws std::bad_alloc, the slot is cancelled and no thread holds it.
   void submit(std::shared_ptr<Slot> slot);
 
-  // Cancels what waits, lets the rows in hand finish, joins every thread. One that does not come
-  // back within `patience` (its file system does not answer) is left alone, and its slot is never
-  // done. May be called again. Does nothing in a forked child, where the threads do not exist.
+  // Cancels waiting slots, lets threads finish the rows that they hold, and joins the threads. A
+  // thread that does not end within `patience` (because its file system hangs) is abandoned, and
+  // its slot is never done. May be called again. Does nothing in a forked child, where the threads
+  // do not exist.
   void close(std::chrono::nanoseconds patience = kPatience);
 
-  // Whether close() left a thread alone.
+  // Whether close() abandoned a thread that did not end in time.
   bool hangs() const { return hangs_.load(); }
 
   bool closed() const { return closed_.load(); }
 
-  // Whether this is a child of the process that the engine was made in.
+  // Whether the current process was forked from the one that created the engine.
   bool forked() const;
 
   ImageTotals counters() const { return shared_->counters.sum(); }
@@ -78,7 +80,8 @@ class Engine {
   JpegIndexes& indexes() const { return shared_->indexes; }
 
  private:
-  // What the threads use: the last of them lets go.
+  // State that the engine and its threads share. Reference-counted, because abandoned threads may
+  // outlive the engine.
   struct Shared {
     explicit Shared(std::size_t threads) : queue(threads) {}
     CounterList counters;
@@ -92,7 +95,7 @@ class Engine {
   std::shared_ptr<Shared> shared_;
   std::unique_ptr<ReadAhead> ahead_;
   std::atomic<bool> closed_{false}, hangs_{false};
-  std::mutex starting_;  // and ending
+  std::mutex starting_;  // held while threads are started or joined
   Crew crew_;            // guarded by starting_
 };
 

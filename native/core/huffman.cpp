@@ -9,8 +9,9 @@
 namespace fastio {
 namespace {
 
-// Zigzag position to natural order (T.81, figure A.6), also with kEnd added. What leaves the block
-// goes to the last coefficient: runs, and ends of blocks, whose 0 is stored where they leave a 0.
+// Maps a zigzag index to natural order (T.81, figure A.6); an index plus kEnd maps like the index.
+// All others are past the block and map to coefficient 63, so that stores need no branch: indices
+// of runs that are too long, and those of kEndAlone, which store a 0 where there is one already.
 struct Natural {
   std::uint8_t at[256 + 64];
 };
@@ -34,7 +35,7 @@ constexpr Natural make_natural() {
 }
 constexpr Natural kNatural = make_natural();
 
-// The value that `size` bits at the top of `bits` stand for (T.81, EXTEND); 0 for size 0.
+// Returns the signed value of the `size` bits at the top of `bits` (EXTEND in T.81); 0 for size 0.
 inline std::int32_t extended(std::uint64_t bits, std::uint32_t size) {
   const auto magnitude = static_cast<std::int32_t>(bits >> 1 >> (63 - size));
   // A leading 0 bit stands for a negative value.
@@ -42,12 +43,13 @@ inline std::int32_t extended(std::uint64_t bits, std::uint32_t size) {
   return magnitude + (negative & (1 - (1 << size)));
 }
 
+// Returns the lowest `size` bits, 0 to 63.
 inline std::uint64_t lowest(std::uint64_t bits, std::uint64_t size) {
   return bits & ~(~std::uint64_t{0} << (size & 63));
 }
 
-// The number of stuffed zeros that the bytes have in the file: one behind each 0xFF. Not
-// std::count, whose sums of 64 bits take five times as long.
+// Returns the number of stuffed zeros that these bytes have in the file: one after each 0xFF. Not
+// std::count, whose 64-bit counter takes five times as long.
 std::ptrdiff_t stuffed(const std::uint8_t* begin, const std::uint8_t* end) {
   std::uint32_t count = 0;
   for (; begin < end; ++begin) count += *begin == 0xFF;
@@ -83,18 +85,20 @@ bool HuffmanTable::build(const std::uint8_t* counts, const std::uint8_t* symbols
 
 HuffmanTable::Pair HuffmanTable::pair_of(std::uint32_t bits) const {
   constexpr std::uint32_t kMask = (1u << kLookBits) - 1;
-  constexpr std::uint32_t kMostSize = 7;  // of a value that fits `value`
+  constexpr std::uint32_t kMostSize = 7;  // the most bits of a value that fits into Pair's `value`
   const auto total = [](Symbol s) { return s & 255; };
   const auto length = [](Symbol s) { return s >> 8 & 255; };
   const auto ahead = [](Symbol s) { return (s >> 16 & 255) + 1; };
   const auto size = [](Symbol s) { return s >> 24; };
   const auto ends = [&](Symbol s) { return size(s) == 0 && ahead(s) != 16; };
-  // The symbol after `used` bits, or 0 if the bits that are left do not tell it and its sign.
+  // Returns the symbol at bit `used`, or 0 if the bits that are left do not contain its code and
+  // its sign.
   const auto symbol = [&](std::uint32_t used) -> Symbol {
     const Symbol s = used < kLookBits ? look_[bits << used & kMask] : 0;
     return used + length(s) + (size(s) > 0) <= kLookBits ? s : 0;
   };
-  // The value of a symbol after `used` bits, or if it is longer, what is added to its bits.
+  // Returns the value of the symbol at bit `used`, or, if not all of its bits are there, what is to
+  // be added to them.
   const auto value = [&](Symbol s, std::uint32_t used) {
     const std::uint64_t from = std::uint64_t{bits} << kShift << (used + length(s));
     if (used + total(s) <= kLookBits) return extended(from, size(s));
@@ -138,7 +142,7 @@ HuffmanTable::Symbol HuffmanTable::find_long(std::uint64_t bits) const {
   return pack(17, 0, 0);
 }
 
-// Makes count at least 56: room for two symbols.
+// Refills the bit buffer to at least 56 valid bits: enough for two symbols.
 inline void ScanDecoder::Bits::refill() {
   std::uint64_t word;
   std::memcpy(&word, next, sizeof word);
@@ -168,9 +172,9 @@ void ScanDecoder::start(const std::uint8_t* begin, const std::uint8_t* end) {
   note_safe();
 }
 
-// Moves what is left to the front of the window, and fills the rest without the stuffed zeros.
-// Whole bytes in `bits` are read again, and a byte that is partly consumed stays in the window, as
-// tell() computes the position from it.
+// Moves the unread bytes to the front of the window and fills the rest from the source, without
+// stuffed zeros. Whole bytes in the bit buffer are pushed back and read again. A byte that is
+// partly consumed stays in the window, because tell() computes the position from it.
 void ScanDecoder::fill_window() {
   const std::ptrdiff_t left = bits_.count % 8;
   bits_.next -= bits_.count / 8;
@@ -201,7 +205,7 @@ void ScanDecoder::fill_window() {
       filler_ = true;
     } else {
       at_marker_ = true;
-      if (end_ - source_ < 2) {  // half a marker is none
+      if (end_ - source_ < 2) {  // a 0xFF as the last byte is not a marker
         filler_ = source_ < end_;
         source_ = end_;
       }
@@ -211,7 +215,8 @@ void ScanDecoder::fill_window() {
   note_safe();
 }
 
-// One symbol after coefficient `k`: the coefficient that it ends at, 64 or more past the end.
+// Decodes one AC symbol after zigzag index `k`. Returns the index that it advances to, which is 64
+// or more if the block has ended.
 template <bool kStore>
 [[gnu::always_inline]] inline std::uint32_t ScanDecoder::decode_one(const HuffmanTable& ac,
                                                                     Bits& bits, std::uint32_t k,
@@ -231,7 +236,7 @@ template <bool kStore>
   return k;
 }
 
-// Values that are not zero are written.
+// Decodes a block; if kStore, writes its DC and its nonzero AC coefficients to `out`.
 template <bool kStore>
 [[gnu::always_inline]] inline void ScanDecoder::decode_block(const HuffmanTable& dc,
                                                              const HuffmanTable& ac, Bits& bits,
@@ -244,16 +249,17 @@ template <bool kStore>
   const std::int32_t difference = extended(bits.bits << (symbol >> 8 & 255), symbol >> 24);
   bits.bits <<= symbol & 63;
   bits.count -= static_cast<int>(symbol & 255);
-  // Unsigned: a damaged stream may let the sum run over.
+  // Added as unsigned numbers, because the sum may overflow in a damaged stream.
   last_dc = static_cast<std::int32_t>(static_cast<std::uint32_t>(last_dc) +
                                       static_cast<std::uint32_t>(difference));
   if (kStore) out[0] = static_cast<std::int16_t>(last_dc);
-  std::uint32_t k = 0;  // the coefficient before
+  std::uint32_t k = 0;  // zigzag index of the last coefficient
   while (k < 63) {
     const HuffmanTable::Pair pair = ac.pairs_[bits.bits >> HuffmanTable::kShift];
     bits.refill();
     const std::uint32_t last = k + (pair >> 16 & 0xFFFF);
-    // What follows the block's last coefficient is the next block's; or the pair is kNone.
+    // The pair is kNone, or it reaches coefficient 63 or passes it, so that its last symbol may
+    // belong to the next block.
     if ((last + 1) & 64) [[unlikely]] {
       k = decode_one<kStore>(ac, bits, k, out);
       continue;
@@ -273,7 +279,7 @@ template <bool kStore>
 template <bool kStore>
 [[gnu::always_inline]] inline void ScanDecoder::run(ScanDecoder& scan, const McuLayout& layout,
                                                     std::int32_t count, const McuOutput* out) {
-  Bits bits = scan.bits_;  // what is written to `out` does not alias a local
+  Bits bits = scan.bits_;  // a local, because stores to `out` might alias scan.bits_
   for (std::int32_t i = 0; i < count; ++i) {
     if (scan.insufficient_) [[unlikely]] {
       if (kStore) clear(layout, i, count, *out);
@@ -306,8 +312,8 @@ template <bool kStore>
 }
 
 #ifdef FASTIO_X86
-// The same once more with BMI2's shifts, which need no particular register. (Of a template, the
-// compiler passes the attribute over.)
+// run(), compiled with BMI2's shifts, which can have their count in any register. Functions of
+// their own, because the compiler ignores the attribute on a template.
 [[gnu::target("bmi,bmi2")]] void ScanDecoder::decode_bmi2(ScanDecoder& scan,
                                                           const McuLayout& layout,
                                                           std::int32_t count,
@@ -350,7 +356,7 @@ void ScanDecoder::block(const HuffmanTable& dc, const HuffmanTable& ac, int inde
   insufficient_ = insufficient_ || lacked;
 }
 
-// Makes room for a block's bits: those of the scan, or where it has no more, zeros.
+// Refills the window for the next block: with the scan's bytes, or with zeros if there are no more.
 void ScanDecoder::provide() {
   if (!at_marker_) fill_window();
   note_insufficient();
@@ -358,7 +364,8 @@ void ScanDecoder::provide() {
   bits_.refill();
 }
 
-// As libjpeg for the rest of an MCU that lacks bits.
+// Replaces the window by zeros. As in libjpeg, the rest of an MCU that lacks bits is decoded from
+// zeros.
 void ScanDecoder::take_zeros() {
   bits_ = {0, 0, window_};
   filled_ = 0;
@@ -366,14 +373,15 @@ void ScanDecoder::take_zeros() {
   note_safe();
 }
 
-// A block that begins at `next` in the window finds its bits there up to this place.
+// Sets safe_: as long as bits_.next <= safe_, the window is known to hold all bits of the next
+// block. At a marker, a block may also read the kBlockBytes zeros after the last byte.
 void ScanDecoder::note_safe() {
   safe_ = at_marker_               ? window_ + filled_
           : filled_ >= kBlockBytes ? window_ + filled_ - kBlockBytes
                                    : nullptr;
 }
 
-// Whether bits were taken from the zeros behind the last byte.
+// Sets insufficient_ if bits after the last byte were consumed.
 void ScanDecoder::note_insufficient() {
   const auto taken = static_cast<std::size_t>(bits_.next - window_) * 8;
   if (at_marker_ && taken > filled_ * 8 + static_cast<std::size_t>(bits_.count))
@@ -382,7 +390,7 @@ void ScanDecoder::note_insufficient() {
 
 bool ScanDecoder::tell(std::uint64_t& bit, std::int16_t* dc) {
   const auto next = static_cast<std::size_t>(bits_.next - window_);
-  const std::size_t taken = next * 8 - static_cast<std::size_t>(bits_.count);  // of the window
+  const std::size_t taken = next * 8 - static_cast<std::size_t>(bits_.count);  // bits of the window
   const std::size_t at = taken / 8;
   if (insufficient_ || filler_ || at > filled_) return false;
   known_place_ += window_ + at - known_ + stuffed(known_, window_ + at);
@@ -407,7 +415,7 @@ void ScanDecoder::resume(std::uint64_t bit, const std::int16_t* dc, std::uint64_
 }
 
 void ScanDecoder::restart() {
-  // What the window holds belongs to the interval that ends here, up to the marker at least.
+  // Drop the rest of the interval that ends here: all bytes up to the marker.
   while (!at_marker_) {
     bits_ = {0, 0, window_ + filled_};
     fill_window();
@@ -419,15 +427,16 @@ void ScanDecoder::restart() {
   known_ = window_;
   known_place_ = source_;
   if (at_marker_) {
-    std::memset(window_, 0, kBlockBytes);  // as libjpeg, one block more, of zeros
+    std::memset(window_, 0, kBlockBytes);  // as in libjpeg, one more block is decoded, from zeros
   } else {
     insufficient_ = false;
   }
   note_safe();
 }
 
-// Passes the restart marker that is due. Where another marker stands there, an interval or two may
-// be lost, or a marker: libjpeg's guess is taken (jpeg_resync_to_restart).
+// Skips the restart marker that is due. If there is another marker instead, either intervals or
+// markers are lost: decides between these as libjpeg's jpeg_resync_to_restart() does. Returns false
+// if the interval has no bytes, because a later interval or the end of the scan comes first.
 bool ScanDecoder::pass_restart() {
   const unsigned due = next_restart_;
   next_restart_ = (due + 1) % 8;
@@ -435,11 +444,11 @@ bool ScanDecoder::pass_restart() {
     const unsigned marker = source_[1];
     const bool restarts = marker >= 0xD0 && marker <= 0xD7;
     const unsigned ahead = (marker - 0xD0 - due) % 8;
-    if (restarts && (ahead == 1 || ahead == 2)) return false;  // its turn comes
+    if (restarts && (ahead == 1 || ahead == 2)) return false;  // a later interval's marker
     if (!restarts && marker >= 0xC0) return false;             // the scan ends here
     source_ += 2;
     if (restarts && ahead < 6) return true;
-    // One that is late, or none at all.
+    // The marker of an earlier interval, or not a marker of this kind: look for the next one.
   }
   return false;
 }
@@ -449,7 +458,7 @@ const std::uint8_t* ScanDecoder::pass_scan() {
   return source_;
 }
 
-// Goes on to the next marker, or to the end.
+// Advances source_ to the next marker, or to the end.
 void ScanDecoder::next_marker() {
   for (; end_ - source_ >= 2; ++source_)
     if (source_[0] == 0xFF && source_[1] != 0 && source_[1] != 0xFF) return;

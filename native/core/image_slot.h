@@ -1,7 +1,8 @@
-// One image field of one batch while threads fill it: what to decode, where to, what came out.
+// The slot of one image field of one batch: which images to decode, where to write them, and the
+// status of each row.
 //
-// Where the images' sizes differ there is no memory of the caller's, and the slot owns one
-// allocation an image, to be taken over with take().
+// If the images keep their own sizes, the caller provides no memory for them: the slot owns one
+// allocation per image, which take() hands over.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,9 @@ struct IndexReads {
   std::vector<std::int32_t> file;
   std::vector<std::int64_t> offset, length;  // 0 bytes: there is none
 
-  // Code::corrupt: an index does not lie in its file.
+  // Returns Code::corrupt if an index does not lie in its file.
   Status check() const;
+  // Returns the entries [begin, begin + count), which must exist.
   IndexReads part(std::size_t begin, std::size_t count) const;
 };
 
@@ -34,21 +36,21 @@ struct ImageReads {
   std::vector<std::uint8_t> codec, orientation;
   std::vector<std::int32_t> height, width;
   std::vector<std::int64_t> row;
-  std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
-  IndexReads index;                   // after check(); empty: there are none
+  std::vector<std::uint32_t> crc32c;  // of the stored bytes; empty: there are no checksums
+  IndexReads index;                   // must have passed check(); empty: there are no indexes
 
-  // The reads [begin, begin + count), which must exist.
+  // Returns the reads [begin, begin + count), which must exist.
   ImageReads part(std::size_t begin, std::size_t count) const;
 };
 
-// A part of the caller's memory that has images; offsets count from its beginning.
+// A block of the caller's memory that holds images. Offsets of reads count from its beginning.
 struct ImageMemory {
   const std::uint8_t* begin = nullptr;
   std::size_t size = 0;
 };
 
-// Where the bytes of a batch's images lie: in files, or in the caller's memory, which the caller
-// keeps until the slot is done. In memory, a read's file is the number of one of the parts.
+// Where the stored bytes of a batch's images are: in files, or in memory that the caller keeps
+// alive until the slot is done. For images in memory, ImageReads::file is an index into `memory`.
 struct ImageBytes {
   ImageBytes(std::shared_ptr<FileSet> in_files) : files(std::move(in_files)) {}
   ImageBytes(std::vector<ImageMemory> parts, bool in_planes)
@@ -59,15 +61,16 @@ struct ImageBytes {
   bool planar = false;  // raw images in memory are (channels, height, width)
 };
 
+// An image of its own size, in memory that the worker allocated.
 struct OwnedImage {
   std::unique_ptr<std::uint8_t[]> pixels;
   std::int32_t height = 0, width = 0;
 };
 
-// One of the images that are made of each stored one, and where it goes to.
+// A view: one of the output images that are made of each stored image, and where it is written.
 struct SlotView {
   std::shared_ptr<const Chain> chain;
-  // Rows of height x width pixels one after the other; null: the images keep their own sizes.
+  // Consecutive rows of height x width pixels. Null: the images keep their own sizes.
   std::uint8_t* out = nullptr;
   std::int32_t height = 0, width = 0;
   StoreSpec store{};
@@ -75,9 +78,9 @@ struct SlotView {
 
 class ImageSlot : public Slot {
  public:
-  // views: at least one. codebook: null where no row is a block record. Rows whose codec is
-  // Codec::encoded are not touched: their status is Code::foreign from the beginning, and Python
-  // fills them. What the task says of views is not used.
+  // views: at least one. codebook: may be null if no row is a block record. Rows whose codec is
+  // Codec::encoded are not decoded here: their status is Code::foreign from the beginning, and
+  // Python fills them. The views of `task` are replaced by `views`.
   ImageSlot(ImageBytes bytes, std::vector<SlotView> views, std::shared_ptr<const Codebook> codebook,
             ImageTask task, ImageReads reads);
 
@@ -87,13 +90,14 @@ class ImageSlot : public Slot {
 
   DirectRange direct(std::size_t row, OpenFiles& open) const override;
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
-  // Leaves out what is read directly. For a large block record, returns its beginning only, which
-  // says what else is needed.
+  // Omits rows that are read directly. For a large block record, returns only its beginning, with
+  // the header, which determines what else is read.
   std::vector<WantedRange> wanted() const override;
   bool in_memory() const override;
   void ask_for(const WantedRange& range) const override;
 
-  // After wait() said true. take(): an image goes to the first who asks, from whatever thread.
+  // Call these only after wait() has returned true. take() moves the image of a row out of the
+  // slot, so only the first call returns it; any thread may call it.
   const Status& status(std::size_t row) const { return status_[row]; }
   OwnedImage take(std::size_t row, std::size_t view = 0);
 
@@ -122,7 +126,8 @@ class ImageSlot : public Slot {
 
   std::vector<Status> status_;
   std::mutex taking_;
-  // Of each view that has no memory, the rows'; guarded by taking_, once all are there.
+  // The images of each view without memory of the caller's, by row. Guarded by taking_ once all
+  // rows are done.
   std::vector<std::vector<OwnedImage>> images_;
 };
 

@@ -15,12 +15,13 @@
 namespace fastio {
 namespace {
 
-// Threads that ask for bytes ahead: as many files of a folder are opened at a time.
+// The number of threads that read ahead, and thus of files of a folder that are opened at a time.
 constexpr int kReadAhead = 8;
 
 }  // namespace
 
-// A worker thread. While it fills a row, others that it has claimed may be read.
+// A worker thread. While it fills one row, direct reads of other rows that it has claimed may be in
+// flight.
 class Engine::Thread {
  public:
   Thread(Shared& shared, std::size_t number, ImageCounters& counters)
@@ -75,7 +76,7 @@ Engine::Engine(int threads)
   try {
     start(static_cast<std::size_t>(threads));
   } catch (...) {
-    close();  // those that did start
+    close();  // joins the threads that did start
     throw;
   }
 }
@@ -83,7 +84,8 @@ Engine::Engine(int threads)
 Engine::~Engine() {
   close();
   if (!forked()) return;
-  // The queue cannot go while its lock looks held and waited for.
+  // Leaked on purpose: in the child, the queue's mutex may appear locked and its condition
+  // variables waited for, and destroying those is undefined.
   static_cast<void>(new std::shared_ptr<Shared>(std::move(shared_)));
 }
 
@@ -153,11 +155,12 @@ bool Engine::Thread::claim() {
   return shared_.queue.claim(number_, claim_);
 }
 
-// Returns whether a claimed row is being read now, and to be filled later.
+// Begins a direct read of a claimed row. Returns false if that is not possible: the row must then
+// be filled at once.
 bool Engine::Thread::begin_to_read(const Claim& claim) {
   DirectRange range = claim.slot->direct(claim.begin, worker_->open);
   if (!range.file) {
-    if (reads_) reads_->submit();  // they go on while this row is filled
+    if (reads_) reads_->submit();  // queued reads proceed while this row is filled
     return false;
   }
   if (!reads_)
@@ -170,9 +173,9 @@ Claim Engine::Thread::next_read(std::span<const std::uint8_t>& bytes) {
   return reads_->next(bytes);
 }
 
-// Fills rows, or begins to read them. read: whether that was done, and gave `bytes`. The one place
-// where what a slot's code throws becomes its rows' status: a thread that threw would end the
-// process.
+// Fills claimed rows, or begins to read them. read: whether they were read directly; `bytes` is the
+// result. This is the one place that turns exceptions of a slot's code into the status of its rows:
+// an exception that left the thread would end the process.
 void Engine::Thread::fill(const Claim& claim, bool read, std::span<const std::uint8_t> bytes) {
   Slot& slot = *claim.slot;
   try {
@@ -182,7 +185,7 @@ void Engine::Thread::fill(const Claim& claim, bool read, std::span<const std::ui
     if (!read || !slot.cancelled()) slot.fill(claim.begin, claim.end, *worker_);
   } catch (const std::bad_alloc& error) {
     slot.broke(claim.begin, Code::memory, error.what());
-    worker_.reset();  // it may have been left halfway through a row
+    worker_.reset();  // its state is unknown after an exception
   } catch (const std::exception& error) {
     slot.broke(claim.begin, Code::unforeseen, error.what());
     worker_.reset();

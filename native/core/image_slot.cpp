@@ -11,24 +11,24 @@
 namespace fastio {
 namespace {
 
-// The number of rows that a thread claims at a time: one, so that the last rows of a batch are
-// shared evenly. Small raw images take a microsecond each, so that a thread claims several of them,
-// or the claims would take a notable part of the time.
+// A thread claims one row at a time, so that the last rows of a batch are shared evenly. Small raw
+// images take only a microsecond each, so a thread claims about kClaimBytes of them, at most
+// kMostClaimed rows, to keep the overhead of claims small.
 constexpr std::int64_t kClaimBytes = 128 << 10;
 constexpr std::int64_t kMostClaimed = 256;
 
-// Raw images up to this size are copied from a mapping of their file. If the data is not in the
-// page cache, each page fault reads one page, so that a larger image would wait for several.
+// Raw images of up to this many bytes are copied from a mapping of their file. Outside the page
+// cache each page costs a page fault, and a larger image would wait for several.
 constexpr std::int64_t kLookUp = 8 << 10;
 
-// Some consecutive values of a column; an empty column stays empty.
+// Returns `count` values of a column from `begin` on; an empty column stays empty.
 template <typename T>
 std::vector<T> piece(const std::vector<T>& column, std::size_t begin, std::size_t count) {
   if (column.empty()) return {};
   return std::vector<T>(column.data() + begin, column.data() + begin + count);
 }
 
-// The size in bytes of the longest image if all images are raw, else -1.
+// Returns the size in bytes of the longest image if all images are raw, else -1.
 std::int64_t longest_raw(const ImageReads& reads) {
   constexpr auto kRaw = static_cast<std::uint8_t>(Codec::raw);
   std::int64_t longest = 1;
@@ -39,8 +39,8 @@ std::int64_t longest_raw(const ImageReads& reads) {
   return longest;
 }
 
-// Rows of at least this size on average are read directly, where the data is larger than memory. If
-// smaller rows are read in the order of the files, the page cache reads many of them at a time.
+// The least mean size in bytes of rows that are read directly. For smaller rows, the readahead of
+// the page cache fetches many at a time if they are read in the order of the files.
 constexpr std::int64_t kLeastDirect = 32 << 10;
 
 bool reads_directly(const ImageBytes& bytes, const ImageReads& reads) {
@@ -52,7 +52,7 @@ bool reads_directly(const ImageBytes& bytes, const ImageReads& reads) {
   return total >= rows * kLeastDirect;
 }
 
-// Rows that are read directly are claimed one by one.
+// Returns how many rows a thread claims at a time. Rows that are read directly are claimed singly.
 std::size_t claim_size(const ImageBytes& bytes, const ImageReads& reads) {
   const std::int64_t longest = longest_raw(reads);
   if (longest < 0 || reads_directly(bytes, reads)) return 1;
@@ -64,23 +64,25 @@ bool all_small(const ImageReads& reads) {
   return longest >= 0 && longest <= kLookUp;
 }
 
-// What a thread keeps of its scratch memory.
+// The most scratch memory that a thread keeps between claims: points of a JPEG index, and bytes.
 constexpr std::size_t kKeepPoints = 64 << 10;
 constexpr std::size_t kKeepScratch = 16u << 20;
 
-// Block records above this size are read in parts, those that the crop needs: below, asking for
-// parts costs more than it saves.
+// Block records of more bytes are read in parts, only those that the crop needs. For smaller ones,
+// the additional reads cost more than they save.
 constexpr std::int64_t kReadWhole = 48 << 10;
 
-// ... and above this size the system is asked for the beginning alone ahead: what a crop needs of a
-// large photo may be a tenth of it.
+// Of block records of more bytes, only the beginning is read ahead: a crop of a large photo may
+// need no more than a tenth of the record.
 constexpr std::int64_t kWantWhole = 1 << 20;
 
-// Ranges with less between them are asked for as one: most of it is on pages of the two.
+// Ranges with gaps of at most this many bytes are read ahead as one, because most of the gap lies
+// on pages that the two ranges need anyway.
 constexpr std::int64_t kJoin = 8 << 10;
 
-// The number of rows of a batch that are tested to estimate whether it is in the page cache.
-// Of small raw images, one in so many rows at most: a look takes nearly as long as such a row.
+// The number of rows of a batch that are tested to estimate whether it is in the page cache. Of
+// small raw images at most every kLookedAt-th row is tested, because a test takes nearly as long as
+// such a row.
 constexpr std::size_t kLookedAt = 8;
 
 bool before(const WantedRange& a, const WantedRange& b) {
@@ -92,14 +94,14 @@ std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
-// What place() needs to know of the row that is being filled.
+// The context of place(): the row that is being filled.
 struct Target {
   const ImageSlot* slot;
   const std::vector<SlotView>* views;
   std::vector<std::vector<OwnedImage>>* images;
   std::size_t row;
-  std::size_t next;  // the view that is asked for next
-  Status refused;
+  std::size_t next;  // the view that place() is called for next
+  Status refused;    // why place() returned null
 };
 
 }  // namespace
@@ -109,7 +111,7 @@ Status IndexReads::check() const {
     const auto number = static_cast<std::size_t>(file[row]);
     const auto begin = static_cast<std::size_t>(offset[row]);
     const auto size = static_cast<std::size_t>(length[row]);
-    // A negative number becomes one beyond all files.
+    // A negative number wraps to one beyond all files.
     if (number >= files.size() || begin > files[number]->size() ||
         size > files[number]->size() - begin)
       return Status::error(Code::corrupt, "an index leaves its file");
@@ -204,7 +206,8 @@ DirectRange ImageSlot::direct(std::size_t row, OpenFiles& open) const {
   return bytes_.files->direct(reads_.file[row], reads_.offset[row], reads_.length[row], open);
 }
 
-// Reads the bytes of a row, all of them and checked. Block records have checksums within.
+// Reads all bytes of a row and compares their checksum. Block records contain checksums, which the
+// decoder compares.
 Status ImageSlot::read(std::size_t row, Worker& worker) const {
   if (worker.fetched.empty()) {
     if (small_ && look_up(row, worker)) return Status::okay();
@@ -237,11 +240,11 @@ bool ImageSlot::look_up(std::size_t row, Worker& worker) const {
   return true;
 }
 
-// Finds the bytes of a row in memory. Only raw pixels are read without a copy: other bytes are
-// checked before they are used, and must not change in between.
+// Finds the bytes of a row in the caller's memory. Raw pixels are used in place. Other bytes are
+// copied, because another thread might change them between their validation and their use.
 Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request) const {
   const std::int64_t offset = reads_.offset[row], length = reads_.length[row];
-  const auto part = static_cast<std::size_t>(reads_.file[row]);  // a negative one is too large
+  const auto part = static_cast<std::size_t>(reads_.file[row]);  // a negative one wraps
   if (part >= bytes_.memory.size())
     return Status::error(Code::corrupt, "no memory with the number " + std::to_string(part));
   const auto size = static_cast<std::int64_t>(bytes_.memory[part].size);
@@ -260,8 +263,8 @@ Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request)
   return Status::okay();
 }
 
-// Reads the index that the batch has for a row. If the file was cut off, the bytes are zeros, which
-// are not a valid index.
+// Parses the index that the batch has for a row; returns false if there is none. If the file was
+// truncated meanwhile, the mapping reads as zeros, which are not a valid index.
 bool ImageSlot::read_index(std::size_t row, Worker& worker) const {
   const IndexReads& reads = reads_.index;
   const auto size = reads.length.empty() ? 0 : static_cast<std::size_t>(reads.length[row]);
@@ -270,8 +273,8 @@ bool ImageSlot::read_index(std::size_t row, Worker& worker) const {
   return worker.index.read(file.data() + reads.offset[row], size);
 }
 
-// Decodes a JPEG with its index: that of the batch, or the one that was made when the image was
-// decoded before. New points are kept.
+// Decodes a JPEG with its index: the one that came with the batch, or the one that was recorded
+// when the image was decoded before. Adds the new points to the recorded index.
 template <typename Decode>
 Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& request,
                              const Decode& decode) const {
@@ -283,7 +286,7 @@ Status ImageSlot::with_index(std::size_t row, Worker& worker, ImageRequest& requ
     known = kept && worker.index.read(kept.data, kept.size);
   }
   if (known) request.index = &worker.index;
-  worker.found.points.clear();  // JpegScan may not be used, and then finds none
+  worker.found.points.clear();  // needed where JpegScan is not used for this file
   request.found = &worker.found;
   const Status status = decode();
   if (status.ok() && !worker.found.points.empty())
@@ -346,7 +349,7 @@ std::vector<WantedRange> ImageSlot::wanted() const {
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     WantedRange& range = ranges[kept];
     const WantedRange& next = ranges[i];
-    // Not before the offsets and lengths are known to be some: they may come from a damaged file.
+    // Offsets and lengths may come from a damaged file: the sums below must not overflow.
     const bool joined = next.file == range.file && range.offset >= 0 && range.length >= 0 &&
                         next.length >= 0 && next.offset - range.offset - kJoin <= range.length &&
                         range.length <= kWantWhole && next.length <= kWantWhole;

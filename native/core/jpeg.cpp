@@ -14,9 +14,9 @@ namespace fastio {
 namespace {
 
 constexpr int kRowsACall = 16;
-// Columns and rows decoded around a region, in pixels of the decoded scale: fancy upsampling looks
-// one chroma sample (two pixels, four for 4:1:1) to each side, and at the edge of what it decodes
-// it repeats the last one instead.
+// Columns decoded to each side of a region, in pixels of the decoded scale. Fancy upsampling uses
+// one chroma sample (two pixels, or four for 4:1:1) to each side, and repeats the last sample at
+// the edge of the decoded columns.
 constexpr std::int32_t kMargin = 4;
 
 std::uint32_t read_uint(const std::uint8_t* p, int bytes, bool little) {
@@ -26,7 +26,7 @@ std::uint32_t read_uint(const std::uint8_t* p, int bytes, bool little) {
   return value;
 }
 
-// The orientation tag of a TIFF structure (EXIF 2.3, section 4.6.4), 0 if there is none.
+// Returns the orientation tag of a TIFF structure (EXIF 2.3, section 4.6.4), or 0 if it has none.
 int tiff_orientation(const std::uint8_t* tiff, std::size_t size) {
   if (size < 8) return 0;
   const bool little = tiff[0] == 'I' && tiff[1] == 'I';
@@ -71,7 +71,8 @@ int exif_orientation(const std::uint8_t* data, std::size_t size) {
   return 1;
 }
 
-// At one place in memory; every function below that calls libjpeg may be left by longjmp.
+// Not movable, because libjpeg keeps pointers to it. The functions below that call libjpeg may be
+// left by longjmp.
 struct JpegDecoder::State : JpegInput {
   static constexpr std::size_t kKeep = 32u << 20;  // bytes of planes, between images
 
@@ -83,7 +84,7 @@ struct JpegDecoder::State : JpegInput {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
 
-  // The entropy decoder's.
+  // State of decode_mcu().
   JDIMENSION column;       // of the next MCU in its row
   unsigned restarts_left;  // MCUs before the next restart marker
 };
@@ -92,8 +93,8 @@ namespace {
 
 #ifdef FASTIO_JPEG_INTERNALS
 
-// Stands in for libjpeg's decode_mcu: the same coefficients, but none for MCUs that the crop does
-// not touch, whose blocks libjpeg leaves alone. `blocks` is null while rows are skipped.
+// Replaces libjpeg's decode_mcu. Gives the same coefficients, but none for MCUs outside the crop,
+// whose blocks libjpeg does not use. `blocks` is null while rows are skipped.
 template <typename State>
 boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   State& s = *static_cast<State*>(info->client_data);
@@ -121,8 +122,8 @@ boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   return TRUE;
 }
 
-// Puts our entropy decoder in, before the first MCU: for baseline and extended sequential scans
-// that hold all components, whose bytes lie before us as they are.
+// Installs our entropy decoder, before the first MCU, if JpegScan can decode the file: a baseline
+// or extended sequential file with one scan of all components.
 template <typename State>
 void replace_entropy_decoder(State& s) {
   jpeg_decompress_struct& info = s.info;
@@ -153,7 +154,7 @@ Step start_region(State& s, const Rect& wanted, int denominator, std::int32_t& o
   replace_entropy_decoder(s);
 
   const auto width = static_cast<std::int32_t>(s.info.output_width);
-  // libjpeg crops wrongly where it both reduces chroma by less than luma and upsamples it.
+  // libjpeg crops incorrectly if it scales chroma by less than luma and also upsamples it.
   const bool whole =
       denominator > 1 && (s.info.max_h_samp_factor > 2 || s.info.max_v_samp_factor > 2);
   const std::int32_t left = whole || wanted.x <= kMargin ? 0 : wanted.x - kMargin;
@@ -171,14 +172,14 @@ Step start_region(State& s, const Rect& wanted, int denominator, std::int32_t& o
 template <typename State>
 Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t rows) {
   if (setjmp(s.errors.escape)) return Step::failed;
-  // volatile: changed after setjmp, read after none; the loop restarts from memory only.
+  // Need not be volatile: it is not read after a longjmp.
   std::int32_t done = 0;
   while (done < rows) {
     const std::int32_t now = rows - done < kRowsACall ? rows - done : kRowsACall;
     for (std::int32_t i = 0; i < now; ++i)
       s.rows[i] = dst + static_cast<std::size_t>(done + i) * stride;
     const JDIMENSION got = jpeg_read_scanlines(&s.info, s.rows, static_cast<JDIMENSION>(now));
-    if (got == 0) {  // past the last row: the caller asked for too many
+    if (got == 0) {  // the caller asked for rows past the last one
       std::snprintf(s.errors.message, sizeof s.errors.message, "no more rows");
       return Step::failed;
     }
@@ -187,8 +188,8 @@ Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t row
   return Step::ok;
 }
 
-// Parses a scan to its end, and the markers that follow it. Step::failed: JpegScan cannot decode
-// the scan, or the file is not sound in every respect.
+// Parses the scan to its end, and the markers after it. Fails if JpegScan cannot decode the scan,
+// or if the file is damaged in any way.
 template <typename State>
 Step parse(State& s, JpegIndex& index) {
   if (!s.scan.open(s.info)) return Step::failed;
@@ -251,11 +252,11 @@ Status JpegDecoder::check(JpegIndex& index) {
   State& s = *state_;
   Status status = Status::okay();
   if (parse(s, index) == Step::failed) {
-    // libjpeg reads the file again from its beginning, and reports what is wrong, if anything is.
+    // Let libjpeg read the file from its beginning, and report what is wrong, if anything is.
     JpegHeader header;
     s.close();
     status = s.open(s.data, s.size, false, false, header);
-    const bool many = status.code == Code::foreign && header.components > 0;  // components
+    const bool many = status.code == Code::foreign && header.components > 0;  // 2 or 4 components
     if (many) status = Status::okay();
     if (status.ok() && read_all_coefficients(s) == Step::failed) status = s.failure();
     if (status.ok() && s.source.ran_out)

@@ -1,6 +1,6 @@
-// libjpeg-turbo behind a safe face: headers, EXIF orientation, and the decoding of just the rows
-// and columns that a crop needs. The planes of baseline files are decoded without it
-// (jpeg_planes.h). jpeg_input.h has what its users share.
+// A safe interface to libjpeg-turbo: headers, EXIF orientation, and decoding of only the rows and
+// columns that a crop needs. Planes of baseline files are decoded without libjpeg (jpeg_planes.h).
+// jpeg_input.h has what all users of libjpeg share.
 #pragma once
 
 #include <cstddef>
@@ -17,25 +17,26 @@
 namespace fastio {
 
 struct JpegHeader {
-  // What the entropy coding is; "other" is what this build of libjpeg cannot decode.
+  // The coding process; baseline includes extended sequential files.
   enum class Kind { baseline, progressive, arithmetic };
 
   std::int32_t height = 0, width = 0;  // stored pixels, before any orientation
   int components = 0;                  // 1 gray, 3 colour, 4 CMYK or YCCK
   Kind kind = Kind::baseline;
-  int orientation = 1;  // EXIF 1 to 8; 1 where the file says nothing sensible
+  int orientation = 1;  // EXIF, 1 to 8; 1 if the file has none, or an invalid one
 };
 
+// A rectangle of pixels.
 struct Rect {
   std::int32_t y = 0, x = 0, height = 0, width = 0;
 };
 
-// The EXIF orientation of a JPEG file's bytes, 1 if there is none. Reads the segments before the
-// first scan only, checks every length, never fails.
+// Returns the EXIF orientation of a JPEG file, 1 to 8, or 1 if there is none or it is invalid.
+// Reads only the segments before the first scan, checks every length, and never fails.
 int exif_orientation(const std::uint8_t* data, std::size_t size);
 
-// Decodes one image at a time; kept by one thread and used again for the next image. Not
-// thread-safe. The bytes given to open() must live until finish().
+// Decodes one image after another. Not thread-safe: each thread keeps its own. The bytes that are
+// given to open() must live until finish().
 class JpegDecoder {
  public:
   JpegDecoder();
@@ -43,34 +44,35 @@ class JpegDecoder {
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  // Reads the header. Code::foreign when the bytes are no JPEG or one with four components.
-  // `want_orientation` false leaves header.orientation at 1 and saves the search.
+  // Reads the header. Returns Code::foreign if the bytes are not a JPEG, or one that does not have
+  // 1 or 3 components. want_orientation: false leaves header.orientation at 1, and saves a search.
   Status open(const std::uint8_t* data, std::size_t size, bool want_orientation,
               JpegHeader& header);
 
-  // Starts decoding at 1/denominator of the size (1, 2, 4 or 8; sizes round up) the region
-  // `wanted` of the scaled image, as 3 interleaved channels RGB, or 1 of gray for gray images.
-  // The pixels are those that a full decode at that scale has there, chroma upsampling at the
-  // region's edges included. `offset_x`: where the region's first column stands in the rows that
-  // read() gives; `columns`: how many pixels such a row has.
+  // Starts to decode a region of the image, which is scaled by 1/denominator (1, 2, 4 or 8; sizes
+  // round up). wanted: the region in the scaled image. Pixels are interleaved RGB, or gray for gray
+  // images, and equal those of a full decode at that scale, including chroma upsampling at the
+  // region's edges. Sets `columns` to the number of pixels in the rows that read() gives, and
+  // `offset_x` to the region's first column in them.
   Status begin(const Rect& wanted, int denominator, std::int32_t& offset_x, std::int32_t& columns);
 
-  // The next `rows` rows of the region into dst, `stride` bytes apart; each writes columns pixels.
+  // Decodes the next `rows` rows of the region to dst, `stride` bytes apart. Writes begin()'s
+  // `columns` pixels to each row.
   Status read(std::uint8_t* dst, std::size_t stride, std::int32_t rows);
 
-  // After open(), instead of begin(): planes() returns the shape of the planes, or null if
-  // JpegPlanes does not decode this kind of file; decode() decodes a region of them. index, found:
-  // see JpegScan::use().
+  // Call these after open(), instead of begin(). planes() returns the shape of the planes, or null
+  // if JpegPlanes cannot decode this kind of file. decode() decodes a region of the planes. index,
+  // found: see JpegScan::use().
   const BlockShape* planes();
   Status decode(const PlaneRegion& region, const JpegIndex* index, JpegIndex* found,
                 PlaneView* planes);
 
-  // Ends the image, wherever it stands. Always safe to call.
+  // Ends the current image, in any state. May be called at any time.
   void finish();
 
-  // Reads every coefficient of the image without computing a pixel: a sound file gives ok, and
-  // `index`, which is empty, becomes that of its scan. It may not be whole: see JpegIndex::whole().
-  // After open(); ends the image.
+  // Validates the file after open(): decodes every coefficient, but no pixels. If the result is ok,
+  // `index`, which must be empty, is the index of the file's scan; it is not always complete, see
+  // JpegIndex::whole(). Calls finish().
   Status check(JpegIndex& index);
 
  private:

@@ -12,12 +12,12 @@
 namespace fastio {
 namespace {
 
-// What 8-bit files have: AC values of 10 bits, and DC differences of 11 (T.81, table F.1).
+// The limits of 8-bit files: AC values of 10 bits, and DC differences of 11 (T.81, table F.1).
 constexpr int kMaxAc = 1023, kMaxDcSpan = 2047;
 
 Status foreign(std::string why) { return Status::error(Code::foreign, std::move(why)); }
 
-// Plain data: libjpeg's calls may be left by longjmp.
+// Plain data, because libjpeg may leave calls by longjmp.
 struct Reader : JpegInput {
   jvirt_barray_ptr* arrays = nullptr;
   JpegScan scan;
@@ -40,7 +40,8 @@ void read_metadata(const jpeg_decompress_struct& info, std::vector<std::uint8_t>
 
 #ifdef FASTIO_JPEG_INTERNALS
 
-// As libjpeg, the blocks of MCUs that reach over the right and bottom edges included.
+// Whether the coefficients stay within kMaxCoefficientBytes. Like libjpeg, counts the blocks of
+// MCUs that extend past the right and bottom edges.
 bool fits_memory(const jpeg_decompress_struct& info) {
   long bytes = 0;
   for (int c = 0; c < info.num_components; ++c) {
@@ -51,13 +52,13 @@ bool fits_memory(const jpeg_decompress_struct& info) {
   return bytes <= kMaxCoefficientBytes;
 }
 
-// Whether decode_scan() can read the file.
+// Returns whether decode_scan() can read the file, and opens its scan.
 bool prepare_scan(Reader& r) {
   return r.internals_fit() && fits_memory(r.info) && r.scan.open(r.info);
 }
 
-// MCUs [column, column + count) of a row, of whose blocks those beyond the image are parsed only.
-// False where the bytes end before they do.
+// Decodes MCUs [column, column + count) of a row of MCUs; blocks beyond the image are only parsed.
+// Returns false if the bytes end too early.
 bool decode_mcus(Reader& r, std::int32_t row, std::int32_t column, std::int32_t count,
                  JpegCoefficients& out) {
   McuOutput to{};
@@ -79,7 +80,7 @@ bool decode_mcus(Reader& r, std::int32_t row, std::int32_t column, std::int32_t 
   return r.scan.decode(count, to);
 }
 
-// All MCUs of the scan. False where the bytes end before they do.
+// Decodes all MCUs of the scan. Returns false if the bytes end too early.
 bool decode_scan(Reader& r, JpegCoefficients& out) {
   for (int c = 0; c < out.shape.components; ++c)
     out.blocks[c].resize(std::size_t{64} * static_cast<std::size_t>(out.shape.blocks_x(c)) *
@@ -126,10 +127,11 @@ Step copy_array(Reader& r, int c, JDIMENSION rows, std::size_t row_bytes, std::i
   return Step::ok;
 }
 
-// Whether libjpeg has all of what it would guess at for a picture: where these coefficients are not
-// known to the last bit, it smooths over blocks (jdcoefct.c, smoothing_ok).
+// Whether all bits of the low-frequency coefficients are known. Where a progressive file lacks
+// some, libjpeg smooths between blocks when it decodes pixels (jdcoefct.c, smoothing_ok), which a
+// record cannot reproduce.
 bool complete(const jpeg_decompress_struct& info) {
-  constexpr int kGuessed = 10;
+  constexpr int kGuessed = 10;  // coefficients that libjpeg estimates
   if (!info.progressive_mode) return true;
   for (int c = 0; c < info.num_components; ++c)
     for (int z = 0; z < kGuessed; ++z)
@@ -137,7 +139,7 @@ bool complete(const jpeg_decompress_struct& info) {
   return true;
 }
 
-// By libjpeg's own entropy decoders.
+// Reads the coefficients with libjpeg's own entropy decoders.
 Status read_any_scans(Reader& r, JpegCoefficients& out) {
   if (read_arrays(r) == Step::failed) return r.failure();
   if (!complete(r.info)) return foreign("a progressive file that lacks scans");
@@ -154,9 +156,9 @@ Status read_any_scans(Reader& r, JpegCoefficients& out) {
   return Status::okay();
 }
 
-// Whether a file with these coefficients can be written: damage that libjpeg passes over may have
-// left any number. A DC within kMaxDcSpan of all others of its component, and of 0, has a
-// difference that can be written whichever block comes before it.
+// Checks that a JPEG file can hold these coefficients: damage that libjpeg tolerates may have left
+// any number. If all DCs of a component and 0 span at most kMaxDcSpan, every DC difference fits,
+// whichever block comes before.
 Status check_range(const JpegCoefficients& in) {
   for (int c = 0; c < in.shape.components; ++c) {
     std::int16_t low[64] = {}, high[64] = {};

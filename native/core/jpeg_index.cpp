@@ -7,26 +7,28 @@
 namespace fastio {
 namespace {
 
-// An entry of the table and what its allocations take beside the points, about.
+// The approximate bytes of a table entry and its allocations, without the serialised points.
 constexpr std::size_t kEntryBytes = 128;
 
-// A record of load() and unsaved(): the key, the length of the index, and its bytes.
+// load() and unsaved() use records of the key, the length of the index, and its bytes. This is the
+// size of the first two.
 constexpr std::size_t kRecordHead = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 
-// Numbers in groups of 7 bits, one per byte, the lowest first; all bytes but the last one have
-// their highest bit set.
+// Appends a number in LEB128: 7 bits per byte, the lowest first, with the highest bit set in all
+// bytes but the last one.
 void put(std::uint64_t value, std::vector<std::uint8_t>& out) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::uint8_t>(value | 0x80));
   out.push_back(static_cast<std::uint8_t>(value));
 }
 
+// Reads numbers that put() wrote.
 class Numbers {
  public:
   Numbers(const std::uint8_t* data, std::size_t size) : at_(data), end_(data + size) {}
 
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
 
-  // Reads a number of at most `most`, which is below 2^56. False: there is none.
+  // Reads a number. Returns false if there is none, or if it exceeds `most`, which is below 2^56.
   bool get(std::uint64_t most, std::uint64_t& value) {
     value = 0;
     for (unsigned shift = 0; at_ < end_ && shift < 56; shift += 7) {
@@ -42,7 +44,7 @@ class Numbers {
   const std::uint8_t* const end_;
 };
 
-// 0, -1, 1, -2, ... as 0, 1, 2, 3, ...
+// Zigzag encoding of signed numbers: maps 0, -1, 1, -2, ... to 0, 1, 2, 3, ...
 std::uint64_t folded(std::int32_t value) {
   return value < 0 ? static_cast<std::uint64_t>(~value) * 2 + 1
                    : static_cast<std::uint64_t>(value) * 2;
@@ -53,15 +55,16 @@ std::int32_t unfolded(std::uint64_t value) {
   return value % 2 ? ~half : half;
 }
 
-// The point whose DCs those of point i are like: the one above it, or else the one before it.
+// Returns the point that predicts the DCs of point i: the one in the row above, or else the one
+// before it.
 JpegIndex::Point expected(const JpegIndex& index, std::size_t i) {
   const auto row = static_cast<std::size_t>(index.scan.points_a_row());
   return i >= row ? index.points[i - row] : i > 0 ? index.points[i - 1] : JpegIndex::Point{};
 }
 
-constexpr std::uint64_t kMostEdge = 65535;            // pixels of a JPEG, and thus MCUs
-constexpr std::uint64_t kMostDcStep = 2 * 65535 + 1;  // between two numbers of 16 bits, folded
-constexpr std::uint64_t kMostScan = UINT32_MAX;       // bytes that a point's `byte` can tell
+constexpr std::uint64_t kMostEdge = 65535;            // pixels along an edge, and thus MCUs
+constexpr std::uint64_t kMostDcStep = 2 * 65535 + 1;  // folded difference of two 16-bit numbers
+constexpr std::uint64_t kMostScan = UINT32_MAX;       // the largest Point::byte
 
 bool read_scan(Numbers& numbers, JpegIndex::Scan& scan) {
   std::uint64_t rows, columns, mcu_width, interval, components, middle, step;
@@ -109,7 +112,7 @@ bool JpegIndex::read(const std::uint8_t* data, std::size_t size) {
   Numbers numbers(data, size);
   std::uint64_t count;
   if (!read_scan(numbers, scan) || !numbers.get(scan.all_points(), count)) return false;
-  const auto a_point = static_cast<std::size_t>(1 + scan.components);  // bytes at least
+  const auto a_point = static_cast<std::size_t>(1 + scan.components);  // the least bytes of one
   if (count == 0 || count > numbers.left() / a_point) return false;
   points.reserve(count);
   Point point;
@@ -161,7 +164,8 @@ void JpegIndexes::add(std::size_t size, std::uint32_t crc32c, const JpegIndex* i
   if (lock) keep(part, key(size, crc32c), std::move(entry));
 }
 
-// Under the part's lock. Another thread may have kept as much meanwhile.
+// Stores an entry if it has more points than the one that is there, or if it replaces a copy by
+// loaded bytes. The part must be locked.
 void JpegIndexes::keep(Part& part, Key key, Entry entry) {
   const auto at = part.found.find(key);
   const Entry* const before = at == part.found.end() ? nullptr : &at->second;
@@ -206,7 +210,7 @@ std::vector<std::uint8_t> JpegIndexes::unsaved(bool all) {
   for (Part& part : parts_) {
     const std::lock_guard lock(part.mutex);
     for (auto& [key, entry] : part.found) {
-      // Crops of later epochs add a little at the end of many: not worth another copy each.
+      // Crops of later epochs extend many indexes by a few points, which is not worth another copy.
       if (!all && std::uint64_t{entry.points} * 4 < std::uint64_t{entry.saved} * 5) continue;
       const auto length = static_cast<std::uint32_t>(entry.bytes.size);
       const std::size_t at = out.size();

@@ -88,24 +88,25 @@ class JpegIndexes {
   // Keeps the points of `index`, which may be null, followed by those of `more`, if there is room.
   void add(std::size_t size, std::uint32_t crc32c, const JpegIndex* index, const JpegIndex& more);
 
-  // Keeps what unsaved() returned, perhaps in another process, where it lies: it is not copied, and
-  // takes the place of copies that are here. Other bytes do no harm: they are ignored, or kept as
-  // indexes that no file has, even if they change later.
+  // Adds the indexes that unsaved() returned, perhaps in another process. The bytes are not copied:
+  // `all.owner` keeps them, and they replace copies in this process. Bytes that unsaved() did not
+  // return do no harm, even if they change later: they are ignored, or kept as indexes of files
+  // that do not exist.
   void load(const Bytes& all);
 
-  // Returns the indexes that are new, or have grown by a quarter, since they were loaded or last
-  // returned; or all.
+  // Returns, serialised, the indexes that are new or have grown by a quarter since they were loaded
+  // or last returned. all: returns every index.
   std::vector<std::uint8_t> unsaved(bool all);
 
  private:
   using Key = std::uint64_t;
-  static constexpr std::size_t kParts = 16;  // so that threads seldom need the same lock
+  static constexpr std::size_t kParts = 16;  // hash table shards, so that threads seldom contend
   static Key key(std::size_t size, std::uint32_t crc32c) {
     return static_cast<Key>(size) << 32 | crc32c;
   }
   struct Entry {
     Bytes bytes;
-    std::uint32_t points = 0, saved = 0;  // in `bytes`; in what was loaded or returned
+    std::uint32_t points = 0, saved = 0;  // the number in `bytes`, and when last loaded or returned
     bool loaded = false;                  // `bytes` was given to load()
   };
   struct Part {

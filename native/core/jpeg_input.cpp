@@ -7,7 +7,7 @@
 namespace fastio {
 namespace {
 
-// Scans, each of which may go over the whole image with a few bytes.
+// The most scans of a file. Each one may traverse the whole image with only a few bytes of data.
 constexpr int kMaxScans = 500;
 
 [[noreturn]] void on_error(j_common_ptr info) {
@@ -21,7 +21,7 @@ constexpr int kMaxScans = 500;
   std::longjmp(errors->escape, 1);
 }
 
-void on_message(j_common_ptr, int) {}  // warnings: as Pillow, go on; the end of data is noted below
+void on_message(j_common_ptr, int) {}  // ignores warnings, as Pillow does
 void on_output(j_common_ptr) {}
 
 void on_progress(j_common_ptr info) {
@@ -34,7 +34,7 @@ void on_progress(j_common_ptr info) {
 void source_init(j_decompress_ptr) {}
 
 boolean source_fill(j_decompress_ptr info) {
-  // The bytes ended before the image did.
+  // All bytes were in the buffer from the beginning, so the file is truncated.
   reinterpret_cast<JpegSource*>(info->src)->ran_out = true;
   ERREXIT(info, JERR_INPUT_EOF);
   return FALSE;
@@ -81,9 +81,9 @@ Step read_header(JpegInput& s, const std::uint8_t* data, std::size_t size, bool 
   return Step::ok;
 }
 
-// Whether `size` bytes can hold an image of this size: of the colour with most blocks, a Huffman
-// code takes one bit a block at least; arithmetic coding takes less, if never this little in
-// earnest.
+// Whether `size` bytes can hold an image of this size. With Huffman codes, every block of the
+// largest component takes at least one bit; arithmetic coding may take less, but real images take
+// more than 1/64 bit per block.
 bool can_hold(std::size_t size, const JpegHeader& header) {
   const std::int64_t blocks =
       ((std::int64_t{header.height} + 7) / 8) * ((std::int64_t{header.width} + 7) / 8);
@@ -132,7 +132,7 @@ Status JpegInput::open(const std::uint8_t* data, std::size_t size, bool want_ori
 }
 
 void JpegInput::close() {
-  // Not jpeg_abort(), which keeps the tables: a file that lacks one would get another file's.
+  // Not jpeg_abort(), which keeps the tables: a file without a table would use the last file's.
   if (created) jpeg_destroy_decompress(&info);
   created = false;
 }

@@ -1,10 +1,10 @@
 // libjpeg-turbo's decompressor with a file in memory as its source: errors, limits and the header.
-// For jpeg.cpp, jpeg_scan, jpeg_planes.cpp, jpeg_coefficients.cpp and jpeg_write.cpp, the only
+// Used by jpeg.cpp, jpeg_scan, jpeg_planes.cpp, jpeg_coefficients.cpp and jpeg_write.cpp, the only
 // files that include this one and jpeglib.h.
 //
-// libjpeg leaves its calls by longjmp when something is wrong. No C++ frame with a destructor to
-// run may lie between such a call and its setjmp(): each call sits in a function of plain data that
-// begins with `if (setjmp(input.errors.escape)) return Step::failed;`.
+// libjpeg reports errors by longjmp. No C++ frame with a destructor to run may lie between a call
+// of libjpeg and its setjmp(), so each call is in a function that has plain data only and begins
+// with `if (setjmp(input.errors.escape)) return Step::failed;`.
 #pragma once
 
 #include <csetjmp>
@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <cstdio>
 
-// libjpeg's internal header, where it is installed, lets our entropy decoder take the place of
-// libjpeg's; elsewhere libjpeg's own is used, which gives the same coefficients, later.
+// If libjpeg's internal header is installed, our entropy decoder replaces libjpeg's. Otherwise
+// libjpeg's own is used, which gives the same coefficients but is slower.
 #if __has_include(<jpegint.h>)
 #define FASTIO_JPEG_INTERNALS 1
 #define JPEG_INTERNALS
@@ -26,28 +26,30 @@
 
 namespace fastio {
 
-// What damaged or malicious files may ask for: memory of an image that comes in several scans.
+// The most memory in bytes that an image of several scans may take, since damaged and malicious
+// files may claim any size.
 inline constexpr long kMaxCoefficientBytes = 2047l << 20;
 
 enum class Step { ok, failed };
 
-// Where libjpeg's errors go. Plain data.
+// Receives libjpeg's errors. Plain data.
 struct JpegErrors {
-  jpeg_error_mgr base;  // first, so that libjpeg's pointer is ours
+  jpeg_error_mgr base;  // must be first, so that libjpeg's pointer to it converts to JpegErrors*
   std::jmp_buf escape;
   char message[JMSG_LENGTH_MAX];
   bool no_memory;
 
-  // Makes it ready and gives what libjpeg wants to have as `err`. Warnings are not heeded.
+  // Initialises the object and returns the pointer for libjpeg's `err`. Warnings are ignored.
   jpeg_error_mgr* begin();
 };
 
+// The bytes of the file. Plain data.
 struct JpegSource {
-  jpeg_source_mgr base;
-  bool ran_out;
+  jpeg_source_mgr base;  // must be first, as in JpegErrors
+  bool ran_out;          // libjpeg asked for bytes after the last one
 };
 
-// A file that is being read. Plain data, at one place from open() to close().
+// A file that is being read. Plain data. Must not be moved between open() and close().
 struct JpegInput {
   jpeg_decompress_struct info;
   JpegErrors errors;
@@ -60,15 +62,15 @@ struct JpegInput {
   Status open(const std::uint8_t* data, std::size_t size, bool want_orientation, bool keep_metadata,
               JpegHeader& header);
 
-  // Always safe to call.
+  // Frees libjpeg's memory. May be called at any time.
   void close();
 
-  // The error that a step failed with.
+  // Returns the error of the step that returned Step::failed.
   Status failure() const;
 
 #ifdef FASTIO_JPEG_INTERNALS
-  // Whether the library is of the release that its internal header came with: releases that
-  // changed those structs have other messages too.
+  // Whether the library has the internal structs of the header that this was compiled with.
+  // Compares the number of messages, because releases that changed those structs changed it too.
   bool internals_fit() const;
 #endif
 };

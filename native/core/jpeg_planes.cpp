@@ -63,7 +63,8 @@ Status JpegPlanes::decode(const PlaneRegion& region, PlaneView* planes) {
   region_ = region;
   const Status status = prepare(planes);
   if (!status.ok()) return status;
-  // Block rows of the MCUs that are decoded together lie one after the other.
+  // Lay the blocks out by component and block row, so that blocks_ has the blocks of kRun MCUs
+  // along a block row side by side, as idct() needs them.
   McuOutput out{};
   Block* at = blocks_.data();
   int block = 0;
@@ -87,7 +88,7 @@ Status JpegPlanes::decode(const PlaneRegion& region, PlaneView* planes) {
   return status;
 }
 
-// Writes the samples of the MCUs whose coefficients are in blocks_.
+// Writes the samples of `count` MCUs, whose coefficients are in blocks_, to the planes.
 void JpegPlanes::write(std::int32_t row, std::int32_t column, std::int32_t count) {
   Block* at = blocks_.data();
   for (int c = 0; c < region_.components; ++c) {

@@ -1,8 +1,9 @@
 // Decodes a region of a baseline JPEG to sample planes, as block_decoder.h does for block records.
-// Entropy-coded bytes behind the region are not read, and blocks beside it are only parsed.
+// Entropy-coded bytes after the region are not read, and blocks beside it are only parsed.
 //
 // The bytes are not trusted. Damage has the same results as with libjpeg: MCUs that lack bits are
-// gray up to the next restart, and bytes that end before the region does are Code::truncated.
+// gray up to the next restart marker, and if the bytes end before the region does, the result is
+// Code::truncated.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,12 @@ class JpegPlanes {
   bool open(const JpegInput& input, JpegScan& scan);
   const BlockShape& shape() const { return shape_; }
 
-  // Decodes a region that lies in the image, once after open(). planes[c].first is the region's
-  // first sample; rows are padded by kReadPad readable bytes. They live until the next call.
+  // Decodes a region, which must lie in the image. Call this once after open(). planes[c].first is
+  // the region's first sample; kReadPad readable bytes follow each row. The planes are valid until
+  // the next call.
   Status decode(const PlaneRegion& region, PlaneView* planes);
 
-  // Gives memory back that a large image took.
+  // Frees each plane's memory if it has more than `keep` bytes.
   void shrink(std::size_t keep);
 
  private:
@@ -53,7 +55,7 @@ class JpegPlanes {
   Dequantisers quant_;
   PlaneRegion region_;
   Extent rows_{}, columns_{};       // of MCUs
-  Extent block_x_[3], block_y_[3];  // of each component: the blocks that the region takes
+  Extent block_x_[3], block_y_[3];  // of each component: the blocks that the region needs
   Buffer planes_[3];
   std::ptrdiff_t stride_[3] = {};
   std::vector<Block> blocks_;  // of MCUs that are decoded together

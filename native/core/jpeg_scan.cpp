@@ -13,7 +13,7 @@ namespace {
 
 Status foreign(std::string why) { return Status::error(Code::foreign, std::move(why)); }
 
-// Component 0's sampling factors over those of the others, from which all of a record's follow.
+// Sets the subsampling: the sampling factors of component 0 divided by those of the others.
 Status read_sampling(const jpeg_decompress_struct& info, BlockShape& shape) {
   shape.sub_x = shape.sub_y = 1;
   if (info.num_components == 1) return Status::okay();
@@ -31,6 +31,7 @@ Status read_sampling(const jpeg_decompress_struct& info, BlockShape& shape) {
                  std::to_string(shape.sub_y));
 }
 
+// Returns JpegIndex::Scan::middle of these bytes.
 std::uint32_t middle_of(const std::uint8_t* data, std::size_t size) {
   std::uint32_t middle = 0;
   for (std::size_t i = 0; i < 4 && size / 2 + i < size; ++i)
@@ -99,10 +100,10 @@ bool KeptTable::build(const JHUFF_TBL& source, bool dc) {
 
 bool JpegScan::open(const jpeg_decompress_struct& info) {
   if (info.progressive_mode || info.arith_code) return false;
-  // Lossless coding has a predictor in the place of Ss, and Se is 0.
+  // Lossless coding has the number of a predictor as Ss, and 0 as Se.
   if (info.Ss != 0 || info.Se != 63 || info.Ah != 0 || info.Al != 0) return false;
   if (info.comps_in_scan != info.num_components || info.num_components > 3) return false;
-  const bool alone = info.comps_in_scan == 1;  // an MCU is one block then (T.81, A.2.2)
+  const bool alone = info.comps_in_scan == 1;  // then an MCU is one block (T.81, A.2.2)
   int most_across = 1, most_down = 1;
   layout_.blocks = 0;
   for (int i = 0; i < info.comps_in_scan; ++i) {
@@ -153,6 +154,7 @@ void JpegScan::use(const JpegIndex* index, JpegIndex* found) {
   next_point_ = found_ ? mcu_of(index_ ? index_->points.size() : 0) : kNoPoint;
 }
 
+// Returns the MCU that a point of the index stands for.
 std::int64_t JpegScan::mcu_of(std::size_t point) const {
   const auto n = static_cast<std::int64_t>(point);
   return n / steps_ * shape_.columns + n % steps_ * step_;
@@ -178,7 +180,7 @@ void JpegScan::seek(std::int64_t mcu) {
   next_ = begin;
 }
 
-// The MCU to come is that of the next point.
+// Records the position of the next MCU as a point. Stops recording if the position is not known.
 void JpegScan::note_point() {
   JpegIndex::Point point;
   std::uint64_t bit = 0;
@@ -192,7 +194,8 @@ void JpegScan::note_point() {
   next_point_ = mcu_of((index_ ? index_->points.size() : 0) + found_->points.size());
 }
 
-// Passes a restart marker that is due, and says how many of the MCUs wanted come before the next.
+// Skips the restart marker if one is due. Returns how many of the `wanted` MCUs can be decoded in
+// one call, which ends before the next restart marker and the next point, and advances next_.
 std::int32_t JpegScan::begin_run(std::int64_t wanted) {
   std::int64_t count = std::min<std::int64_t>(wanted, INT32_MAX);
   if (next_ == next_point_) note_point();

@@ -13,13 +13,13 @@
 namespace fastio {
 namespace {
 
-// Plain data: libjpeg's calls may be left by longjmp.
+// Plain data, because libjpeg may leave calls by longjmp.
 struct Writer {
   jpeg_compress_struct info;
   JpegErrors errors;
   jpeg_destination_mgr destination;
   bool created = false;
-  JOCTET* bytes = nullptr;  // malloc's
+  JOCTET* bytes = nullptr;  // from realloc()
   std::size_t capacity = 0;
   jvirt_barray_ptr arrays[3];
 };
@@ -68,7 +68,7 @@ J_COLOR_SPACE colour_space(Colour colour) {
   return colour == Colour::gray ? JCS_GRAYSCALE : colour == Colour::rgb ? JCS_RGB : JCS_YCbCr;
 }
 
-// All that the header says, and the arrays that the coefficients will go to.
+// Sets the header's fields, and requests the arrays for the coefficients.
 Step describe(Writer& w, const JpegCoefficients& in) {
   const BlockShape& shape = in.shape;
   if (setjmp(w.errors.escape)) return Step::failed;
@@ -93,7 +93,7 @@ Step describe(Writer& w, const JpegCoefficients& in) {
     of.h_samp_factor = c == 0 ? shape.sub_x : 1;
     of.v_samp_factor = c == 0 ? shape.sub_y : 1;
     of.quant_tbl_no = shape.table[c];
-    // Whole MCUs, as libjpeg reads them; it makes up what lies beyond the component's blocks.
+    // libjpeg reads whole MCUs, and fills in the blocks beyond the component's own.
     const auto whole = [](int blocks, int factor) {
       return static_cast<JDIMENSION>((blocks + factor - 1) / factor * factor);
     };
@@ -105,7 +105,7 @@ Step describe(Writer& w, const JpegCoefficients& in) {
   return Step::ok;
 }
 
-// The beginning of the file. `metadata`: whole segments.
+// Writes the beginning of the file. metadata: whole segments, see whole_segments().
 Step write_segments(Writer& w, const std::uint8_t* metadata, std::size_t size) {
   if (setjmp(w.errors.escape)) return Step::failed;
   jpeg_write_coefficients(&w.info, w.arrays);

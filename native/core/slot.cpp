@@ -22,7 +22,7 @@ void Slot::broke(std::size_t begin, Code code, const char* what) noexcept {
 std::vector<Failure> Slot::failures() const {
   std::vector<Failure> found = noted();
   if (any_broken_) {
-    // Whole claims: what fill() had noted of their rows before is not all.
+    // All rows of these claims fail, so failures that fill() recorded before it threw are replaced.
     const auto broken = [this](std::size_t row) {
       return static_cast<Code>(broken_[row / chunk_].load());
     };

@@ -16,8 +16,8 @@ Status corrupt(std::string what) {
 
 std::string number(std::int64_t value) { return std::to_string(value); }
 
-// The part of a tile row in the DC section, `begin` of the record standing at `bytes`. Its checksum
-// is compared.
+// Finds the part of a tile row in the DC section, and compares its checksum. bytes: the record's
+// bytes from offset `begin` on.
 Status dc_part(const BlockHeader& header, std::int32_t row, const std::uint8_t* bytes,
                std::size_t begin, RowPart& out) {
   const auto r = static_cast<std::size_t>(row);
@@ -31,7 +31,7 @@ Status dc_damaged(std::int32_t row) {
   return corrupt("tile row " + number(row) + " of the DC section contradicts the format");
 }
 
-// Compares the checksum of group (row, g), whose bytes these are.
+// Compares the checksum of group (row, g). bytes: those of the group.
 Status check_group(const BlockHeader& header, std::int32_t row, std::int32_t g,
                    const std::uint8_t* bytes) {
   const std::size_t size = header.group_end(row, g) - header.group_begin(row, g);
@@ -43,7 +43,7 @@ Status check_group(const BlockHeader& header, std::int32_t row, std::int32_t g,
                  " of the AC section are damaged: their CRC-32C is another");
 }
 
-// Tile (row, t), whose group's bytes these are.
+// Returns the part of tile (row, t). group: the bytes of the tile's group.
 TilePart ac_part(const BlockHeader& header, std::int32_t row, std::int32_t t,
                  const std::uint8_t* group) {
   const std::size_t k = header.shape.tile_number(row, t);
@@ -55,12 +55,13 @@ Status tile_damaged(std::int32_t row, std::int32_t t) {
   return corrupt("tile " + number(t) + " of row " + number(row) + " contradicts the format");
 }
 
+// Returns a * b modulo 2^16.
 std::int16_t product(std::int16_t a, std::int16_t b) {
   return static_cast<std::int16_t>(static_cast<std::uint32_t>(std::int32_t{a}) *
                                    static_cast<std::uint32_t>(std::int32_t{b}));
 }
 
-// Asks for bytes that are read some microseconds later.
+// Prefetches bytes that are read some microseconds later.
 void prefetch(const std::uint8_t* bytes, std::size_t size) {
   for (std::size_t i = 0; i < size; i += 64) __builtin_prefetch(bytes + i);
 }
@@ -69,8 +70,8 @@ std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Blocks [first, last) of `count` that hold reduced samples [range.first, range.last), `size` a
-// block.
+// Returns the blocks [first, last) that contain the reduced samples of a range, of which each block
+// has `size` along an axis.
 template <typename Extent>
 Extent blocks_of(const SampleRange& range, int size) {
   return {range.first / size, (range.last - 1) / size + 1};
@@ -110,7 +111,8 @@ const RecordReads& BlockDecoder::plan(const PlaneRegion& region) {
   return reads_;
 }
 
-// The region's rows of each column of groups are one range.
+// Plans the ranges of the AC section: one for each column of groups, which has the region's tile
+// rows one after the other.
 void BlockDecoder::plan_ac() {
   std::vector<ByteRange>& ranges = reads_.ac;
   for (std::int32_t g = tiles_.first / kGroupTiles; g * kGroupTiles < tiles_.last; ++g) {
@@ -179,7 +181,7 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
   return status;
 }
 
-// The AC coefficients of a tile, as far as the region takes them.
+// Decodes the coefficients of a tile's blocks that the region needs.
 Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint8_t* group,
                             const std::uint8_t* classes) {
   std::uint8_t own[kTileBlocks];
@@ -191,8 +193,8 @@ Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint
   return Status::okay();
 }
 
-// Puts the DCs into the blocks of a tile: of all its runs before the first inverse DCT, which would
-// wait for stores that have just been made.
+// Stores the dequantised DCs of all blocks of a tile. Done before the first inverse DCT, whose wide
+// loads would otherwise stall on these narrow stores.
 void BlockDecoder::set_dcs(std::int32_t tile) {
   for (int k = 0; k < tile_.runs; ++k) {
     const BlockRuns::Run& run = tile_.run[k];
@@ -206,7 +208,7 @@ void BlockDecoder::set_dcs(std::int32_t tile) {
   }
 }
 
-// The blocks of a tile whose AC coefficients the region takes.
+// Returns, as bits, the blocks of a tile whose AC coefficients the region needs.
 std::uint64_t BlockDecoder::wanted(std::int32_t tile) const {
   std::uint64_t bits = 0;
   for (int k = 0; k < tile_.runs; ++k) {
@@ -222,7 +224,7 @@ std::uint64_t BlockDecoder::wanted(std::int32_t tile) const {
   return bits;
 }
 
-// The inverse DCT of a tile's blocks into the planes.
+// Writes the samples of a tile's blocks to the planes.
 void BlockDecoder::write_tile(std::int32_t tile) {
   const std::int16_t* coefficients = coefficients_[0].value;
   for (int k = 0; k < tile_.runs; ++k) {
@@ -256,7 +258,7 @@ void BlockDecoder::shrink(std::size_t keep) {
 
 namespace {
 
-// The blocks of one tile, in their places among all blocks of each component.
+// Copies the blocks of a tile, with their DCs, to their positions in the image's coefficients.
 void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile,
                   const BlockRuns& whole, const std::int16_t* dc, std::int16_t* blocks,
                   JpegCoefficients& out) {
@@ -273,6 +275,7 @@ void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile
   }
 }
 
+// Decodes the blocks of a tile row for unpack_record().
 Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t row,
                   const std::uint8_t* record, std::vector<std::int16_t>& dc,
                   JpegCoefficients& out) {

@@ -17,7 +17,8 @@ constexpr int kExceptionBits = 24, kEscapeBits = 16;
 constexpr int kMaxExceptions = 255;  // of a tile
 constexpr int kMaxAc = 2047;
 constexpr std::uint64_t kDcPosition = 1;
-// What a BitWriter needs behind its bits, and the bits of a tile whose blocks are all of class 0.
+// The bytes that a BitWriter needs after its bits, and the most bytes of a tile: that of blocks of
+// class 0 only.
 constexpr std::size_t kWriterPad = 16;
 constexpr std::size_t kMaxTileBytes = kTileBlocks * (63 + 63 * kPlanes) / 8 + kWriterPad;
 
@@ -39,7 +40,8 @@ Kernels choose_kernels() {
   return choose(kChoices);
 }
 
-// What a value of `width` bits costs at position z in class c; -1 if the class cannot have it.
+// Returns the bits that a value of `width` bits at zigzag index z costs in class c, or -1 if the
+// class cannot represent it.
 int value_cost(const Codebook& codebook, int c, int z, int width) {
   const int has = codebook.width[c][z];
   if (z > codebook.mask_bits[c] || (z == 0 && has == 0 && width > 0)) return -1;
@@ -61,7 +63,7 @@ void build_costs(const Codebook& codebook, ClassCosts& costs) {
                                      [&](std::uint8_t last) { return last >= z; });
     costs.groups[z] = static_cast<std::uint8_t>((reach + kGroupLanes - 1) / kGroupLanes);
     for (int width = 0; width <= kEscapeWidth; ++width) {
-      int least = 255;  // class 0 can have any value
+      int least = 255;  // replaced at least by class 0, which can represent any value
       for (int c = 0; c < kClasses; ++c) {
         const int cost = value_cost(codebook, c, z, width);
         if (cost >= 0) least = std::min(least, cost);
@@ -74,7 +76,8 @@ void build_costs(const Codebook& codebook, ClassCosts& costs) {
   }
 }
 
-// Bits of class c's number for a DC difference that hold it; an escape's own number holds none.
+// Returns the least width of a DC difference's field that can hold this difference, or kEscapeWidth
+// if no field can. The lowest number of each width is reserved for escapes.
 int dc_width(int difference) {
   const int magnitude = difference < 0 ? -difference : difference;
   if (magnitude == 0) return 0;
@@ -82,7 +85,8 @@ int dc_width(int difference) {
                                         : kEscapeWidth;
 }
 
-// What a kernel left open for values of 127 and more. False: one that no record can hold.
+// Corrects the bits of the values at positions `large`, for which kernels give wrong ones (see
+// TakeApartKernel). Returns false if no record can hold one of these values.
 bool take_apart_large(const std::int16_t* block, std::uint64_t large, BlockBits& bits) {
   for (int j = 1; j < kPlanes; ++j) bits.plane[j] &= ~large;
   for (; large; large &= large - 1) {
@@ -92,7 +96,8 @@ bool take_apart_large(const std::int16_t* block, std::uint64_t large, BlockBits&
     const std::uint64_t position = std::uint64_t{1} << z;
     for (int j = 1; j < kPlanes; ++j)
       if ((magnitude - 1) >> (j - 1) & 1) bits.plane[j] |= position;
-    // The byte of a class without wide values cannot tell 128 from -128.
+    // 8 bits cannot tell 128 from -128, so only classes with wide values represent a magnitude of
+    // 128.
     if (magnitude == 128) bits.half |= position;
     bits.width[z] = static_cast<std::uint8_t>(
         magnitude == 128 ? 9 : 1 + std::bit_width(static_cast<unsigned>(magnitude - 1)));
@@ -100,7 +105,8 @@ bool take_apart_large(const std::int16_t* block, std::uint64_t large, BlockBits&
   return true;
 }
 
-// The search without a limit on the sums.
+// Returns the class that costs least: the search for blocks whose sums do not fit the kernels'
+// bytes.
 int search_exactly(const Codebook& codebook, std::uint64_t positions, const std::uint8_t* width) {
   int best = 0, least = 1 << 30;
   for (int c = 0; c < kClasses; ++c) {
@@ -116,6 +122,7 @@ int search_exactly(const Codebook& codebook, std::uint64_t positions, const std:
   return best;
 }
 
+// Returns the class that makes a block shortest; of several, the lowest one.
 int choose_class(const Codebook& codebook, const ClassCosts& costs, const Kernels& kernels,
                  const BlockBits& bits) {
   const std::uint64_t positions = bits.mask | kDcPosition;
@@ -130,7 +137,8 @@ int choose_class(const Codebook& codebook, const ClassCosts& costs, const Kernel
   return best;
 }
 
-// Positions whose values class c cannot hold.
+// Returns the positions whose values class c cannot hold. large: whether take_apart_large() was
+// needed.
 std::uint64_t exceptions(const Codebook& codebook, int c, const BlockBits& bits, bool large) {
   std::uint64_t out = 0;
   for (int j = 1; j < 8; ++j) out |= bits.plane[j] & ~codebook.has[c][j];
@@ -139,11 +147,12 @@ std::uint64_t exceptions(const Codebook& codebook, int c, const BlockBits& bits,
   return out | (bits.half & ~plane_positions(codebook, c, 8));
 }
 
-// Zeros up to the next multiple of 4 bytes, from where a part begins.
+// Appends zeros up to the next multiple of 4 bytes.
 void pad_part(std::vector<std::uint8_t>& bytes) { bytes.resize(part_bytes(bytes.size())); }
 
-// Differences of DCs along each block row; the first block's is that to the block row above, and of
-// the first block row, whose base is its first DC, 0.
+// Computes the DC differences of a tile row, along each block row. The first block of a block row
+// is predicted by the first block of the row above. In the first block row, its difference is 0,
+// because its DC is the component's base.
 void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int16_t* out) {
   int above = 0;
   for (int k = 0; k < row.runs; ++k) {
@@ -166,7 +175,7 @@ void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int
 struct BlockEncoder::State {
   explicit State(const Codebook& book) : codebook(book) { build_costs(book, costs); }
 
-  // Tiles come row by row, but stand in the record one column of groups after the other.
+  // Tiles are encoded row by row, but the record has one column of groups after the other.
   struct GroupColumn {
     std::vector<std::uint8_t> bytes;
     std::vector<std::uint16_t> words;
@@ -185,14 +194,14 @@ struct BlockEncoder::State {
   ClassCosts costs;
   Kernels kernels;
 
-  // The tile at work.
-  int count = 0;  // of the blocks that are done
+  // The current tile.
+  int count = 0;  // the blocks that are done
   BlockBits bits[kTileBlocks];
   std::uint8_t classes[kTileBlocks];
   std::vector<std::uint8_t> exceptions;  // 3 bytes each
   std::uint8_t scratch[kMaxTileBytes];
 
-  // The tile row at work: its blocks in the order of the DC section.
+  // The current tile row, whose blocks have the order of the DC section.
   BlockRuns row;
   std::vector<std::uint8_t> row_classes;
   std::vector<std::int16_t> row_differences, row_escapes;
@@ -204,7 +213,7 @@ struct BlockEncoder::State {
   BlockLengths lengths;
 };
 
-// Takes the next block of the tile apart and chooses its class.
+// Splits the next block of the tile into bit planes, and chooses its class.
 Status BlockEncoder::State::add_block(const std::int16_t* block, std::int16_t difference) {
   BlockBits& b = bits[count];
   const std::uint64_t large = kernels.take_apart(block, b);
@@ -213,12 +222,12 @@ Status BlockEncoder::State::add_block(const std::int16_t* block, std::int16_t di
   b.width[0] = static_cast<std::uint8_t>(dc_width(difference));
   int c = choose_class(codebook, costs, kernels, b);
   std::uint64_t outside = fastio::exceptions(codebook, c, b, large != 0);
-  // Class 0 needs no exceptions: it takes the blocks that would be too many for the tile's count.
+  // If the tile would have too many exceptions, use class 0, which needs none.
   if (exceptions.size() / 3 + static_cast<std::size_t>(std::popcount(outside)) > kMaxExceptions) {
     c = 0;
     outside = 0;
   }
-  // An exception needs no bits in the stream: to that, its position is 0.
+  // The stream has no bits for exceptions: it represents their positions as 0.
   b.mask &= ~outside;
   for (int j = 0; outside && j < kPlanes; ++j) b.plane[j] &= ~outside;
   for (; outside; outside &= outside - 1) {

@@ -1,4 +1,4 @@
-// The encoder of the block record (docs/block_record.md).
+// Encodes coefficients as a block record (docs/block_record.md).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace fastio {
 
-// Encodes one image after another; keeps its tables (230 KB) and scratch memory. For one thread.
+// Encodes one image after another, and keeps its tables (230 KB) and scratch memory. Not
+// thread-safe: each thread has its own.
 class BlockEncoder {
  public:
   // The codebook must outlive it.
@@ -20,10 +21,9 @@ class BlockEncoder {
   BlockEncoder(const BlockEncoder&) = delete;
   BlockEncoder& operator=(const BlockEncoder&) = delete;
 
-  // Each block gets the class that makes it shortest, of equals the one with the lowest number, so
-  // that the record is the same on every machine. Code::foreign: AC coefficients outside
-  // [-2047, 2047].
-  // Code::corrupt: parts of `in` contradict each other.
+  // Gives each block the class that makes it shortest, and the lowest of those that are equal, so
+  // that the record is the same on every machine. Returns Code::foreign if an AC coefficient is
+  // outside [-2047, 2047], and Code::corrupt if parts of `in` contradict each other.
   Status encode(const JpegCoefficients& in, std::vector<std::uint8_t>& record);
 
  private:

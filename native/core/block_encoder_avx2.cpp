@@ -1,12 +1,14 @@
-// Values fit in bytes but for a few, which the caller corrects: a block is packed to 64 saturated
-// bytes, brought to zigzag order by byte shuffles, and its bit planes are sign masks of it.
+// Nearly all values fit in bytes; the caller corrects the others. A block is packed to 64 bytes
+// with saturation and brought to zigzag order by byte shuffles. Sign masks of the bytes are its bit
+// planes.
 #include "block_encoder_kernels.h"
 #include "intrinsics.h"
 
 namespace fastio {
 namespace {
 
-// The shuffle that takes bytes 32 * half ... of zigzag order from each 16 bytes of natural order.
+// index[half][q] selects, for 32 bytes in zigzag order from 32 * half on, those that come from the
+// 16 bytes of natural order in quarter q.
 struct Shuffles {
   alignas(32) std::uint8_t index[2][4][32];
 };
@@ -19,8 +21,8 @@ constexpr Shuffles make_shuffles() {
       shuffles.index[z / 32][from][z % 32] =
           static_cast<std::uint8_t>(row / 2 == from ? row % 2 * 8 + column : 0x80);
     const bool up = (row + column) % 2 == 0;
-    int& along = up ? column : row;    // the coordinate that grows
-    int& against = up ? row : column;  // the one that falls
+    int& along = up ? column : row;    // the coordinate that increases
+    int& against = up ? row : column;  // the one that decreases
     if (along == 7) {
       ++against;
     } else {
@@ -42,12 +44,12 @@ inline std::uint64_t sign_mask(__m256i low, __m256i high) {
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(_mm256_movemask_epi8(high))) << 32;
 }
 
-// 32 values of natural order as bytes.
+// Packs 32 values to bytes, with saturation.
 inline __m256i pack(const std::int16_t* from) {
   return _mm256_permute4x64_epi64(_mm256_packs_epi16(load(from), load(from + 16)), 0xD8);
 }
 
-// Bits that values of these magnitudes, less one, need.
+// Returns the bits that values need. magnitude: their magnitudes less one.
 inline __m256i widths(__m256i magnitude) {
   const __m256i low_bits = _mm256_set1_epi8(15);
   const __m256i of_low =
@@ -134,7 +136,7 @@ int search_avx2(const ClassCosts& costs, std::uint64_t positions, const std::uin
 
 void put_values_avx2(const Codebook& codebook, const BlockBits* blocks, const std::uint8_t* classes,
                      int count, BitWriter& writer) {
-  BitWriter to = writer;  // what it writes does not alias a local
+  BitWriter to = writer;  // a local copy, because its stores might alias `writer`
   for (int i = 0; i < count; ++i) {
     const int planes = codebook.planes[classes[i]];
     for (int j = 0; j < planes; ++j) {

@@ -1,4 +1,4 @@
-// As block_encoder_avx2.cpp, a block to a register.
+// Like block_encoder_avx2.cpp, with a whole block in one register.
 #include "block_encoder_kernels.h"
 #include "intrinsics.h"
 

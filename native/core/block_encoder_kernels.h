@@ -1,5 +1,5 @@
-// Between block_encoder.cpp and the kernels of each instruction set: plain data and functions (see
-// resample_kernels.h for why). All give equal results.
+// The interface between block_encoder.cpp and the kernels of each instruction set: plain data and
+// functions (see resample_kernels.h for why). All kernels give equal results.
 #pragma once
 
 #include <bit>
@@ -11,35 +11,36 @@
 namespace fastio {
 
 inline constexpr int kEscapeWidth = 13;  // the width of DC differences that need an escape
-inline constexpr int kGroupLanes = 64;
+inline constexpr int kGroupLanes = 64;   // classes whose costs are summed together
 inline constexpr int kGroups = kClasses / kGroupLanes;
 
-// What each class makes of a value at a zigzag position, in bits beyond what the best class makes
-// of it: sums of these order the classes of a block, and are small. Lanes are classes by falling L,
-// so that those that reach far enough for a block are the first ones.
+// The cost of each value in each class: the bits that it takes in excess of those in the best class
+// for this value. Sums of these numbers order the classes for a block, and mostly fit in bytes.
+// Each lane is a class. Lanes are sorted by descending L, so that the classes that can represent a
+// block are the first ones.
 struct ClassCosts {
-  alignas(64) std::uint8_t mask[kClasses];  // of each lane: L
-  // 255: the class cannot have such a value.
+  alignas(64) std::uint8_t mask[kClasses];  // L of each lane
+  // 255: the class cannot represent such a value.
   alignas(64) std::uint8_t value[64][kEscapeWidth + 1][kClasses];  // position, width, lane
   std::uint8_t lane_class[kClasses];
-  std::uint8_t groups[64];  // how many groups of lanes reach each position
+  std::uint8_t groups[64];  // the number of groups of lanes with an L of at least each position
 };
 
-// A block taken apart, in zigzag order.
+// A block split into bit planes. Bit z of a word is zigzag index z.
 struct BlockBits {
-  std::uint64_t mask;            // positions 1 to 63 that are not zero, as bits
-  std::uint64_t half;            // those where |v| is 128
+  std::uint64_t mask;            // positions 1 to 63 that are not zero
+  std::uint64_t half;            // positions where |v| is 128
   std::uint64_t plane[kPlanes];  // [0]: the signs; [j]: bit j - 1 of |v| - 1; 0 outside the mask
-  // Bits that a value needs, where the mask says so; [0] is the DC difference's.
+  // The bits that each value of the mask needs; [0]: those of the DC difference.
   alignas(64) std::uint8_t width[64];
 };
 
-// Writes bits from the lowest up. The bytes reach 8 further than the bits.
+// Writes an LSB-first bit stream. The memory must have 8 bytes more than the bits need.
 class BitWriter {
  public:
   explicit BitWriter(std::uint8_t* to) : to_(to) {}
 
-  // The low `count` bits of `bits`, 0 to 64; the others must be 0.
+  // Appends the low `count` bits of `bits`, 0 to 64; the others must be 0.
   [[gnu::always_inline]] inline void put(std::uint64_t bits, int count) {
     word_ |= bits << filled_;
     filled_ += count;
@@ -50,7 +51,7 @@ class BitWriter {
     word_ = filled_ ? bits >> (count - filled_) : 0;
   }
 
-  // Behind the last byte, which zeros fill up.
+  // Fills the last byte with zeros, and returns the end of the stream.
   [[gnu::always_inline]] inline std::uint8_t* finish() {
     store();
     return to_ + (filled_ + 7) / 8;
@@ -63,19 +64,20 @@ class BitWriter {
 
   std::uint8_t* to_;
   std::uint64_t word_ = 0;
-  int filled_ = 0;  // bits of word_, at most 63
+  int filled_ = 0;  // bits in word_, at most 63
 };
 
-// Takes apart the AC coefficients of a block in natural order. What it gives is the positions whose
-// magnitude is 127 or more, of which the signs are right and width, half and other planes are not.
+// Splits the AC coefficients of a block in natural order into bit planes. Returns the positions
+// with a magnitude of 127 or more: for these, only `mask` and the signs are correct, and the caller
+// sets the other planes, `half` and `width`.
 using TakeApartKernel = std::uint64_t(const std::int16_t* block, BlockBits& out);
 
-// Sums the costs of the first `groups` groups of lanes, over `positions`. Gives the least sum, or
-// 255 if that is 255 or more, and as bits of `best` the lanes that have it.
+// Sums the costs over `positions` in the first `groups` groups of lanes. Returns the least sum, or
+// 255 if it is 255 or more. Sets `best` to the lanes that have the least sum, as bits.
 using SearchKernel = int(const ClassCosts& costs, std::uint64_t positions,
                          const std::uint8_t* width, int groups, std::uint64_t* best);
 
-// Writes the values of the blocks, plane by plane.
+// Writes the values of `count` blocks, block by block and plane by plane.
 using PutValuesKernel = void(const Codebook& codebook, const BlockBits* blocks,
                              const std::uint8_t* classes, int count, BitWriter& to);
 
@@ -91,7 +93,7 @@ TakeApartKernel take_apart_avx512;
 SearchKernel search_avx512;
 #endif
 
-// Positions of which class `c` keeps bit `j`.
+// Returns the positions at which class `c` has a bit in plane `j`.
 [[gnu::always_inline]] inline std::uint64_t plane_positions(const Codebook& codebook, int c,
                                                             int j) {
   return j < 8 ? codebook.has[c][j] : codebook.has_wide[c][j - 8];

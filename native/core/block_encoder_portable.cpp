@@ -6,7 +6,7 @@
 namespace fastio {
 namespace {
 
-// 8 x 8 bits: bit j of byte i becomes bit i of byte j (Hacker's Delight, section 7-3).
+// Transposes 8 x 8 bits: bit j of byte i becomes bit i of byte j (Hacker's Delight, section 7-3).
 std::uint64_t transpose(std::uint64_t x) {
   std::uint64_t t = (x ^ (x >> 7)) & 0x00AA00AA00AA00AAu;
   x ^= t ^ (t << 7);
@@ -16,18 +16,18 @@ std::uint64_t transpose(std::uint64_t x) {
   return x ^ t ^ (t << 28);
 }
 
-// The bits of `bits` that `mask` has, from the lowest up.
+// Gathers the bits of `bits` at the positions of `mask` in the lowest bits, like pext.
 std::uint64_t extract(std::uint64_t bits, std::uint64_t mask) {
   std::uint64_t out = 0;
   for (int i = 0; mask; mask &= mask - 1, ++i) out |= (bits >> std::countr_zero(mask) & 1) << i;
   return out;
 }
 
-// Vectors of the compiler's, for any processor: arrays would not stay in registers.
+// The compiler's vector extension, for any processor: arrays would not be kept in registers.
 constexpr int kVectorLanes = 16;
 using Lanes [[gnu::vector_size(kVectorLanes)]] = std::uint8_t;
 
-// The lanes that have `value`, as bits.
+// Returns the lanes that equal `value`, as bits.
 std::uint32_t equal_lanes(Lanes lanes, std::uint8_t value) {
   const auto equal = lanes == value;
   std::uint64_t halves[2];
@@ -78,7 +78,7 @@ int search_portable(const ClassCosts& costs, std::uint64_t positions, const std:
       std::memcpy(row, costs.value[z][width[z]] + g * kGroupLanes, sizeof row);
       for (int i = 0; i < kVectors; ++i) {
         sum[i] += row[i];
-        sum[i] |= reinterpret_cast<Lanes>(sum[i] < row[i]);  // all ones where it ran over
+        sum[i] |= reinterpret_cast<Lanes>(sum[i] < row[i]);  // saturates to 255 on overflow
       }
     }
     std::memcpy(sums[g], sum, sizeof sum);

@@ -10,8 +10,8 @@
 namespace fastio {
 namespace {
 
-// One output for each reduced sample: the one that its middle falls in. The last may stand for
-// samples past the image, which its block has all the same.
+// Returns an axis with one output for each reduced sample. The last output may stand for samples
+// past the image's edge, which its block contains too.
 PlanarAxis whole_axis(std::int32_t size, int sub, int denominator, int chroma) {
   PlanarAxis axis;
   axis.spec.out = (size + denominator - 1) / denominator;
@@ -25,7 +25,7 @@ PlanarAxis whole_axis(std::int32_t size, int sub, int denominator, int chroma) {
   return axis;
 }
 
-// A part of a record, with the readable bytes behind it that decoding needs.
+// Copies a part of a record to a buffer, which has the padding that the decoder needs.
 bool copy_part(const std::uint8_t* record, const ByteRange& range, Buffer& out) {
   if (!out.resize(range.size())) return false;
   if (range.size() > 0) std::memcpy(out.data(), record + range.begin, range.size());
@@ -46,7 +46,7 @@ Status BlockPixels::open(const Codebook& book, const std::uint8_t* record, std::
   orientation_ = orientation;
   channels_ = channels;
   const BlockShape& shape = decoder_.shape();
-  // Subsampled chroma has less to lose; but the DC section is to suffice at an eighth.
+  // Subsampled chroma is reduced less than luma, but at an eighth the DC section has to suffice.
   const int sub = std::min(shape.sub_x, shape.sub_y);
   const int chroma = denominator == 8 ? 8 : std::max(denominator / sub, 1);
   const PlanarAxis x = whole_axis(shape.width, shape.sub_x, denominator, chroma);
@@ -69,7 +69,7 @@ Status BlockPixels::read(std::uint8_t* out) {
   if (end > size_)
     return Status::error(Code::truncated, "block record: " + std::to_string(size_) +
                                               " bytes of it do not hold what is wanted");
-  // The whole image: its groups follow each other, and its AC section is one range.
+  // The region is the whole image, so all ranges of the AC section are merged to one.
   Buffer dc, ac;
   if (!copy_part(record_, reads.dc, dc) ||
       !copy_part(record_, reads.ac.empty() ? ByteRange{} : reads.ac.front(), ac))

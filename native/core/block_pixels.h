@@ -1,5 +1,5 @@
-// A whole image from a block record, at its own or a reduced size: for looking at single samples
-// and for thumbnails. Batches go through image.h.
+// Decodes a whole block record to pixels, at its own or a reduced size, for single samples and
+// thumbnails. Images of batches are decoded by image.h.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,19 @@ namespace fastio {
 
 class BlockPixels {
  public:
-  // record: its first `size` bytes of record_size, of which no others are read than are needed: at
-  // denominator 8 the header and the DC section. They must live until read() has returned.
-  // denominator: 1, 2, 4 or 8; sizes round up. channels: 1 or 3. orientation: EXIF 1 to 8.
-  // max_pixels: of the stored image; a larger one is refused.
+  // record: the first `size` bytes of a record of record_size bytes. They must contain what is
+  // decoded (at denominator 8, the header and the DC section), and live until read() has returned.
+  // denominator: 1, 2, 4 or 8; sizes round up. channels: 1 or 3. orientation: EXIF, 1 to 8.
+  // max_pixels: a stored image of more pixels is refused.
   Status open(const Codebook& book, const std::uint8_t* record, std::size_t size,
               std::size_t record_size, int orientation, int denominator, int channels,
               std::int64_t max_pixels = kAnyPixels);
 
-  // Of the upright image, after open().
+  // The size of the upright image. Call these after open().
   std::int32_t height() const { return swap() ? columns_ : rows_; }
   std::int32_t width() const { return swap() ? rows_ : columns_; }
 
-  // out: (height, width, channels) interleaved.
+  // Decodes the image to `out`: (height, width, channels), interleaved.
   Status read(std::uint8_t* out);
 
  private:

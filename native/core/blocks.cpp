@@ -9,7 +9,7 @@
 namespace fastio {
 namespace {
 
-constexpr std::size_t kFixedBytes = 20;  // before the tables
+constexpr std::size_t kFixedBytes = 20;  // the fields before the quantisation tables
 
 Status corrupt(std::string what) {
   return Status::error(Code::corrupt, "block record: " + std::move(what));
@@ -35,14 +35,15 @@ void put32(std::vector<std::uint8_t>& out, std::uint32_t value) {
   put16(out, value >> 16);
 }
 
-// Bytes of the index: lengths of the parts, numbers of exceptions; checksums of rows and groups,
-// and of the metadata.
+// Returns the bytes of the index: lengths of parts and numbers of exceptions, then the checksums of
+// tile rows, of groups, and of the metadata.
 std::size_t index_bytes(std::size_t rows, std::size_t tiles_x) {
   const std::size_t group_columns = (tiles_x + kGroupTiles - 1) / kGroupTiles;
   return part_bytes(rows * (2 + 3 * tiles_x)) + 4 * rows * (1 + group_columns) + 4;
 }
 
-// Bytes before the DC section's classes: the number of escapes, and the bases.
+// Returns the bytes before the classes in a part of the DC section: the number of escapes, and one
+// base per component.
 std::size_t dc_head_bytes(const BlockShape& shape) {
   return 2 + 2 * static_cast<std::size_t>(shape.components);
 }
@@ -125,8 +126,8 @@ std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width) {
   width = std::clamp(width, 1, 65535);
   const auto rows = static_cast<std::size_t>((height + 7) / 8);
   const auto tiles = static_cast<std::size_t>((width + 127) / 128);
-  // 128 x 8 samples are 16 blocks of each component at most, whatever the sampling; a block is a
-  // class and a difference that may be an escape.
+  // 128 x 8 samples are at most 16 blocks of each component, whatever the subsampling. A block has
+  // a class and a DC difference, which may be an escape.
   constexpr std::size_t kMostBlocks = std::size_t{3} * kTileColumns;
   constexpr std::size_t kMostBits = 8 + kPlanes + 16;
   constexpr std::size_t kHead = 8, kPadding = 3 * 3;

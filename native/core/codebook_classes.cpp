@@ -8,7 +8,7 @@
 namespace fastio::training {
 namespace {
 
-constexpr int kEscapeBits = 16;  // of a DC difference
+constexpr int kEscapeBits = 16;  // the additional bits of a DC difference that is an escape
 constexpr int kExceptionBits = 24;
 constexpr int kMostAc = 2047;
 constexpr int kSymbols = kOdd + 1;
@@ -23,7 +23,7 @@ int ac_symbol(int value) {
   return magnitude == 128 ? kOdd : 1 + bits_of(magnitude - 1);
 }
 
-// The lowest number of each width is the escape: -1 needs 2 bits.
+// The lowest number of each width marks an escape, so -1 needs 2 bits.
 int dc_symbol(int value) { return value == 0 ? 0 : std::min(1 + bits_of(std::abs(value)), kOdd); }
 
 int dc_cost(int width, int symbol) {
@@ -74,7 +74,7 @@ Costs::Costs(const Classes& classes) {
 }
 
 Costs::Least Costs::least(const Row& costs) {
-  // Of each lane the least and the first row of it, then of all lanes.
+  // Find the least cost and its first row in each lane, then the least of all lanes.
   Lanes cost = costs[0], row = {};
   for (std::size_t i = 1; i < costs.size(); ++i) {
     const Lanes less = costs[i] < cost;
@@ -90,9 +90,10 @@ Costs::Least Costs::least(const Row& costs) {
   return out;
 }
 
-// A loop that compilers would not make vectors of by themselves: the innermost of the three.
+// Written with explicit vectors, because compilers do not vectorise the innermost of the three
+// loops.
 Costs::Choice Costs::choose(const Item* begin, const Item* end) const {
-  constexpr std::size_t kSums = 8;  // that fit into the registers
+  constexpr std::size_t kSums = 8;  // as many as fit into registers
   Row sums = mask_[position(end[-1])];
   for (std::size_t first = 0; first < sums.size(); first += kSums) {
     Lanes sum[kSums];
@@ -126,8 +127,8 @@ Class Histogram::fit(const Class& current) const {
   return out;
 }
 
-// Blocks with coefficients beyond L have to leave, and take the mask that they had along; each that
-// stays has a mask of L bits.
+// Returns the best L. Blocks with coefficients beyond L leave the class: they cost `missing` bits
+// more, and keep the `current` bits of mask. Each block that stays has L bits of mask.
 int Histogram::fit_last(int current) const {
   std::int64_t stay = 0, leaving = 0;
   for (const Leaving& alike : by_last_) stay += alike.blocks;
@@ -143,7 +144,7 @@ int Histogram::fit_last(int current) const {
 }
 
 int Histogram::fit_dc_width(int current) const {
-  // Without bits all blocks with a difference have to leave.
+  // With a width of 0, all blocks with a difference leave.
   std::int64_t least = with_dc_.missing + with_dc_.blocks * current;
   int best = 0;
   std::int64_t wider = with_dc_.blocks;

@@ -1,10 +1,10 @@
-// What blocks cost in the classes of a codebook, and which class is best for a set of blocks: the
-// two halves of a step of Lloyd iteration (codebook_train.h). Nothing here is of use to anyone
-// else.
+// The two halves of a step of Lloyd iteration (codebook_train.cpp): the cost of blocks in the
+// classes of a codebook, and the class that is best for a set of blocks. Only used by
+// codebook_train.cpp.
 //
-// The cost of a block in a class is what it takes in a record: L bits of mask, W bits for the DC
-// difference and each coefficient that is not zero, and an escape or exceptions for what needs
-// more. Costs are whole bits, so all sums are exact and nothing depends on the order of additions.
+// The cost of a block in a class is the number of bits that it takes in a record: L bits of mask, W
+// bits for the DC difference and for each nonzero coefficient, and an escape or exceptions for
+// values that need more. Costs are whole bits, so sums are exact in any order of additions.
 #pragma once
 
 #include <algorithm>
@@ -18,19 +18,19 @@
 
 namespace fastio::training {
 
-// More than any block costs. A class is out for two reasons: L, and a DC difference where W[0] is
-// 0.
+// A cost above that of any block: the class cannot hold the block, because of L, or because its
+// W[0] is 0 and the DC difference is not.
 inline constexpr int kNever = 1 << 13;
 
-// A coefficient as costs see it, z * 16 + symbol. The symbol is the number of bits that it needs;
-// or kOdd: an AC magnitude of 128, which 8 bits hold only in a class where something is wider than
-// 8, or a DC difference that needs more than 12.
+// A coefficient, reduced to what its cost depends on: z * 16 + symbol. The symbol is the number of
+// bits that the value needs, or kOdd. kOdd is a DC difference that needs more than 12 bits, or an
+// AC magnitude of 128, which fits 8 bits only in a wide class.
 using Item = std::uint16_t;
 inline constexpr int kOdd = 13;
 inline int position(Item item) { return item >> 4; }
 inline int symbol(Item item) { return item & 15; }
 
-// What costs depend on: each block's DC difference and the coefficients that are not zero, in
+// The items of a set of blocks: for each block its DC difference and the nonzero coefficients, in
 // ascending order of z.
 class Profiles {
  public:
@@ -45,7 +45,8 @@ class Profiles {
   std::vector<Item> items_;
 };
 
-// As it is made it holds blocks of nothing, with the DC of the block before: a valid class.
+// A class of the codebook. By default, a valid class that holds only blocks without AC coefficients
+// and with a DC difference of 0.
 struct Class {
   int last = 0;  // L
   std::array<std::uint8_t, 64> width{};
@@ -55,15 +56,15 @@ struct Class {
 
 using Classes = std::array<Class, kClasses>;
 
-// Bits of an item, without those of its mask; kNever: the class cannot hold it.
+// Returns the bits of an item without those of the mask, or kNever if the class cannot hold it.
 int item_cost(const Class& in, Item item, bool wide);
 
-// A number of each class, in vectors that any processor has or compilers make do without.
+// One number for each class, in vectors of the compiler's extension, which works on all processors.
 inline constexpr std::size_t kLanes = 8;
 using Lanes [[gnu::vector_size(2 * kLanes)]] = std::int16_t;
 using Row = std::array<Lanes, kClasses / kLanes>;
 
-// Costs of all classes side by side, so that a block's cost in each of them is a sum of rows.
+// Costs of each item in all classes, so that the costs of a block in all classes are a sum of rows.
 class Costs {
  public:
   explicit Costs(const Classes& classes);
@@ -87,15 +88,16 @@ class Costs {
   std::array<Row, 64 * 16> item_;  // by item
 };
 
-// How often each item is in a set of blocks, and the class that fits them best.
+// Counts the items of a set of blocks, and finds the class that fits them best.
 class Histogram {
  public:
-  // missing: bits that the block would cost more in the next best class.
+  // Adds a block. missing: the bits that it would cost more in the next best class.
   void add(const Item* begin, const Item* end, int missing);
-  // current: the class that the blocks are in.
+  // Returns the best class for the blocks. current: the class that they are in.
   Class fit(const Class& current) const;
 
  private:
+  // Blocks that would leave the class together if it changed.
   struct Leaving {
     std::int64_t blocks = 0, missing = 0;
   };
@@ -105,8 +107,8 @@ class Histogram {
   int fit_ac_width(int z) const;
 
   std::array<std::uint32_t, 64 * 16> count_{};
-  std::array<Leaving, 64> by_last_{};  // the last position that is not zero
-  Leaving with_dc_;                    // with a DC difference that is not zero
+  std::array<Leaving, 64> by_last_{};  // by the last position that is not zero
+  Leaving with_dc_;                    // blocks with a DC difference that is not zero
 };
 
 }  // namespace fastio::training

@@ -10,10 +10,11 @@
 #include "codebook_classes.h"
 #include "rng.h"
 
-// Lloyd iteration: blocks choose their cheapest class, classes are fitted to their blocks. That
-// alone stays in whatever minimum is near. So until the last quarter of the passes classes move
-// too: those whose blocks would hardly miss them go, to where splitting a class in two gains the
-// most. The first classes come about the same way, by splitting from one.
+// Lloyd iteration: blocks choose their cheapest class, then classes are fitted to their blocks.
+// That alone ends in the nearest local minimum. Therefore classes also move until the last quarter
+// of the passes: those whose blocks would cost little more in other classes are replaced by halves
+// of classes for which splitting gains the most. The first classes are created in the same way, by
+// splitting one class.
 
 namespace fastio {
 namespace {
@@ -23,7 +24,7 @@ using namespace training;
 class Trainer {
  public:
   Trainer(const Profiles& profiles, std::uint64_t seed);
-  // Null: go_on() said no.
+  // Returns the best classes, or null if go_on() returned false.
   const Classes* run(int iterations, bool (*go_on)());
 
  private:
@@ -49,10 +50,10 @@ class Trainer {
   const std::uint64_t seed_;
   Classes classes_, best_classes_;
   std::int64_t best_total_ = std::numeric_limits<std::int64_t>::max();
-  // Of each block: its class, and the bits that it would cost more in the next best one.
+  // For each block: its class, and the bits that it would cost more in the next best one.
   std::vector<std::uint8_t> chosen_;
   std::vector<std::uint16_t> missing_;
-  // Of each class: the sums over its blocks.
+  // For each class: the sums of its blocks' costs and `missing_`.
   std::array<std::int64_t, kClasses> cost_{}, loss_{};
 };
 
@@ -64,7 +65,7 @@ Trainer::Trainer(const Profiles& profiles, std::uint64_t seed)
 }
 
 const Classes* Trainer::run(int iterations, bool (*go_on)()) {
-  constexpr int kFirstMoves = 9;  // 2 classes, 4, ...: until all are in use
+  constexpr int kFirstMoves = 9;  // each about doubles the classes, until all 256 are in use
   for (int i = 0; i < iterations; ++i) {
     if (go_on && !go_on()) return nullptr;
     assign();
@@ -98,8 +99,8 @@ void Trainer::fit() {
   for (std::size_t k = 1; k < kClasses; ++k) classes_[k] = histograms[k].fit(classes_[k]);
 }
 
-// The classes whose blocks would miss them least become halves of those that gain most by it. Costs
-// are those before fit(): good enough to tell which.
+// Splits the classes that gain most by it; the second halves replace the classes whose loss would
+// cost least. Compares costs from before fit(), which are accurate enough for this choice.
 void Trainer::move(std::uint32_t round) {
   const std::vector<Split> splits = split_all(round);
   std::array<int, kClasses> by_gain, by_loss;
@@ -143,7 +144,7 @@ Trainer::Split Trainer::split(int k, std::uint32_t round, Members members) const
   const Philox random = philox(seed_, {round, static_cast<std::uint32_t>(k), 0, 0});
   const std::uint64_t any = std::uint64_t{random[0]} << 32 | random[1];
   std::vector<std::uint8_t> half = halve(any >> random[2] % 64, members);
-  // Class 0 stays what it is, so the other gets all.
+  // Class 0 never changes, so all blocks go to the second half at first.
   if (k == 0) half.assign(half.size(), 1);
 
   Split out;
@@ -167,7 +168,7 @@ Trainer::Split Trainer::split(int k, std::uint32_t round, Members members) const
   return out;
 }
 
-// Of each block: whether it has more bits than the mean at a set of positions.
+// Returns for each block whether it has more bits than the mean at a set of positions.
 std::vector<std::uint8_t> Trainer::halve(std::uint64_t positions, Members members) const {
   std::vector<std::int64_t> bits(members.size());
   for (std::size_t m = 0; m < members.size(); ++m) {
@@ -189,8 +190,8 @@ int Trainer::cost(std::size_t i, const Class& in, bool wide) const {
   return sum;
 }
 
-// What the DC of component c's block (y, x) is counted from in its tile row; the base counts as the
-// DC of the row's first block.
+// Returns the predictor of the DC of component c's block (y, x), as the format defines it within a
+// tile row.
 int dc_before(const JpegCoefficients& in, int c, std::size_t y, std::size_t x) {
   const auto columns = static_cast<std::size_t>(in.shape.blocks_x(c));
   const std::int16_t* block = in.blocks[c].data() + (y * columns + x) * 64;
@@ -203,7 +204,7 @@ int dc_before(const JpegCoefficients& in, int c, std::size_t y, std::size_t x) {
 
 void sample_blocks(const JpegCoefficients& in, std::size_t every, std::size_t phase,
                    std::vector<std::int16_t>& out) {
-  std::size_t next = phase;  // counted from the component's first block
+  std::size_t next = phase;  // relative to the component's first block
   for (int c = 0; c < in.shape.components; ++c) {
     const auto columns = static_cast<std::size_t>(in.shape.blocks_x(c));
     const std::size_t blocks = columns * static_cast<std::size_t>(in.shape.blocks_y(c));

@@ -9,7 +9,7 @@
 namespace fastio {
 namespace {
 
-// An exception: a value that its class is too narrow for.
+// An exception: a coefficient that needs more bits than its block's class has at this index.
 struct Exception {
   unsigned block, position;
   std::int16_t value;
@@ -23,6 +23,7 @@ Exception get_exception(const std::uint8_t* p) {
           static_cast<std::int16_t>(static_cast<std::int32_t>(bits << 8) >> 20)};
 }
 
+// Returns a * b modulo 2^16.
 std::int16_t product(std::int16_t a, std::int16_t b) {
   return static_cast<std::int16_t>(static_cast<std::uint16_t>(a) *
                                    unsigned{static_cast<std::uint16_t>(b)});
@@ -66,23 +67,24 @@ std::uint32_t load32(const std::uint8_t* p) {
   return p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16 | std::uint32_t{p[3]} << 24;
 }
 
-// Whether `used` bits are all that a part of `end` bits, a multiple of 32, has, but for zeros in
-// the last word.
+// Whether a part of `end` bits, a multiple of 32, has exactly `used` bits and then only zeros to
+// fill the last word.
 bool is_whole(const std::uint8_t* bits, std::uint64_t used, std::uint64_t end) {
   if (used > end || end - used > 31) return false;
   return used == end || load32(bits + (end >> 3) - 4) >> (used & 31) == 0;
 }
 
-// Whether zeros fill up what `bytes` bytes of a part begin, to a multiple of 4.
+// Whether the padding after `bytes` bytes of a part, up to a multiple of 4, is zeros.
 bool is_filled(const std::uint8_t* begin, std::size_t bytes) {
   return is_whole(begin, 8 * bytes, 8 * part_bytes(bytes));
 }
 
-// The numbers that escapes stand for, two bytes each.
+// The differences that escapes stand for, two bytes each.
 struct Escapes {
   const std::uint8_t *next, *end;
 
-  // Replaces each escape among n differences by its number. False: there are too few of them.
+  // Replaces each escape among n differences by its number. Returns false if there are too few
+  // numbers.
   bool replace(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
                std::int16_t* diff) {
     for (std::int32_t i = 0; i < n; ++i) {
@@ -95,9 +97,9 @@ struct Escapes {
   }
 };
 
-// The differences of n blocks, escapes replaced. Returns the bits that they took; stops where these
-// are more than `end`, and has read no more than kExpandPad past it. More than `end` is what it
-// returns, too, where there are too few escapes.
+// Decodes the differences of n blocks, with escapes replaced. Returns the number of bits that they
+// take, or more than `end` if they do not fit `end` bits or if there are too few escapes. Reads at
+// most kExpandPad bytes past the end.
 std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
                                const std::uint8_t* bits, std::uint64_t end, Escapes& escapes,
                                std::int16_t* diff) {
@@ -112,11 +114,11 @@ std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes
   return position;
 }
 
-// Differences to DCs, modulo 2^16, in place.
+// Sums differences to DCs, modulo 2^16, in place. bases: 16 bits for each component.
 void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16_t* dc) {
   SumKernel* const kernel = choose(kSum);
   int component = -1;
-  unsigned start = 0;  // the DC before the block row's first block
+  unsigned start = 0;  // the predictor of the block row's first block
   for (int k = 0; k < row.runs; ++k) {
     const BlockRuns::Run& run = row.run[k];
     if (run.component != component) {
@@ -217,7 +219,7 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& pa
   if (!is_whole(job.bits, choose(kExpand)(job), job.end)) return false;
 
   const std::uint8_t* exceptions = part.data + job.end / 8;
-  unsigned before = 0;  // what an exception for the first block's DC, which there is none of, has
+  unsigned before = 0;  // the order of block 0's DC, which cannot have an exception
   int c = 0;
   for (int k = 0; k < part.exceptions; ++k) {
     const Exception e = get_exception(exceptions + 3 * k);

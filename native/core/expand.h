@@ -1,10 +1,10 @@
-// From the bits of a tile to dequantised coefficients (docs/block_record.md).
+// Decodes the bits of a tile to dequantised coefficients (docs/block_record.md).
 //
-// expand_tile() writes whole blocks but for their DC, which decode_dc() gives from the DC section.
-// Both check every count against the bytes that are there: damaged bits give false, and no byte
-// outside the given ones and kExpandPad more is read.
+// expand_tile() decodes whole blocks except their DCs, which decode_dc() decodes from the DC
+// section. Both check every count against the bytes that are there: they report damage, and read no
+// byte outside the given ones and the kExpandPad bytes after them.
 //
-// All functions are pure and thread-safe; all SIMD paths give equal results.
+// All functions are pure and thread-safe. All SIMD paths give equal results.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace fastio {
 
-// A part may be read this far past its end (values there do not matter).
+// Parts must be followed by this many readable bytes, whose values do not matter.
 inline constexpr std::size_t kExpandPad = 128;
 
 // The part of a tile row in the DC section.
@@ -24,24 +24,24 @@ struct RowPart {
   std::size_t size = 0;
 };
 
-// The part of a tile in the AC section, and how many exceptions it has: the header knows both.
+// The part of a tile in the AC section, and the number of its exceptions, from the header.
 struct TilePart {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
   int exceptions = 0;
 };
 
-// The blocks of a tile, or of a tile row, as they are numbered: runs of them, one a block row of a
-// component. The runs of a tile are parts of those of its tile row, in the same order.
+// The numbering of the blocks of a tile, or of a tile row: one run of consecutive numbers for each
+// block row of a component. Run k of a tile is a part of run k of its tile row.
 struct BlockRuns {
   struct Run {
     int component;
-    std::int32_t y;  // its block row among the component's
-    std::int32_t first, count;
+    std::int32_t y;             // the block row in the component
+    std::int32_t first, count;  // the number of the run's first block, and of blocks
   };
   int runs = 0;
   std::int32_t blocks = 0;
-  Run run[4];  // at most 2 block rows of component 0, 1 of each other
+  Run run[4];  // at most 2 block rows of component 0, and 1 of each other one
 
   void set_tile(const BlockShape& shape, std::int32_t row, std::int32_t tile);
   void set_row(const BlockShape& shape, std::int32_t row);
@@ -50,28 +50,27 @@ struct BlockRuns {
   void add(const BlockShape& shape, int component, std::int32_t row, std::int32_t count);
 };
 
-// Dequantisation of each component: 64 values in natural order. 1 everywhere keeps values as
-// stored.
+// The quantisation table of each component. set_ones(): coefficients remain as they are stored.
 struct Dequantisers {
-  alignas(64) std::int16_t value[3][64];
+  alignas(64) std::int16_t value[3][64];   // in natural order
   alignas(64) std::int16_t zigzag[3][64];  // the same in zigzag order
 
   void set(const BlockShape& shape);
   void set_ones();
 };
 
-// The classes of a tile row's blocks and their DCs, not dequantised, in the order of blocks.
-// dc: room for all blocks. The classes are where they stand in `part`. Null: damaged.
+// Decodes the DCs of a tile row's blocks, not dequantised, to `dc`, which has room for all blocks.
+// Returns the blocks' classes, which point into `part`, or null if the part is damaged.
 const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RowPart& part,
                               std::int16_t* dc);
 
-// The classes of one tile's blocks, from those of its row.
+// Copies the classes of the blocks of tile `number` from those of its row, by the tile's numbering.
 void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::uint8_t* classes,
                      const BlockRuns& tile, std::int32_t number, std::uint8_t* out);
 
-// Writes those blocks of a tile that `wanted` has (bit i: block i) to out + 64 i, 64-byte aligned:
-// natural order, dequantised, the DC left 0. `part`: the tile's part of the AC section. False:
-// damaged; some blocks may be written.
+// Decodes the blocks of a tile whose bits are set in `wanted`: block i goes to out + 64 * i, which
+// is 64-byte aligned, in natural order, dequantised, with a DC of 0. part: the tile's part of the
+// AC section. Returns false if it is damaged; some blocks may then be written.
 bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
                  const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
                  std::int16_t* out);

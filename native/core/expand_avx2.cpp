@@ -6,7 +6,7 @@ namespace {
 
 // Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
 
-// 32 bits to 32 byte lanes, all ones where a bit is set.
+// Expands the low 32 bits to 32 byte lanes: all ones where a bit is set.
 [[gnu::always_inline]] inline __m256i lanes_of(u64 bits) {
   const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
                                           2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
@@ -15,8 +15,8 @@ namespace {
   return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(all, spread), each), each);
 }
 
-// Natural positions 32 h to 32 h + 31 come from four quarters of the zigzag order; which byte of
-// quarter q, or none (0x80).
+// from[h][q]: for 32 positions in natural order from 32 * h on, the byte of quarter q of the zigzag
+// order that goes there, or 0x80 (a zero) if it comes from another quarter.
 struct Unzigzag {
   alignas(32) std::uint8_t from[2][4][32];
 };
@@ -36,6 +36,8 @@ constexpr Unzigzag make_unzigzag() {
 }
 constexpr Unzigzag kUnzigzag = make_unzigzag();
 
+// Returns the bytes that come from 16 zigzag positions: the low (which = 0) or high half of
+// `lanes`.
 [[gnu::always_inline]] inline __m256i quarter(__m256i lanes, int which, const std::uint8_t* from) {
   const __m256i both = which ? _mm256_permute2x128_si256(lanes, lanes, 0x11)
                              : _mm256_permute2x128_si256(lanes, lanes, 0);
@@ -49,7 +51,8 @@ constexpr Unzigzag kUnzigzag = make_unzigzag();
                      _mm256_mullo_epi16(_mm256_cvtepi8_epi16(bytes), q));
 }
 
-// Zigzag byte lanes 0-31 and 32-63 (if any) to dequantised natural order.
+// Stores a block in natural order, dequantised. first, second: its bytes in zigzag order; `second`
+// is only used if `both` is true.
 [[gnu::always_inline]] inline void store_block(__m256i first, __m256i second, bool both,
                                                const std::int16_t* quant, std::int16_t* out) {
   __m256i half[2];
@@ -68,11 +71,12 @@ constexpr Unzigzag kUnzigzag = make_unzigzag();
 
 // The low 8 planes of a block with values wider than 8 bits.
 struct LowPlanes {
-  alignas(32) std::uint8_t magnitude[64];  // magnitudes by these planes alone, at most 128
-  u64 negative, most;                      // the values that are negative; the magnitudes of 128
+  alignas(32) std::uint8_t magnitude[64];  // of these planes alone, at most 128
+  u64 negative, most;                      // positions of negative values, and of magnitudes of 128
 };
 
-// The low 8 planes as bytes, for all blocks; `low` is given what wide values need besides.
+// Decodes the low 8 planes of a block and stores its values as if there were no more. Returns the
+// position after these planes. low: if not null, set to what wide_block() needs.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 read_block(const std::uint8_t* bits, u64 position, u64 mask,
                                              const u64* has, LowPlanes* low,
@@ -109,7 +113,8 @@ template <bool kDense>
   return position;
 }
 
-// A block of a class with values wider than 8 bits: those few are put right one by one.
+// Writes a block of a class with values wider than 8 bits. Corrects the few that are wider one by
+// one.
 template <bool kDense>
 [[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
                                  const u64* has_wide, const std::int16_t* quant,
@@ -124,7 +129,7 @@ template <bool kDense>
     position += count(plane);
     too_wide |= planes[j];
   }
-  // A value of 8 bits may not fit a byte lane either: |v| = 128.
+  // +128 has 8 bits too, but does not fit a signed byte.
   for (u64 left = too_wide | low.most; left; left &= left - 1) {
     const auto z = static_cast<unsigned>(__builtin_ctzll(left));
     std::uint32_t magnitude = low.magnitude[z];
@@ -144,7 +149,7 @@ template <bool kDense>
   return read_block<kDense>(bits, position, mask, has, nullptr, quant, out);
 }
 
-// The bits that a block's values take.
+// Returns the number of bits of a block's values.
 [[gnu::always_inline]] inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
   u64 bits = count(mask) + count(mask & has[1]) + count(mask & has[2]) + count(mask & has[3]);
   if (mask & has[4]) {
@@ -186,7 +191,7 @@ std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* clas
   bool any = false;
   for (int i = 0; i < n; ++i) {
     const unsigned width = book.dc_bits[classes[i]];
-    // Twice, since a shift by 64 is none.
+    // Two shifts, because a width of 0 would need a shift by 64, which is undefined.
     const u64 top = bits57(bits, position) << (63 - width) << 1;
     diff[i] = static_cast<std::int16_t>(static_cast<std::int64_t>(top) >> (63 - width) >> 1);
     position += width;
@@ -197,7 +202,8 @@ std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* clas
 }
 
 void sum_avx2(std::int16_t* dc, std::int32_t n, std::uint16_t start) {
-  // The last sum of the lower eight is added to the upper eight; then the last of all is carried.
+  // The last sum of the lower lane is added to the upper lane, and the last sum of all is carried
+  // to the next 16.
   const __m256i last_of_lower =
       _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 14, 15, 14,
                        15, 14, 15, 14, 15, 14, 15, 14, 15, 14, 15, 14, 15);

@@ -1,4 +1,4 @@
-// The bits of a tile's stream, for the kernels of expansion.
+// Reads bits of a tile's LSB-first stream, for the kernels of expansion.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@ using u64 = std::uint64_t;
   return word;
 }
 
-// At least 57 bits from `position` on.
+// Returns at least 57 bits from `position` on.
 [[gnu::always_inline]] inline u64 bits57(const std::uint8_t* bits, u64 position) {
   return load64(bits + (position >> 3)) >> (position & 7);
 }
 
-// 64 bits from `position` on.
+// Returns 64 bits from `position` on.
 [[gnu::always_inline]] inline u64 bits64(const std::uint8_t* bits, u64 position) {
   const u64 next = bits[(position >> 3) + 8];
   const unsigned shift = position & 7;
   return load64(bits + (position >> 3)) >> shift | (next << 1) << (63 - shift);
 }
 
-// kDense: masks of more than 57 positions, whose planes may be longer than a load.
+// Returns the bits of a plane from `position` on. kDense: the mask has more than 57 positions, so a
+// plane may have more bits than bits57() returns.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 bits_at(const std::uint8_t* bits, u64 position) {
   return kDense ? bits64(bits, position) : bits57(bits, position);

@@ -1,45 +1,47 @@
-// Between expand.cpp and the kernels of each instruction set: plain data and plain functions.
+// The interface between expand.cpp and the kernels of each instruction set: plain data and plain
+// functions.
 #pragma once
 
 #include "expand.h"
 
 namespace fastio {
 
-// What expand_tile() has checked already: the masks of all blocks lie within the bits.
+// The arguments of expand_tile(). It has checked that the masks of all blocks lie within the bits.
 struct ExpandJob {
   const Codebook* book;
-  const std::uint8_t* bits;     // masks of all blocks, then their values
-  std::uint64_t mask_bits;      // how many bits the masks take
-  std::uint64_t end;            // how many bits there are
+  const std::uint8_t* bits;     // the masks of all blocks, then their values
+  std::uint64_t mask_bits;      // the number of bits of all masks
+  std::uint64_t end;            // the number of all bits
   const std::uint8_t* classes;  // of each block
-  int first[3], last[3];        // the blocks of each component; none: first == last
+  int first[3], last[3];        // the blocks [first, last) of each component
   const Dequantisers* quant;
   std::uint64_t wanted;
   std::int16_t* out;
 };
 
-// Expands the wanted blocks. Returns how many bits masks and values took; stops once these are more
-// than there are. A block's values are at most 95 bytes, so that looking after each block stays
-// within kExpandPad.
+// Expands the wanted blocks. Returns the number of bits of all masks and values; if this exceeds
+// job.end, stops. A block's values take at most 95 bytes, so it is enough to compare after each
+// block to stay within kExpandPad.
 using ExpandKernel = std::uint64_t(const ExpandJob& job);
 
 ExpandKernel expand_portable;
 
-// n DC differences, n <= kDcBlocks, of these classes from LSB-first bits at `position`; returns
-// the position behind them. Escapes are left as they are; `escapes` becomes true if there are any.
+// Decodes n DC differences, n <= kDcBlocks, of blocks with these classes from LSB-first bits at
+// `position`. Returns the position after them. Does not replace escapes; sets `escapes` to true if
+// there are any.
 inline constexpr std::int32_t kDcBlocks = 64;
 using DcKernel = std::uint64_t(const Codebook& book, const std::uint8_t* classes, int n,
                                const std::uint8_t* bits, std::uint64_t position, std::int16_t* diff,
                                bool& escapes);
 
-// Running sums in place, modulo 2^16: dc[i] becomes start + dc[0] + ... + dc[i].
+// Computes prefix sums in place, modulo 2^16: dc[i] becomes start + dc[0] + ... + dc[i].
 using SumKernel = void(std::int16_t* dc, std::int32_t n, std::uint16_t start);
 
 DcKernel dc_differences_portable;
 SumKernel sum_portable;
 
 #ifdef FASTIO_X86
-ExpandKernel expand_avx2;  // this one and those below need kPdep
+ExpandKernel expand_avx2;  // the three expand kernels need kPdep
 ExpandKernel expand_avx512bw;
 ExpandKernel expand_avx512;
 DcKernel dc_differences_avx2;

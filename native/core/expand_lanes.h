@@ -1,4 +1,4 @@
-// What expansion with NEON and with SVE2 has in common.
+// The code that expansion with NEON and with SVE2 shares.
 #pragma once
 
 #include <arm_neon.h>
@@ -23,17 +23,18 @@ inline uint8x16_t lanes_of(u64 bits) {
   return vtstq_u8(vqtbl1q_u8(all, vld1q_u8(kSpread)), vld1q_u8(kEach));
 }
 
-// The values of a block as bytes, 16 in each of kParts registers.
+// The values of a block, 16 in each of kParts registers: their low and high bytes.
 template <int kParts>
 struct Values {
   uint8x16_t low[kParts], high[kParts];
 };
 
-// The positions of class `cls` with values of more than j bits.
+// Returns the positions at which class `cls` has values of more than j bits.
 inline u64 plane_of(const Codebook& book, int cls, int j) {
   return j < 8 ? book.has[cls][j] : book.has_wide[cls][j - 8];
 }
 
+// Looks up bytes in a table of kParts registers. Returns 0 for indices out of range.
 template <int kParts>
 inline uint8x16_t look_up(const uint8x16_t (&table)[kParts], uint8x16_t index) {
   if constexpr (kParts == 1)
@@ -60,13 +61,13 @@ inline void store_sixteen(const Values<kParts>& values, uint8x16_t number,
     first = vmovl_s8(vreinterpret_s8_u8(vget_low_u8(low)));
     second = vmovl_high_s8(vreinterpretq_s8_u8(low));
   }
-  // Loaded together: the compiler does not know that the first store leaves `quant` as it is.
+  // Both are loaded here, because the compiler must assume that the first store changes `quant`.
   const int16x8_t first_quant = vld1q_s16(quant), second_quant = vld1q_s16(quant + 8);
   vst1q_s16(out, vmulq_s16(first, first_quant));
   vst1q_s16(out + 8, vmulq_s16(second, second_quant));
 }
 
-// The bits that a block's values take.
+// Returns the number of bits of a block's values.
 inline u64 value_bits(const Codebook& book, int cls, u64 mask) {
   const uint8x16_t all = vreinterpretq_u8_u64(vdupq_n_u64(mask));
   const auto ones = [&](const u64* planes) {
@@ -79,13 +80,14 @@ inline u64 value_bits(const Codebook& book, int cls, u64 mask) {
   return vaddlvq_u8(sums);
 }
 
-// Writes a block of n values, at least one, and returns the position behind its values.
+// Writes a block of n values, at least one. Returns the position after its values.
 using BlockKernel = u64(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
                         u64 mask, unsigned n, const std::int16_t* quant, std::int16_t* out);
-// Of classes with values of at most 8 bits, and of others; each of 1 to 4 registers.
+// Kernels for classes with values of at most 8 bits, and for others; each for 1 to 4 registers.
 using BlockKernels = BlockKernel* [2][4];
 
-// registers_of: of a mask and its number of values, how many registers these take, less 1.
+// The kernel of walk_blocks(). registers_of: a function of a mask and the number of its values,
+// which returns the number of registers that the values take, minus 1.
 template <typename RegistersOf>
 struct Blocks {
   const Codebook& book;

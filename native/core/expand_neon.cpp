@@ -1,9 +1,11 @@
-// ARM has pdep only in SVE2. Here, values are decoded in the order of the block's bits, 16 in a
-// register, and moved to their places once, with table look-ups. The mask, eight positions at a
-// time, gives a list of the positions that have values, and for each position the number of its
-// value. Looking up the list in the widths of the class gives the width of each value. Plane j has
-// one bit for each value with more than j bits, and running counts of these values say which bit
-// belongs to which value. Looking up the numbers, in natural order, in the values gives the block.
+// Expansion without pdep, which ARM has only in SVE2. Values are decoded in stream order, 16 in a
+// register, and moved to their positions once, by table look-ups:
+// - The mask, eight positions at a time, gives the list of positions that have values, and for each
+//   position the number of its value.
+// - Looking up the list in the class's widths gives the width of each value.
+// - Plane j has one bit for each value of more than j bits. Prefix sums over these values give the
+//   bit of each value.
+// - Looking up the numbers, in natural order, in the values gives the block.
 #include <arm_neon.h>
 
 #include "expand_lanes.h"
@@ -46,7 +48,7 @@ inline void store_half(uint64x2_t halves, std::uint8_t* to) {
   vst1q_lane_u64(reinterpret_cast<std::uint64_t*>(to), halves, kHalf);
 }
 
-// What a block's mask says.
+// The positions of a block's values, from its mask.
 struct Places {
   alignas(16) std::uint8_t list[64 + 32];  // the positions with values, then kAbsent
   alignas(16) std::uint8_t numbers[64];    // of each position's value, or from kAbsent on
@@ -78,16 +80,16 @@ inline uint8x16_t running_sums(uint8x16_t lanes) {
   return vaddq_u8(lanes, vextq_u8(zero, lanes, 8));
 }
 
-// The values of a block as it is read, in the order of its bits: magnitudes less 1.
+// The values of a block while its planes are read, in stream order: magnitudes minus 1.
 template <int kParts>
 struct Reading {
   Values<kParts> values;
   uint8x16_t widths[kParts];
-  unsigned widest[kParts];  // of a register's values
+  unsigned widest[kParts];  // the largest width in each register
   u64 position;
 };
 
-// Adds plane j to `bytes` of the first kActive registers: its bits are pushed in from the top.
+// Shifts plane j into `bytes` of the first kActive registers, from the top.
 template <int kActive, int kParts>
 inline void add_plane(const std::uint8_t* bits, unsigned j, uint8x16_t* bytes,
                       Reading<kParts>& reading) {
@@ -105,13 +107,13 @@ inline void add_plane(const std::uint8_t* bits, unsigned j, uint8x16_t* bytes,
   }
 }
 
-// Moves the bits of planes [first, j), which were pushed in from the top, to the bottom.
+// Moves the bits of planes [first, j), which were shifted in from the top, to the bottom.
 inline uint8x16_t shifted_down(uint8x16_t bytes, unsigned first, unsigned j) {
   return vshlq_u8(bytes, vdupq_n_s8(static_cast<std::int8_t>(j - first - 8)));
 }
 
-// Adds planes j to kEnd - 1; kFirst is the first of `bytes`. Later values are seldom wide: planes
-// without bits in the last register leave it out.
+// Adds planes [j, kEnd) to `bytes`, whose first plane is kFirst. Skips the last register for planes
+// that have no bits in it: values at the end of a block are seldom wide.
 template <int kActive, int kFirst, int kEnd, int kParts>
 inline void add_planes(const Codebook& book, const std::uint8_t* bits, int cls, u64 mask,
                        unsigned j, uint8x16_t* bytes, Reading<kParts>& reading) {
@@ -127,7 +129,8 @@ inline void add_planes(const Codebook& book, const std::uint8_t* bits, int cls, 
   for (int part = 0; part < kActive; ++part) bytes[part] = shifted_down(bytes[part], kFirst, j);
 }
 
-// kWide: of a class with values wider than 8 bits, which are 16 bits throughout.
+// Decodes the values of a block in stream order. Returns the position after them. kWide: the class
+// has values wider than 8 bits, so all values have 16 bits.
 template <int kParts, bool kWide>
 inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
                        u64 mask, unsigned n, const Places& places, Values<kParts>& values) {
@@ -145,7 +148,7 @@ inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, 
   add_planes<kParts, 1, kWide ? 9 : 8>(book, bits, cls, mask, 1, reading.values.low, reading);
   if constexpr (kWide)
     add_planes<kParts, 9, kPlanes>(book, bits, cls, mask, 9, reading.values.high, reading);
-  // Magnitudes to values: -m is ~(m - 1).
+  // Convert magnitudes minus 1 to values: -m is ~(m - 1).
   for (int part = 0; part < kParts; ++part) {
     const uint8x16_t low = veorq_u8(reading.values.low[part], negative[part]);
     values.low[part] = vaddq_u8(low, vaddq_u8(one, negative[part]));
@@ -193,8 +196,8 @@ struct WidthTables {
   }
 };
 
-// Extracts eight numbers: `low` has 16 bits from a number's first byte on, and `next` the 8 bits
-// after them. `up`: the shift that moves the number's sign to bit 15; `down`: the shift from there.
+// Stores eight differences. low: 16 bits from the first byte of each difference on; next: the 8
+// bits after those. up: the shift that moves the sign to bit 15; down: the shift back from there.
 inline void store_differences(uint16x8_t low, uint16x8_t next, int16x8_t up, int16x8_t down,
                               std::int16_t* diff, int16x8_t& any) {
   const uint16x8_t first = vshlq_u16(low, up);
@@ -205,8 +208,8 @@ inline void store_differences(uint16x8_t low, uint16x8_t next, int16x8_t up, int
   vst1q_s16(diff, value);
 }
 
-// Reads 16 DC differences of these widths; returns the position behind them. They take at most 27
-// bytes. Lanes of `any` become -1 where there is an escape: the lowest number of its width.
+// Decodes 16 DC differences of these widths, which take at most 27 bytes. Returns the position
+// after them. Sets lanes of `any` to -1 for escapes: the lowest number of each width.
 inline u64 sixteen_differences(uint8x16_t widths, const std::uint8_t* bits, u64 position,
                                std::int16_t* diff, int16x8_t& any) {
   const uint8x16_t ends = running_sums(widths);
@@ -218,7 +221,7 @@ inline u64 sixteen_differences(uint8x16_t widths, const std::uint8_t* bits, u64 
   const uint8x16_t first = vqtbl2q_u8(window, byte);
   const uint8x16_t second = vqtbl2q_u8(window, vaddq_u8(byte, vdupq_n_u8(1)));
   const uint8x16_t third = vqtbl2q_u8(window, vaddq_u8(byte, vdupq_n_u8(2)));
-  // Numbers of no bits are shifted out as if they began at the start of a byte.
+  // A difference of width 0 is shifted out completely if its bit offset is taken as 0.
   const uint8x16_t bit = vandq_u8(vandq_u8(starts, vdupq_n_u8(7)), vtstq_u8(widths, widths));
   const int8x16_t down = vreinterpretq_s8_u8(vsubq_u8(widths, vdupq_n_u8(16)));
   const int8x16_t up = vsubq_s8(vnegq_s8(down), vreinterpretq_s8_u8(bit));

@@ -6,7 +6,7 @@
 namespace fastio {
 namespace {
 
-// At least 57 bits from `position` on, the first lowest.
+// Returns at least 57 bits from `position` on, the first one lowest.
 std::uint64_t bits_at(const std::uint8_t* bits, std::uint64_t position) {
   const std::uint8_t* p = bits + (position >> 3);
   std::uint64_t word = 0;
@@ -18,7 +18,7 @@ std::uint64_t bits_at(const std::uint8_t* bits, std::uint64_t position) {
   return word >> (position & 7);
 }
 
-// 64 bits, of which 63 are wanted at most.
+// Returns 64 bits from `position` on.
 std::uint64_t mask_at(const std::uint8_t* bits, std::uint64_t position) {
   const std::uint64_t low = bits_at(bits, position);
   const unsigned shift = position & 7;
@@ -26,12 +26,12 @@ std::uint64_t mask_at(const std::uint8_t* bits, std::uint64_t position) {
   return shift ? low | high << (64 - shift) : low;
 }
 
-// The positions of class `cls` with values of more than j bits.
+// Returns the positions at which class `cls` has values of more than j bits.
 std::uint64_t plane_of(const Codebook& book, int cls, int j) {
   return j < 8 ? book.has[cls][j] : book.has_wide[cls][j - 8];
 }
 
-// As std::popcount, which is a function call where the processor may lack the instruction.
+// Like std::popcount, which becomes a function call if the compiler may not use the instruction.
 unsigned count(std::uint64_t bits) {
   bits -= bits >> 1 & 0x5555555555555555u;
   bits = (bits & 0x3333333333333333u) + (bits >> 2 & 0x3333333333333333u);
@@ -39,11 +39,11 @@ unsigned count(std::uint64_t bits) {
                                56);
 }
 
-// What eight positions at a time take.
+// Look-up tables to expand eight positions at a time.
 struct Tables {
-  std::uint8_t deposit[256][256];  // [places][bits]: the lowest bits, put where `places` has ones
-  std::uint64_t spread[256];       // bit i to byte i
-  std::uint8_t ones[256];          // how many bits are set
+  std::uint8_t deposit[256][256];  // [places][bits]: pdep of `bits` to the ones of `places`
+  std::uint64_t spread[256];       // bit i moved to byte i
+  std::uint8_t ones[256];          // popcount
 
   Tables() {
     for (unsigned places = 0; places < 256; ++places) {
@@ -60,26 +60,27 @@ struct Tables {
     }
   }
 
-  // Takes the bits of a plane that belong to these places off `word`.
+  // Removes the bits for these places from `word`, and returns them as bytes at their places.
   std::uint64_t take(std::uint64_t& word, unsigned places) const {
     const unsigned bits = static_cast<unsigned>(word) & 255;
     word >>= ones[places];
     return spread[deposit[places][bits]];
   }
 };
-// Made when first needed: other levels need none.
+// Built at first use, because only this level needs them.
 const Tables& tables() {
   static const Tables made;
   return made;
 }
 
-// quant: in zigzag order.
+// Dequantises and stores the value at zigzag index z. quant: in zigzag order.
 void store_value(std::int32_t value, int z, const std::int16_t* quant, std::int16_t* out) {
   out[kZigzag[z]] = static_cast<std::int16_t>(static_cast<std::uint32_t>(value) *
                                               static_cast<std::uint32_t>(std::int32_t{quant[z]}));
 }
 
-// Eight values, one a byte, from position z on. The products are made side by side.
+// Dequantises and stores eight values, one per byte, from zigzag index z on. The loops are separate
+// so that compilers vectorise the products.
 void store_eight(std::uint64_t bytes, int z, const std::int16_t* quant, std::int16_t* out) {
   std::int8_t value[8];
   for (int i = 0; i < 8; ++i) value[i] = static_cast<std::int8_t>(bytes >> (8 * i));
@@ -88,10 +89,10 @@ void store_eight(std::uint64_t bytes, int z, const std::int16_t* quant, std::int
   for (int i = 0; i < 8; ++i) out[kZigzag[z + i]] = product[i];
 }
 
-// The bits of each plane of a block, the first lowest.
+// The bits of each plane of a block, the first one lowest.
 struct Planes {
   std::uint64_t word[kPlanes];
-  int filled = 0;  // those from here on have no bits
+  int filled = 0;  // planes from here on have no bits
 
   std::uint64_t read(const Codebook& book, int cls, const std::uint8_t* bits,
                      std::uint64_t position, std::uint64_t mask) {
@@ -106,7 +107,7 @@ struct Planes {
   }
 };
 
-// Values of 8 bits and more in a class that has wider ones do not fit bytes: bit by bit.
+// Stores a block of a class with values wider than 8 bits, which do not fit bytes: bit by bit.
 void store_wide(const Codebook& book, int cls, std::uint64_t mask, const Planes& planes,
                 const std::int16_t* quant, std::int16_t* out) {
   std::int32_t magnitude[64];
@@ -123,8 +124,8 @@ void store_wide(const Codebook& book, int cls, std::uint64_t mask, const Planes&
   }
 }
 
-// The values of one block, eight positions at a time: what SIMD does with a deposit of bits is done
-// with tables here.
+// Decodes the values of a block, eight positions at a time, with tables in place of pdep. Returns
+// the position after them.
 std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
                          const std::uint8_t* bits, std::uint64_t position, std::uint64_t mask,
                          const std::int16_t* quant, std::int16_t* out) {
@@ -134,8 +135,8 @@ std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
     store_wide(book, cls, mask, planes, quant, out);
     return position;
   }
-  // Branches that depend on the bits are mispredicted as often as not: the first planes and all
-  // places of eight are done whether they are needed or not.
+  // Branches that depend on the bits are mispredicted half of the time, so the first three planes
+  // and all eight places are processed whether they have bits or not.
   for (int j = planes.filled; j < 4; ++j) planes.word[j] = 0;
   const std::uint64_t* has = book.has[cls];
   for (int first = 0; first < 64 && mask >> first; first += 8) {
@@ -148,13 +149,14 @@ std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
     values += tables.take(planes.word[3], some(3)) << 2;
     for (int j = 4; j < planes.filled && some(j); ++j)
       values += tables.take(planes.word[j], some(j)) << (j - 1);
-    values = (values ^ negative * 255) + negative;  // a negative byte is not 0: none carries
+    // Two's complement of each negative byte. No byte carries, because its magnitude is not 0.
+    values = (values ^ negative * 255) + negative;
     store_eight(values, first, quant, out);
   }
   return position;
 }
 
-// The bits that a block's values take.
+// Returns the number of bits of a block's values.
 unsigned value_bits(const Codebook& book, int cls, std::uint64_t mask) {
   unsigned bits = 0;
   for (int j = 0; j < book.planes[cls]; ++j) {
@@ -198,7 +200,7 @@ std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* 
   bool any = false;
   for (int i = 0; i < n; ++i) {
     const unsigned width = book.dc_bits[classes[i]];
-    // Twice, since a shift by 64 is none.
+    // Two shifts, because a width of 0 would need a shift by 64, which is undefined.
     const std::uint64_t top = bits_at(bits, position) << (63 - width) << 1;
     const auto value = static_cast<std::int64_t>(top) >> (63 - width) >> 1;
     position += width;

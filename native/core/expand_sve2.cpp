@@ -1,5 +1,5 @@
-// SVE2 has pdep under the name bdep. It moves the bits of a plane to their positions in a 64-bit
-// word, which is then expanded to lanes, 16 at a time, whatever the length of the vectors.
+// Expansion with bdep, the pdep of SVE2. It moves the bits of a plane to their positions in a
+// 64-bit word, which is then expanded to 16 lanes at a time, whatever the length of SVE's vectors.
 #include <arm_sve.h>
 
 #include "expand_lanes.h"
@@ -7,11 +7,12 @@
 namespace fastio {
 namespace {
 
+// pdep of one 64-bit word.
 inline u64 deposit(u64 bits, u64 plane) {
   return svlastb_u64(svptrue_pat_b64(SV_VL1), svbdep_n_u64(svdup_n_u64(bits), plane));
 }
 
-// 64 bits as the lanes of kParts registers.
+// Expands 64 bits to the lanes of kParts registers.
 template <int kParts>
 struct Spread {
   uint8x16_t from[kParts], each;
@@ -31,8 +32,8 @@ struct Spread {
   }
 };
 
-// Appends planes [first, end) to bytes, as their bits from the lowest on. Returns the position
-// behind them.
+// Sets the bits of `bytes` from planes [first, end), the lowest bit first. Returns the position
+// after them.
 template <int kParts>
 inline u64 read_planes(const Codebook& book, int cls, int first, int end, const std::uint8_t* bits,
                        u64 position, u64 mask, const Spread<kParts>& spread, uint8x16_t* bytes) {
@@ -42,7 +43,7 @@ inline u64 read_planes(const Codebook& book, int cls, int first, int end, const 
     if (!plane) break;
     const u64 set = deposit(bits_at<kParts == 4>(bits, position), plane);
     position += count(plane);
-    // Bits are pushed in from the top.
+    // Shift each plane in at the top; they are shifted down below.
     for (int part = 0; part < kParts; ++part)
       bytes[part] = vsriq_n_u8(spread.lanes(set, part), bytes[part], 1);
   }
@@ -59,11 +60,11 @@ u64 read_block(const Codebook& book, const std::uint8_t* bits, int cls, u64 posi
   position += n;
   Values<kParts> values;
   for (int part = 0; part < kParts; ++part) values.low[part] = values.high[part] = vdupq_n_u8(0);
-  // Magnitudes less 1.
+  // Read magnitudes minus 1.
   position = read_planes(book, cls, 1, kWide ? 9 : 8, bits, position, mask, spread, values.low);
   if (kWide && mask & plane_of(book, cls, 8))
     position = read_planes(book, cls, 9, kPlanes, bits, position, mask, spread, values.high);
-  // To values: -m is ~(m - 1).
+  // Convert them to values: -m is ~(m - 1).
   for (int part = 0; part < kParts; ++part) {
     const uint8x16_t negative = spread.lanes(signs, part), has = spread.lanes(mask, part);
     const uint8x16_t low = veorq_u8(values.low[part], negative);
@@ -84,7 +85,7 @@ std::uint64_t expand_sve2(const ExpandJob& job) {
   static constexpr BlockKernels kKernels = {
       {read_block<1, false>, read_block<2, false>, read_block<3, false>, read_block<4, false>},
       {read_block<1, true>, read_block<2, true>, read_block<3, true>, read_block<4, true>}};
-  // Registers have positions here, up to the last that has a value.
+  // Lanes are positions here, so the last position that has a value determines the registers.
   return expand_blocks(job, kKernels, [](u64 mask, unsigned) {
     return (63 - static_cast<unsigned>(__builtin_clzll(mask))) / 16;
   });

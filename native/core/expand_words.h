@@ -1,5 +1,4 @@
-// Expansion with AVX-512: one source for both kinds. With VBMI, byte permutations take fewer
-// instructions.
+// Expansion with AVX-512, compiled twice: with VBMI, byte permutations take fewer instructions.
 #pragma once
 
 #include "expand_bits.h"
@@ -11,7 +10,8 @@ namespace {
 
 // Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
 
-// 1 << k in each byte, kept in registers: compilers would make them again for each block.
+// Registers with 1 << k in each byte. The asm statements keep them in registers: compilers would
+// recompute them for each block.
 struct Powers {
   __m512i of[7];
   [[gnu::always_inline]] Powers() {
@@ -22,7 +22,8 @@ struct Powers {
   }
 };
 
-// Adds a plane to the byte lanes: value `bit` where its bit is set.
+// Adds a plane to the byte lanes: `bit` where a bit of the plane is set. Returns the position after
+// the plane.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 add_plane(const std::uint8_t* bits, u64 position, u64 plane,
                                             __m512i bit, __m512i& lanes) {
@@ -39,7 +40,8 @@ struct Quant {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
-// Bytes in zigzag order to words in natural order, sign-extended.
+// Words converts bytes in zigzag order to words in natural order, sign-extended. Order: its
+// permutation.
 #ifdef __AVX512VBMI__
 struct Order {
   __m512i from = _mm512_loadu_si512(kZigzagInverse);
@@ -70,7 +72,7 @@ struct Words {
 };
 #endif
 
-// Adds planes [first, last) to the byte lanes: with one load of bits, where that has them all.
+// Adds planes [first, last) to the byte lanes. Loads their bits at once if 57 bits suffice.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 add_planes(const std::uint8_t* bits, u64 position, u64 mask,
                                              const u64* has, int first, int last,
@@ -91,7 +93,8 @@ template <bool kDense>
   return position + all;
 }
 
-// A block of a class whose widths are at most 8: a value is a byte lane.
+// Writes a block of a class whose widths are at most 8, so that each value is a byte lane. Returns
+// the position after its values.
 template <bool kDense>
 [[gnu::always_inline]] inline u64 narrow_block(const std::uint8_t* bits, u64 position, u64 mask,
                                                const u64* has, const Powers& powers,
@@ -110,16 +113,18 @@ template <bool kDense>
   return position;
 }
 
-// Half of a wide block: the low and high bytes of values, and -1 for what is to be added to them.
+// Writes half of a wide block from the low and high bytes of its values, each as words. Subtracts
+// `less`.
 [[gnu::always_inline]] inline void wide_half(__m512i low, __m512i high, __m512i less, __m512i quant,
                                              std::int16_t* out) {
-  constexpr int kSelect = 0xca;  // bits of the first that are set: of the second; else of the third
+  constexpr int kSelect = 0xca;  // selects the second operand where the first is 1, else the third
   const __m512i v =
       _mm512_ternarylogic_epi32(_mm512_set1_epi16(0xff), low, _mm512_slli_epi16(high, 8), kSelect);
   _mm512_store_si512(out, _mm512_mullo_epi16(_mm512_sub_epi16(v, less), quant));
 }
 
-// A block of a class with wider values: 16 bits each.
+// Writes a block of a class with wider values, which are 16-bit lanes. Returns the position after
+// its values.
 template <bool kDense>
 [[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
                                  const u64* has_wide, const Quant& quant, std::int16_t* out) {
@@ -136,7 +141,7 @@ template <bool kDense>
   plane(mask & has_wide[1], 0, high);
   if (__builtin_expect((mask & has_wide[2]) != 0, 0))  // more than 10 bits
     for (int j = 2; j < kPlanes - 8; ++j) plane(mask & has_wide[j], j - 1, high);
-  // The negative of a number is the complement of that number less one.
+  // The lanes have magnitudes less 1. -m is ~(m - 1); +m is (m - 1) + 1, i.e. minus -1.
   const __m512i minus = _mm512_movm_epi8(negative);
   const Words low_words(_mm512_xor_si512(low, minus), order);
   const Words high_words(_mm512_xor_si512(high, minus), order);
@@ -152,14 +157,14 @@ template <bool kDense>
   return narrow_block<kDense>(bits, position, mask, has, Powers(), Order(), quant, out);
 }
 
-// The bits that a block's values take.
+// Returns the number of bits of a block's values.
 [[gnu::always_inline]] inline u64 value_bits(u64 mask, const std::uint8_t* width) {
   const __m512i widths = _mm512_maskz_loadu_epi8(mask, width);
   const __m512i eighths = _mm512_sad_epu8(widths, _mm512_setzero_si512());
   return static_cast<u64>(_mm512_reduce_add_epi64(eighths));
 }
 
-// The bits of the differences of at most 64 blocks, zeros behind them.
+// Looks up the widths of the differences of n <= 64 blocks. Sets the rest of 64 to 0.
 [[gnu::always_inline]] inline void look_up(const std::uint8_t* table, const std::uint8_t* classes,
                                            int n, std::uint8_t* width) {
 #ifdef __AVX512VBMI__
@@ -178,7 +183,7 @@ template <bool kDense>
 #endif
 }
 
-// Sixteen numbers to their sums up to, not including, each; the sum of all in `total`.
+// Returns the exclusive prefix sums of 16 numbers, and their sum in `total`.
 [[gnu::always_inline]] inline __m512i sums_before(__m512i numbers, u64& total) {
   __m512i sums = numbers;
   const __m512i zero = _mm512_setzero_si512();
@@ -190,14 +195,15 @@ template <bool kDense>
   return _mm512_sub_epi32(sums, numbers);
 }
 
-// The differences of sixteen blocks at `position`; which of them are escapes.
+// Decodes the differences of 16 blocks at `position`, which it advances, and stores those of
+// `wanted`. Returns which of them are escapes.
 [[gnu::always_inline]] inline __mmask16 sixteen_differences(__m512i width, const std::uint8_t* bits,
                                                             u64& position, std::int16_t* diff,
                                                             __mmask16 wanted) {
   u64 total = 0;
   const __m512i at = _mm512_add_epi32(sums_before(width, total),
                                       _mm512_set1_epi32(static_cast<int>(position & 7)));
-  // All lie in 32 bytes, and each in two words of 16 bits that follow each other.
+  // All 16 lie in 32 bytes, and each in two consecutive 16-bit words.
   const __m512i words = _mm512_castsi256_si512(load32(bits + (position >> 3)));
   const __m512i first_word = _mm512_shuffle_epi8(
       _mm512_srli_epi32(at, 4), _mm512_set4_epi32(0x0d0c0d0c, 0x09080908, 0x05040504, 0x01000100));
@@ -214,12 +220,13 @@ template <bool kDense>
                                       lowest);
 }
 
-// Thirty-two running sums, which begin at `carry`.
+// Returns the prefix sums of 32 words plus `carry`.
 [[gnu::always_inline]] inline __m512i running_sums(__m512i numbers, __m512i carry) {
   __m512i sums = _mm512_add_epi16(numbers, _mm512_bslli_epi128(numbers, 2));
   sums = _mm512_add_epi16(sums, _mm512_bslli_epi128(sums, 4));
   sums = _mm512_add_epi16(sums, _mm512_bslli_epi128(sums, 8));
-  // Each eighth's last sum, spread over the eighth; those of one, two and three eighths before.
+  // The last sum of each 128-bit lane, in all words of the lane; then the same, shifted by one, two
+  // and three lanes.
   const __m512i last = _mm512_shuffle_epi8(sums, _mm512_set1_epi16(15 << 8 | 14));
   const __m512i zero = _mm512_setzero_si512();
   const __m512i one = _mm512_alignr_epi64(last, zero, 6), two = _mm512_alignr_epi64(last, zero, 4),
@@ -230,7 +237,7 @@ template <bool kDense>
 
 [[gnu::always_inline]] inline u64 expand_blocks(const ExpandJob& job) {
   const Codebook& book = *job.book;
-  // Copies, since stores to `out` might change what a reference refers to.
+  // Copies: otherwise the compiler has to assume that stores to `out` change the job.
   const std::uint8_t* const bits = job.bits;
   const std::uint8_t* const classes = job.classes;
   const u64 wanted = job.wanted, end = job.end;

@@ -34,7 +34,7 @@ void idct(int size, const std::int16_t* blocks, int count, std::uint8_t* out,
 
 void idct_dc(const std::int16_t* dc, int count, std::uint8_t* out) {
   for (int i = 0; i < count; ++i) {
-    // (dc + 4) >> 3 without leaving 16 bits, so that compilers stay in them.
+    // (dc + 4) >> 3 in 16 bits without overflow, so that compilers vectorise it with 16-bit lanes.
     const auto mean = static_cast<std::int16_t>(((dc[i] >> 2) + 1) >> 1);
     const auto level = std::min(std::max(mean, std::int16_t{-128}), std::int16_t{127});
     out[i] = static_cast<std::uint8_t>(level + 128);

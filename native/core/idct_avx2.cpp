@@ -1,12 +1,13 @@
-// Two blocks at a time, one in each 128-bit lane; see idct_avx512.cpp, whose steps these are with
-// the instructions of AVX2.
+// Transforms two blocks at a time, one in each 128-bit lane. The steps are those of idct_quads.h,
+// with the instructions of AVX2.
 #include "idct_kernels.h"
 #include "intrinsics.h"
 
 namespace fastio {
 namespace {
 
-// Of four vectors (columns or rows) of each block: pairs of coefficients 0 and 4, and so on.
+// Pairs of coefficients 0 and 4, 1 and 5, and so on, of four vectors (columns or rows) of each
+// block.
 struct Pairs {
   __m256i p04, p15, p26, p37;
 };
@@ -19,7 +20,7 @@ inline __m256i multiply(__m256i pairs, IdctPair pair) {
   return _mm256_madd_epi16(pairs, weights(pair));
 }
 
-// Row `row` of two blocks.
+// Loads row `row` of two blocks.
 inline __m256i load_row(const std::int16_t* blocks, int row) {
   const auto* at = reinterpret_cast<const __m128i*>(blocks + 8 * row);
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_load_si128(at)), _mm_load_si128(at + 8),
@@ -36,7 +37,7 @@ inline Rows load_rows(const std::int16_t* blocks) {
   return r;
 }
 
-// The left (low) and right (high) four columns of rows k and k + 4.
+// Pair rows k and k + 4: of the left four columns (low_pairs), and of the right four (high_pairs).
 inline Pairs low_pairs(const Rows& r) {
   return {_mm256_unpacklo_epi16(r.row[0], r.row[4]), _mm256_unpacklo_epi16(r.row[1], r.row[5]),
           _mm256_unpacklo_epi16(r.row[2], r.row[6]), _mm256_unpacklo_epi16(r.row[3], r.row[7])};
@@ -81,14 +82,15 @@ inline void transform2(const Pairs& x, __m256i bias, __m256i (&out)[2]) {
   out[1] = _mm256_sub_epi32(even, odd);
 }
 
-// Drops the low bits of the columns' outputs: dwords of columns k (of `left`) and k + 4.
+// Drops the low bits of the columns' outputs. Each result dword has a word of column k (from
+// `left`) and one of column k + 4.
 template <int kShift>
 inline __m256i pack_columns(__m256i left, __m256i right) {
   return _mm256_blend_epi16(_mm256_srli_epi32(left, kShift), _mm256_slli_epi32(right, 16 - kShift),
                             0xaa);
 }
 
-// Four vectors, dwords of their pairs, to dwords of four vectors.
+// Transposes 4 x 4 dwords in each lane.
 inline Pairs transpose(__m256i v0, __m256i v1, __m256i v2, __m256i v3) {
   const __m256i a = _mm256_unpacklo_epi32(v0, v1), b = _mm256_unpackhi_epi32(v0, v1);
   const __m256i c = _mm256_unpacklo_epi32(v2, v3), d = _mm256_unpackhi_epi32(v2, v3);
@@ -96,7 +98,7 @@ inline Pairs transpose(__m256i v0, __m256i v1, __m256i v2, __m256i v3) {
           _mm256_unpackhi_epi64(b, d)};
 }
 
-// Drops the low bits of the rows' outputs: dwords of two samples, not yet clamped.
+// Drops the low bits of the rows' outputs. Each result dword has two samples, not yet clamped.
 template <int kShift>
 inline __m256i pack_rows(__m256i left, __m256i right) {
   return _mm256_srai_epi16(_mm256_blend_epi16(_mm256_srli_epi32(left, 16), right, 0xaa),
@@ -111,12 +113,13 @@ inline void store16(std::uint8_t* to, __m128i bytes) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
 }
 
-// The rows' pass of size 8 for four rows of each block.
+// The row pass of size 8, for four rows of each block.
 inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
   constexpr int kShift = kIdct8.rows;
   __m256i o[8];
   transform8(x, _mm256_set1_epi32(idct_bias_rows(kIdct8)), o);
-  // Words of two samples: of columns 0 and 1 in the low half of a lane, 2 and 3 in the high one.
+  // Words of two samples: those of columns 0 and 1 in the low half of a lane, 2 and 3 in the high
+  // half.
   const __m256i left =
       _mm256_packus_epi16(pack_rows<kShift>(o[0], o[1]), pack_rows<kShift>(o[2], o[3]));
   const __m256i right =
@@ -132,7 +135,7 @@ inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
   }
 }
 
-// The columns' pass of size 2.
+// The column pass of size 2.
 inline void columns2(const std::int16_t* blocks, __m256i (&rows)[2]) {
   const Rows in = load_rows(blocks);
   const __m256i bias = _mm256_set1_epi32(idct_bias_columns(kIdct2));
@@ -161,7 +164,8 @@ void idct4_avx2(const std::int16_t* blocks, int count, std::uint8_t* out, std::p
   const __m256i bias_columns = _mm256_set1_epi32(idct_bias_columns(kIdct4));
   const __m256i bias_rows = _mm256_set1_epi32(idct_bias_rows(kIdct4));
   constexpr int kShift = kIdct4.rows;
-  // From two columns of four rows, then the next two, to rows of four; then to rows of both blocks.
+  // by_row turns two columns of four rows and the next two into rows of four samples; by_block puts
+  // the rows of both blocks side by side.
   const __m256i by_row = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
   const __m256i by_block = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -185,7 +189,8 @@ void idct4_avx2(const std::int16_t* blocks, int count, std::uint8_t* out, std::p
   }
 }
 
-// Four blocks at a time: with two rows each of two, the rows' pass would be half empty.
+// Transforms four blocks at a time: the two rows of two blocks would fill only half of the
+// registers in the row pass.
 void idct2_avx2(const std::int16_t* blocks, int count, std::uint8_t* out, std::ptrdiff_t stride) {
   const __m256i bias = _mm256_set1_epi32(idct_bias_rows(kIdct2));
   const __m256i by_row = _mm256_broadcastsi128_si256(
@@ -196,7 +201,7 @@ void idct2_avx2(const std::int16_t* blocks, int count, std::uint8_t* out, std::p
     columns2(blocks + 2 * 64, second);
     transform2(transpose(first[0], first[1], second[0], second[1]), bias, o);
     const __m256i words = pack_rows<kIdct2.rows>(o[0], o[1]);
-    // A lane: rows 0 and 1 of block b, then of block b + 2, as dwords of rows after the shuffle.
+    // After the shuffle, lane b has the rows 0 and 1 of block b, then those of block b + 2.
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_packus_epi16(words, words), by_row);
     const __m128i even = _mm256_castsi256_si128(bytes), odd = _mm256_extracti128_si256(bytes, 1);
     const __m128i samples = _mm_unpacklo_epi16(even, odd);

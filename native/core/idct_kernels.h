@@ -1,10 +1,10 @@
-// Between idct.cpp and the kernels of each instruction set: plain data and plain functions. (Files
-// for an instruction set must not instantiate inline functions that others share; see
-// CMakeLists.txt.)
+// The interface between idct.cpp and the kernels of each instruction set: plain data and plain
+// functions. (Files for an instruction set must not instantiate inline functions that others share;
+// see CMakeLists.txt.)
 //
-// Each transform is done twice, first down the columns, then along the rows. Both times coefficient
-// k goes with coefficient k + 4: a pair of 16-bit values is what one vector instruction multiplies
-// by a pair of weights and adds up.
+// Each transform has two passes, first down the columns, then along the rows. Both pair coefficient
+// k with coefficient k + 4, because one vector instruction (pmaddwd) multiplies a pair of 16-bit
+// values by a pair of weights and adds the products.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ struct IdctPair {
   std::int16_t low, high;
 };
 
-// Bits dropped after each pass.
+// The number of low bits that are dropped after each pass.
 struct IdctShifts {
   int columns, rows;
 };
 
 // Size 8. Output k is E(k) + O(k), output 7 - k is E(k) - O(k). The method of Loeffler, Ligtenberg
-// and Moshovitz (1989) with constants of 13 bits, as in libjpeg, multiplied out: sums of integer
-// products are the same in any order.
+// and Moshovitz (1989) with constants of 13 bits, as in libjpeg, but multiplied out, which gives
+// equal results because integer sums do not depend on their order.
 inline constexpr IdctShifts kIdct8 = {11, 18};
 inline constexpr IdctPair kIdct8Even04[2] = {{8192, 8192},
                                              {8192, -8192}};  // of E(0), E(3); E(1), E(2)
@@ -44,17 +44,18 @@ inline constexpr IdctPair kIdct4Odd37[2] = {{7373, -4176}, {-17799, -1730}};
 
 // Size 2. Output 0 is E + O, output 1 is E - O. Coefficients 2, 4 and 6 have no weight.
 inline constexpr IdctShifts kIdct2 = {13, 20};
-inline constexpr IdctPair kIdct2MinusEven04 = {-32768, 0};  // of -E: 32768 would not fit
+inline constexpr IdctPair kIdct2MinusEven04 = {-32768, 0};  // gives -E: 32768 does not fit
 inline constexpr IdctPair kIdct2Odd15 = {29692, 6967};
 inline constexpr IdctPair kIdct2Odd37 = {-10426, -5906};
 
-// What is added before the bits are dropped: half, and after the rows the level shift of 128.
+// The numbers that are added before bits are dropped: half a unit to round, and in the rows' pass
+// also the level shift of 128.
 consteval std::int32_t idct_bias_columns(IdctShifts s) { return 1 << (s.columns - 1); }
 consteval std::int32_t idct_bias_rows(IdctShifts s) {
   return (128 << s.rows) + (1 << (s.rows - 1));
 }
 
-// As idct() in idct.h, for one size.
+// Like idct() in idct.h, for one size.
 using IdctKernel = void(const std::int16_t* blocks, int count, std::uint8_t* out,
                         std::ptrdiff_t stride);
 

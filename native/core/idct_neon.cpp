@@ -1,6 +1,6 @@
-// A block at a time: a register holds a row of eight coefficients, and products by a weight widen
-// to 32 bits in two halves. Most blocks have values only in their first rows and columns: sums of
-// size 8 leave out rows that are zero, and the columns' pass also leaves out the last four columns.
+// Transforms a block at a time: a register holds a row of eight coefficients, and products by a
+// weight widen to 32 bits in two halves. Most blocks have values only in their first rows and
+// columns, so size 8 skips rows that are zero, and in the column pass also the last four columns.
 #include <arm_neon.h>
 
 #include "idct_kernels.h"
@@ -26,7 +26,7 @@ inline Sums add_times(Sums sums, int16x8_t x, std::int16_t weight) {
   return {vmlal_n_s16(sums.low, vget_low_s16(x), weight), vmlal_high_n_s16(sums.high, x, weight)};
 }
 
-// Four vectors: those of the columns' pass if the last four columns are zero.
+// The same for four vectors: those of the column pass if the last four columns are zero.
 inline int32x4_t add(int32x4_t a, int32x4_t b) { return vaddq_s32(a, b); }
 inline int32x4_t subtract(int32x4_t a, int32x4_t b) { return vsubq_s32(a, b); }
 inline int32x4_t scaled13(int16x4_t x) { return vshll_n_s16(x, 13); }
@@ -34,8 +34,8 @@ inline Sums scaled13(int16x8_t x) {
   return {vshll_n_s16(vget_low_s16(x), 13), vshll_high_n_s16(x, 13)};
 }
 
-// An output and its mirror image, of the even and the odd part: sums, or of the rows' pass, which
-// drops more than 16 bits, their high halves.
+// Computes an output and its mirror image from the even and the odd part: the 32-bit sums, or, in
+// the row pass, which drops more than 16 bits, their high halves.
 template <typename T>
 inline void put_both(T even, T odd, T& sum, T& difference) {
   sum = add(even, odd);
@@ -46,12 +46,12 @@ inline void put_both(Sums even, Sums odd, int16x8_t& sum, int16x8_t& difference)
   difference = vsubhn_high_s32(vsubhn_s32(even.low, odd.low), even.high, odd.high);
 }
 
-// Of coefficients k and k + 4.
+// The products of coefficients k and k + 4 by a pair of weights, summed.
 inline Sums times(int16x8_t low, int16x8_t high, IdctPair pair) {
   return add_times(times(low, pair.low), high, pair.high);
 }
 
-// The weights of size 8, in registers: products by a lane take no instruction for the weight.
+// The weights of size 8, in registers: multiplying by a lane needs no instruction to load a weight.
 constexpr std::int16_t kWeights8[16] = {10703,  4433, -10704, 11363, 6437,  9633,
                                         -11362, 2261, 2260,   -2259, -6436, -11363};
 struct Weights8 {
@@ -105,7 +105,8 @@ inline Sums odd_part(const int16x8_t (&x)[8], IdctPair pair15, IdctPair pair37) 
   return add_times(add_times(sums, x[3], pair37.low), x[7], pair37.high);
 }
 
-// kBias: of the rows; columns are rounded as they are narrowed.
+// Adds kBias, for the row pass. The column pass has 0, because its results are rounded when they
+// are narrowed.
 template <std::int32_t kBias>
 inline Sums biased(Sums sums) {
   if constexpr (kBias == 0) return sums;
@@ -118,7 +119,7 @@ inline int32x4_t biased(int32x4_t sums) {
   return sums;
 }
 
-// Size 8, from the first kRows coefficients, 4 or 8; the others are zero.
+// One pass of size 8, from the first kRows coefficients (4 or 8). The others are zero.
 template <std::int32_t kBias, int kRows, typename Row, typename Out>
 inline void transform8(const Row* x, const Weights8& weights, Out (&out)[8]) {
   static_assert(kIdct8Even04[0].low == 8192 && kIdct8Even04[0].high == 8192 &&
@@ -183,7 +184,7 @@ inline void transpose(int16x8_t (&x)[8]) {
   }
 }
 
-// Columns of eight samples each, their high halves, to rows of bytes.
+// Stores eight columns of eight samples, the high halves of sums, as rows of bytes.
 inline void store_rows(const int16x8_t (&columns)[8], std::uint8_t* out, std::ptrdiff_t stride) {
   constexpr int kShift = kIdct8.rows - 16;
   uint8x16_t column[4];  // k and k + 4
@@ -209,7 +210,8 @@ inline void store_rows(const int16x8_t (&columns)[8], std::uint8_t* out, std::pt
   }
 }
 
-// The outputs of size 4, columns of four samples in the low halves, to rows of bytes.
+// Stores the outputs of size 4, columns of four samples in the low halves of `sums`, as rows of
+// bytes.
 inline void store_rows4(const Sums (&sums)[4], std::uint8_t* out, std::ptrdiff_t stride) {
   constexpr int kShift = kIdct4.rows - 16;
   const int16x8_t left = vcombine_s16(vshrn_n_s32(sums[0].low, 16), vshrn_n_s32(sums[1].low, 16));
@@ -223,7 +225,7 @@ inline void store_rows4(const Sums (&sums)[4], std::uint8_t* out, std::ptrdiff_t
   for (int y = 0; y < 4; ++y) __builtin_memcpy(out + y * stride, row + y, 4);
 }
 
-// The columns' pass of size 2.
+// The column pass of size 2.
 inline void columns2(const std::int16_t* block, int16x8_t (&rows)[2]) {
   int16x8_t x[8];
   load_rows(block, x);
@@ -239,7 +241,7 @@ inline std::uint8_t sample2(std::uint32_t sum) {
   return static_cast<std::uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-// The rows' pass of size 2, for one row.
+// The row pass of size 2, for one row.
 inline void row2(int16x8_t x, std::uint8_t* out) {
   static constexpr std::int16_t kOdd[8] = {0, kIdct2Odd15.low,  0, kIdct2Odd37.low,
                                            0, kIdct2Odd15.high, 0, kIdct2Odd37.high};
@@ -253,8 +255,8 @@ inline void row2(int16x8_t x, std::uint8_t* out) {
   out[1] = sample2(even - odd);
 }
 
-// Size 8 of a block whose last four columns, and all rows after the first kRows, are zero. The
-// outputs of both functions are the high halves of columns.
+// Transforms a block at size 8 whose last four columns, and all rows after the first kRows, are
+// zero. The outputs of this function and of transform_all() are the high halves of columns.
 template <int kRows>
 inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, int16x8_t (&out)[8]) {
   int16x4_t columns[kRows];
@@ -274,7 +276,7 @@ inline void transform_low(const int16x8_t (&x)[8], const Weights8& weights, int1
   transform8<idct_bias_rows(kIdct8), 4>(across, weights, out);
 }
 
-// Size 8 of a block whose rows after the first kRows are zero.
+// Transforms a block at size 8 whose rows after the first kRows are zero.
 template <int kRows>
 inline void transform_all(int16x8_t (&x)[8], const Weights8& weights, int16x8_t (&out)[8]) {
   Sums sums[8];
@@ -284,7 +286,7 @@ inline void transform_all(int16x8_t (&x)[8], const Weights8& weights, int16x8_t 
   transform8<idct_bias_rows(kIdct8), 8>(x, weights, out);
 }
 
-// Whether columns 0 to 3, and 4 to 7, have values.
+// Whether any row of a range has nonzero values in columns 0 to 3, and in columns 4 to 7.
 struct Halves {
   std::uint64_t low, high;
 
@@ -297,7 +299,7 @@ inline int16x8_t any_of(int16x8_t a, int16x8_t b, int16x8_t c, int16x8_t d) {
   return vorrq_s16(vorrq_s16(a, b), vorrq_s16(c, d));
 }
 
-// Size 8 of a block of one coefficient, which the columns' pass makes four times as large.
+// Stores a block at size 8 that has only a DC, which the column pass multiplies by four.
 inline void store_flat(std::int16_t dc, std::uint8_t* out, std::ptrdiff_t stride) {
   const auto column = static_cast<std::int16_t>(dc * 4);
   const std::int32_t level = (column * 8192 + idct_bias_rows(kIdct8)) >> kIdct8.rows;

@@ -1,11 +1,11 @@
-// Plain loops over the eight columns, then over the rows, in the shape that compilers turn into
-// vector code: products of 16-bit values, and results stored as the transpose.
+// Plain loops over the columns, then over the rows, written so that compilers vectorise them: they
+// multiply 16-bit values, and store the transpose of their results.
 #include "idct_kernels.h"
 
 namespace fastio {
 namespace {
 
-// Sums wrap to 32 bits. Products never leave them.
+// Unsigned, because sums wrap to 32 bits. Products always fit.
 using Sum = std::uint32_t;
 
 inline Sum times(std::int16_t value, std::int16_t weight) {
@@ -47,7 +47,7 @@ void pass8(const std::int16_t (*in)[8], std::int16_t (*out)[8]) {
   }
 }
 
-// The same of size 4; in[4] is not looked at.
+// One pass of size 4. Does not read in[4].
 template <int kVectors, int kShift, std::int32_t kBias>
 void pass4(const std::int16_t (*in)[kVectors], std::int16_t (*out)[4]) {
   for (int i = 0; i < kVectors; ++i) {
@@ -65,7 +65,7 @@ void pass4(const std::int16_t (*in)[kVectors], std::int16_t (*out)[4]) {
   }
 }
 
-// The same of size 2; in[2], in[4] and in[6] are not looked at.
+// One pass of size 2. Does not read in[2], in[4] and in[6].
 template <int kVectors, int kShift, std::int32_t kBias>
 void pass2(const std::int16_t (*in)[kVectors], std::int16_t (*out)[2]) {
   for (int i = 0; i < kVectors; ++i) {

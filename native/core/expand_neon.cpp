@@ -13,8 +13,8 @@
 namespace fastio {
 namespace {
 
-// For one byte of a mask: the positions that are set; the number of each position among them
-// (positions that are not set: out of the range of every table); and the starts for the next byte.
+// An entry for each value of a mask's byte: the positions that are set; the rank of each position
+// among these (kAbsent if it is not set); and what to add to both for the next byte.
 struct MaskByte {
   std::uint8_t positions[8], numbers[8];
   std::uint8_t eights[8], counts[8];
@@ -51,7 +51,7 @@ inline void store_half(uint64x2_t halves, std::uint8_t* to) {
 // The positions of a block's values, from its mask.
 struct Places {
   alignas(16) std::uint8_t list[64 + 32];  // the positions with values, then kAbsent
-  alignas(16) std::uint8_t numbers[64];    // of each position's value, or from kAbsent on
+  alignas(16) std::uint8_t numbers[64];    // the number of each position's value; >= kAbsent: none
 
   explicit Places(u64 mask) {
     const uint8x16_t absent = vdupq_n_u8(kAbsent);

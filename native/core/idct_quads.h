@@ -1,11 +1,12 @@
-// The inverse transforms with AVX-512: one source for both kinds. VBMI and VNNI need fewer
+// The inverse transforms with AVX-512, compiled twice: with VBMI and VNNI they need fewer
 // instructions.
 //
-// Four blocks at a time, one in each 128-bit lane. Between the instructions lie pairs: dwords of
-// coefficients k and k + 4. The columns' results are packed so that they are the rows' pairs.
+// Four blocks are transformed at a time, one in each 128-bit lane. Registers hold pairs: dwords of
+// coefficients k and k + 4. The results of the column pass are packed so that they are the pairs of
+// the row pass.
 //
 // Separate code for groups whose rows (or rows and columns) 4..7 are zeros, a third of the groups
-// of photos, was not faster: finding such groups and mispredicted branches cost what it saves.
+// of photos, was not faster: detection and mispredicted branches cost what it saves.
 #pragma once
 
 #include "idct_kernels.h"
@@ -14,12 +15,13 @@
 namespace fastio {
 namespace {
 
-// Of four vectors (columns or rows) of each block: pairs of coefficients 0 and 4, and so on.
+// Pairs of coefficients 0 and 4, 1 and 5, and so on, of four vectors (columns or rows) of each
+// block.
 struct Pairs {
   __m512i p04, p15, p26, p37;
 };
 
-// The same row of four blocks, for two rows that follow each other.
+// Two consecutive rows of four blocks.
 struct TwoRows {
   __m512i even, odd;
 };
@@ -48,7 +50,7 @@ inline __m512i load_two(const std::int16_t* a, const std::int16_t* b) {
       _mm256_load_si256(reinterpret_cast<const __m256i*>(b)), 1);
 }
 
-// Rows `row` (even) and row + 1 of four blocks.
+// Loads rows `row`, which is even, and row + 1 of four blocks.
 inline TwoRows load_rows(const std::int16_t* blocks, int row) {
   const std::int16_t* at = blocks + 8 * row;
   const __m512i first = load_two(at, at + 64);
@@ -56,7 +58,7 @@ inline TwoRows load_rows(const std::int16_t* blocks, int row) {
   return {_mm512_shuffle_i64x2(first, second, 0x88), _mm512_shuffle_i64x2(first, second, 0xdd)};
 }
 
-// The left (low) and right (high) four columns of rows k and k + 4.
+// Pair rows k and k + 4: of the left four columns (low_pairs), and of the right four (high_pairs).
 inline Pairs low_pairs(const TwoRows (&rows)[4]) {
   return {_mm512_unpacklo_epi16(rows[0].even, rows[2].even),
           _mm512_unpacklo_epi16(rows[0].odd, rows[2].odd),
@@ -106,11 +108,12 @@ inline void transform2(const Pairs& x, __m512i bias, __m512i (&out)[2]) {
   out[1] = _mm512_sub_epi32(even, odd);
 }
 
-// Drops the low bits of the columns' outputs: dwords of columns k (of `left`) and k + 4.
+// Drops the low bits of the columns' outputs. Each result dword has a word of column k (of `left`)
+// and one of column k + 4.
 template <int kShift>
 inline __m512i pack_columns(__m512i left, __m512i right) {
 #ifdef __AVX512VBMI__
-  // To bytes 2 and 3 of a dword, 8 bits each from these bits of its quadword on.
+  // The bit offsets in a quadword from which vpmultishiftqb takes bytes 2 and 3 of each dword.
   constexpr long long kFrom = static_cast<long long>(kShift) * 0x0001000000010000 +
                               static_cast<long long>(kShift + 8) * 0x0100000001000000 +
                               0x2020000000000000;
@@ -124,7 +127,7 @@ inline __m512i pack_columns(__m512i left, __m512i right) {
 #endif
 }
 
-// Four vectors, dwords of their pairs, to dwords of four vectors.
+// Transposes 4 x 4 dwords in each lane.
 inline Pairs transpose(__m512i v0, __m512i v1, __m512i v2, __m512i v3) {
   const __m512i a = _mm512_unpacklo_epi32(v0, v1), b = _mm512_unpackhi_epi32(v0, v1);
   const __m512i c = _mm512_unpacklo_epi32(v2, v3), d = _mm512_unpackhi_epi32(v2, v3);
@@ -132,7 +135,7 @@ inline Pairs transpose(__m512i v0, __m512i v1, __m512i v2, __m512i v3) {
           _mm512_unpackhi_epi64(b, d)};
 }
 
-// Drops the low bits of the rows' outputs: dwords of two samples, not yet clamped.
+// Drops the low bits of the rows' outputs. Each result dword has two samples, not yet clamped.
 template <int kShift>
 inline __m512i pack_rows(__m512i left, __m512i right) {
   constexpr __mmask64 kLowWords = 0x3333333333333333;
@@ -141,7 +144,8 @@ inline __m512i pack_rows(__m512i left, __m512i right) {
   return _mm512_srai_epi16(words, kShift - 16);
 }
 
-// Where each byte of the output is in what packus leaves. Pairs of bytes stay together.
+// The permutation of packus's bytes to the order of the output. Pairs of bytes stay together, so
+// that without VBMI words can be permuted.
 struct alignas(64) ByteIndex {
   std::uint8_t from[64];
   std::uint16_t pair[32];
@@ -194,7 +198,7 @@ inline __m512i load_index(const ByteIndex& index) { return _mm512_load_si512(ind
 inline __m512i permuted(__m512i index, __m512i bytes) {
   return _mm512_permutexvar_epi8(index, bytes);
 }
-// Of each eight bytes, the first four come from `left`.
+// Permutes bytes; the first four of each eight come from `left`, the others from `right`.
 inline __m512i permuted_halves(__m512i index, __m512i left, __m512i right) {
   return _mm512_mask_permutexvar_epi8(permuted(index, left), 0xf0f0f0f0f0f0f0f0, index, right);
 }
@@ -216,7 +220,7 @@ inline void store32(std::uint8_t* to, __m256i bytes) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
 
-// The rows' pass of size 8 for four rows of each block.
+// The row pass of size 8, for four rows of each block.
 inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
   constexpr int kShift = kIdct8.rows;
   __m512i o[8];
@@ -233,7 +237,7 @@ inline void finish8(const Pairs& x, std::uint8_t* out, std::ptrdiff_t stride) {
   }
 }
 
-// The columns' pass of size 2.
+// The column pass of size 2.
 inline void columns2(const std::int16_t* blocks, __m512i (&rows)[2]) {
   const TwoRows in[4] = {load_rows(blocks, 0), load_rows(blocks, 2), load_rows(blocks, 4),
                          load_rows(blocks, 6)};
@@ -282,7 +286,8 @@ inline void transform_blocks4(const std::int16_t* blocks, int count, std::uint8_
   }
 }
 
-// Eight blocks at a time: with two rows each of four, the rows' pass would be half empty.
+// Transforms eight blocks at a time: the two rows of four blocks would fill only half of the
+// registers in the row pass.
 inline void transform_blocks2(const std::int16_t* blocks, int count, std::uint8_t* out,
                               std::ptrdiff_t stride) {
   const __m512i bias = _mm512_set1_epi32(idct_bias_rows(kIdct2));

@@ -10,15 +10,16 @@ namespace fastio {
 namespace {
 
 constexpr int kNarrowPlane =
-    2;  // up to here libjpeg repeats chroma samples, even where told to smooth
+    2;  // up to this width, libjpeg repeats chroma samples, although do_fancy_upsampling is set
 
-constexpr std::int32_t kStep = 4;  // rows of the result whose source rows are looked for at once
+constexpr std::int32_t kStep = 4;  // rows of the result whose source rows are resampled together
 
 constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Vectors only grow, so that nothing is filled with zeros over and over.
+// Makes a vector longer if necessary. Vectors never shrink, so that the same elements are not
+// filled with zeros again and again.
 template <typename T>
 void grow(std::vector<T>* vector, std::size_t size) {
   if (vector->size() < size) vector->resize(size);
@@ -45,7 +46,7 @@ int planes_of(PlanarOutput output) {
   return output == PlanarOutput::gray || output == PlanarOutput::gray_three ? 1 : 3;
 }
 
-// Samples of the plane of components 1 and 2, not reduced.
+// Returns the samples of components 1 and 2 along an axis, at full size.
 std::int32_t chroma_samples(const PlanarAxis& axis) {
   return (axis.size + axis.sub - 1) / axis.sub;
 }
@@ -56,7 +57,7 @@ bool is_fancy(const PlanarAxis& x, const PlanarAxis& y) {
   return x.sub == 1 || chroma_samples(x) > kNarrowPlane;
 }
 
-// Component 0's filter if `c` is 0, the others' if 1.
+// Returns the filter of component 0 if `c` is 0, or of the others if it is 1.
 PlanarTapSpec tap_spec(const PlanarAxis& axis, int c, bool fancy) {
   const AxisSpec& spec = axis.spec;
   PlanarTapSpec s{};
@@ -77,13 +78,13 @@ PlanarTapSpec tap_spec(const PlanarAxis& axis, int c, bool fancy) {
   return s;
 }
 
-// The most taps that an output may have, and some more: see weigh_group().
+// Returns an upper bound of an output's taps, and of the cells that weigh_group() needs besides.
 std::int32_t tap_bound(const PlanarTapSpec& spec) {
   const auto samples = static_cast<std::int32_t>(2 * spec.support) + 2;
   return (std::min(samples, spec.in) >> spec.cell_bits) + 16;
 }
 
-// As make_taps() does for Filter::nearest.
+// Finds the sample of each output, in the same way as make_taps() for Filter::nearest.
 void find_nearest(const PlanarTapSpec& spec, std::vector<std::int32_t>* nearest) {
   grow(nearest, static_cast<std::size_t>(spec.outputs));
   double center = 0.5 * spec.scale;
@@ -93,8 +94,8 @@ void find_nearest(const PlanarTapSpec& spec, std::vector<std::int32_t>* nearest)
   }
 }
 
-// See kMaxHighHalves. The sum of rows, with 7 fractional bits. Weights sum to 1 << 15: of so many
-// taps none exceeds 1.
+// Sums the products of a row pass exactly, for more than kMaxHighHalves taps. The results have 7
+// fractional bits. The weights sum to 1 << 15, because of so many taps none exceeds 1.
 void sum_rows(const PlanarRow& row, std::size_t blocks, PlanarMiddle* out) {
   constexpr int kLanes = 2 * kPlanarLanes;
   for (std::size_t b = 0; b < blocks; ++b) {
@@ -139,7 +140,8 @@ void PlanarResampler::build(const PlanarTapSpec& given, Taps* taps) {
   kernels_->taps(spec, &table);
 }
 
-// Both planes' rows need as many fractional bits.
+// Builds the row pass's taps. All planes need the same number of fractional bits, so all use 14-bit
+// weights if a weight of any plane exceeds 1.
 void PlanarResampler::build_rows(PlanarTapSpec luma, PlanarTapSpec chroma) {
   for (row_bits_ = 15; row_bits_ >= 14; --row_bits_) {
     luma.weight_bits = chroma.weight_bits = row_bits_;
@@ -169,7 +171,7 @@ void PlanarResampler::prepare(const PlanarAxis& x, const PlanarAxis& y, Colour c
   }
   PlanarTapSpec luma = tap_spec(y, 0, fancy), chroma = tap_spec(y, 1, fancy);
   upside_down_ = luma.mirror;
-  luma.mirror = chroma.mirror = false;  // rows are made in the source's order
+  luma.mirror = chroma.mirror = false;  // run() computes rows in the source's order
   outputs_ = luma.outputs;
   columns_ = x.spec.window_size ? x.spec.window_size : x.spec.out - x.spec.window_begin;
   build_rows(luma, chroma);
@@ -177,7 +179,7 @@ void PlanarResampler::prepare(const PlanarAxis& x, const PlanarAxis& y, Colour c
   for (int c = 0; c < planes_; ++c) prepare_ring(c);
 }
 
-// Source rows of the rows [i, i + kStep) of the result that are there, from the first one's first.
+// Returns the source rows that rows [i, i + kStep) of the result need, relative to rows(c).first.
 SampleRange PlanarResampler::step_rows(int c, std::int32_t i) const {
   const PlanarTaps& taps = y_taps(c);
   const std::int32_t last = std::min(i + kStep, outputs_) - 1;
@@ -191,7 +193,7 @@ void PlanarResampler::prepare_ring(int c) {
     const SampleRange rows = step_rows(c, i);
     needed = std::max(needed, rows.last - rows.first);
   }
-  // Rows come kPlanarRows at a time, none of which may take the place of one still needed.
+  // kPlanarRows rows are resampled at a time, and must not overwrite rows that are still needed.
   const std::size_t slots = std::bit_ceil(static_cast<std::size_t>(needed + 2 * kPlanarRows));
   Ring& ring = ring_[c];
   ring.mask = static_cast<std::int32_t>(slots) - 1;
@@ -204,8 +206,8 @@ void PlanarResampler::prepare_ring(int c) {
   }
 }
 
-// Resamples the columns of the rows that are needed next and are not there yet, leaving out those
-// that end before.
+// Resamples the columns of the needed rows that are not in the ring yet. Skips rows that no output
+// needs any more.
 void PlanarResampler::fill_ring(int c, const PlaneView& plane, SampleRange needed) {
   Ring& ring = ring_[c];
   const PlanarTaps &x = x_taps(c), &y = y_taps(c);
@@ -219,7 +221,7 @@ void PlanarResampler::fill_ring(int c, const PlaneView& plane, SampleRange neede
   ring.next = next;
 }
 
-// What row `i` of the result is made of, once its source rows are there.
+// Sets the inputs of row `i` of the result. Its source rows must be in the ring.
 void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
   const PlanarTaps& taps = y_taps(c);
   Ring& ring = ring_[c];
@@ -229,10 +231,11 @@ void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
   const int init = output_ == PlanarOutput::ycbcr && c > 0 ? 0 : middle;
   row->rows = &ring.pointers[start & ring.mask];
   row->weights = taps.weights[group * taps.max_count].lane + i % kPlanarLanes;
-  // Weights past an output's taps are 0. That all have as many is what kernels are fast at.
+  // Kernels are fastest if all rows have the same number of taps. Weights past an output's taps are
+  // 0.
   row->count = taps.max_count <= kUniformTaps ? taps.max_count : count;
-  // Half a unit a tap was left by rounding down. Which way an odd count's half goes is chosen so
-  // that what remains, with colour conversion's and the last rounding's own, is nearest to none.
+  // Rounding down leaves half a unit per tap. The rounding of count / 2 is chosen so that the bias
+  // of the final result, which colour conversion and the last rounding add to, is nearest to 0.
   const int rest = output_ == PlanarOutput::ycbcr && c == 2 ? 0 : 1;
   row->init = static_cast<std::int16_t>(init - (count + rest) / 2);
   if (count > kMaxHighHalves) {

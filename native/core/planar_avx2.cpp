@@ -1,6 +1,6 @@
-// Columns: a byte shuffle widens the pairs of taps of 4 outputs from 16 bytes, in each half of a
-// register; pmaddwd multiplies and adds them. The lanes of a group are ordered so that packing its
-// sums puts them in order. Rows: 16 outputs to a register.
+// Column pass: in each half of a register, a byte shuffle widens the pairs of taps of 4 outputs
+// from 16 bytes; pmaddwd multiplies and adds them. The lanes of a group are ordered so that packing
+// its sums brings them in order. Row pass: 16 outputs per register.
 #include "intrinsics.h"
 #include "planar_dispatch.h"
 #include "planar_kernels.h"
@@ -28,13 +28,14 @@ inline __m256i load_halves(const std::uint8_t* low, const std::uint8_t* high) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
-constexpr int kRowsAtOnce = 2;  // as many as registers allow
+constexpr int kRowsAtOnce = 2;  // as many as fit in registers
 
 struct Sums {
   __m256i low, high;  // lanes 0 .. 7 and 8 .. 15 of a group
 };
 
-// The sums of a group of outputs of kRowsAtOnce rows, each quarter's samples being in 16 bytes.
+// Computes the sums of a group of outputs for kRowsAtOnce rows. The samples of each 4 outputs must
+// lie within 16 bytes.
 template <int kPairs>
 inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
                       Sums* sums) {
@@ -65,8 +66,8 @@ inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* c
   }
 }
 
-// Pairs of taps p .. p + 3 of 8 lanes, transposed: pair[k] has pair p + k of lane l in dword l.
-// `at` has the sample that each lane's pair p begins with.
+// Loads pairs of taps p .. p + 3 of 8 lanes, transposed: pair[k] has pair p + k of lane l in dword
+// l. at: the first sample of pair p of each lane.
 inline void transpose_pairs(const std::uint8_t* src, const std::int32_t* at, __m256i* pair) {
   const __m256i zero = _mm256_setzero_si256();
   __m256i lanes[4];
@@ -83,9 +84,9 @@ inline void transpose_pairs(const std::uint8_t* src, const std::int32_t* at, __m
   pair[3] = _mm256_unpackhi_epi64(high_01, high_23);
 }
 
-// The same where the samples are farther apart: 8 samples of each lane at a time, loaded one by
-// one. Gathering them is slow on many processors, and ten times slower where microcode guards it.
-// Pairs past the row's last sample have no weight: they take what stands there.
+// Computes the sums of 8 lanes whose samples are farther apart: loads 8 samples of each lane at a
+// time, lane by lane. Gathers are slow on many processors, and ten times slower with the microcode
+// mitigation. Pairs past the row's last sample read padding, and have a weight of 0.
 inline __m256i sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int32_t group,
                        int lane, const std::uint8_t* src) {
   static_assert(kReadPad >= 16);
@@ -107,7 +108,7 @@ inline __m256i sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int
 template <int kPairs, bool kFar>
 void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* src, PlanarMiddle* dst,
                      std::size_t blocks) {
-  const PlanarTaps t = taps;  // which nothing that is stored can change
+  const PlanarTaps t = taps;  // a copy that stores cannot alias
   for (std::int32_t g = 0; g < t.groups; ++g) {
     Sums sums[kRowsAtOnce];
     if constexpr (kFar) {
@@ -142,7 +143,7 @@ void columns_avx2(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_
   }
 }
 
-// A plane's part of a row. kCount: how many taps it has, where that is known; or 0.
+// The inputs of a row from one plane. kCount: the number of taps if it is known, else 0.
 template <int kCount>
 struct PlaneRow {
   static constexpr int kKept = kCount > 0 ? kCount : kMaxHighHalves;
@@ -157,7 +158,7 @@ struct PlaneRow {
       weights[k] = _mm256_set1_epi32(row.weights[k * kPlanarLanes]);
     }
   }
-  // Columns [x, x + kBlock).
+  // Returns the sums of columns [x, x + kBlock).
   __m256i sum(std::int32_t x) const {
     __m256i sum = init;
     for (std::int32_t k = 0; k < (kCount > 0 ? kCount : count); ++k) {
@@ -171,7 +172,7 @@ inline __m256i scaled(__m256i sum, int factor) {
   return _mm256_mulhi_epi16(sum, _mm256_set1_epi16(static_cast<std::int16_t>(factor)));
 }
 
-// Y, Cb, Cr to R, G, B.
+// Converts Y, Cb, Cr to R, G, B.
 inline void convert(__m256i* planes) {
   const __m256i y = planes[0], b = planes[1], r = planes[2];
   const __m256i blue = _mm256_sub_epi16(_mm256_add_epi16(b, b), scaled(b, kBlueOfCbLess));
@@ -182,7 +183,7 @@ inline void convert(__m256i* planes) {
   planes[2] = _mm256_adds_epi16(y, blue);
 }
 
-// R, G, B to Y.
+// Converts R, G, B to Y.
 inline __m256i luma(const __m256i* planes) {
   const __m256i g = planes[1];
   return _mm256_add_epi16(_mm256_add_epi16(scaled(planes[0], kLumaOfRed),
@@ -190,13 +191,13 @@ inline __m256i luma(const __m256i* planes) {
                           scaled(planes[2], kLumaOfBlue));
 }
 
-// Two registers of sums to bytes, 8 of each in each half.
+// Converts two registers of sums to bytes. Each 128-bit half has 8 of `a`, then 8 of `b`.
 inline __m256i to_bytes(__m256i a, __m256i b, __m128i bits) {
   return _mm256_packus_epi16(_mm256_sra_epi16(a, bits), _mm256_sra_epi16(b, bits));
 }
 
-// Byte shuffles that make the pixels of a half, 24 bytes of them, from [8 of R, 8 of G] and
-// [8 of B, ...]: of the first 16 bytes, and of the other 8.
+// Byte shuffles that make the 8 pixels (24 bytes) of a half from [8 of R, 8 of G] and
+// [8 of B, ...]: [0] for the first 16 bytes, [1] for the other 8.
 struct alignas(16) PixelShuffles {
   std::uint8_t red_green[2][16], blue[2][16];
   constexpr PixelShuffles() : red_green(), blue() {
@@ -214,7 +215,7 @@ inline __m256i both_halves(const std::uint8_t* from) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-// 16 pixels, 48 bytes.
+// Stores 16 pixels, 48 bytes.
 inline void store_pixels(const __m256i* sums, __m128i bits, std::uint8_t* dst) {
   static constexpr PixelShuffles shuffles;
   const __m256i red_green = to_bytes(sums[0], sums[1], bits);
@@ -236,7 +237,7 @@ inline void store_gray(__m256i sums, __m128i bits, std::uint8_t* dst) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), _mm256_castsi256_si128(bytes));
 }
 
-// 16 values of each channel, `plane` bytes apart.
+// Stores 16 values of each channel, `plane` bytes apart.
 inline void store_planes(const __m256i* sums, __m128i bits, std::uint8_t* dst,
                          std::ptrdiff_t plane) {
   const __m256i two = _mm256_permute4x64_epi64(to_bytes(sums[0], sums[1], bits), 0xD8);
@@ -245,7 +246,8 @@ inline void store_planes(const __m256i* sums, __m128i bits, std::uint8_t* dst,
   store_gray(sums[2], bits, dst + 2 * plane);
 }
 
-// kFirst, kOthers: see PlaneRow, of component 0 and of the others.
+// Computes a row; see PlanarRowKernel. kFirst, kOthers: the kCount of PlaneRow, for component 0 and
+// for the others.
 template <PlanarOutput kOutput, int kFirst, int kOthers>
 void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
             std::ptrdiff_t plane) {

@@ -1,6 +1,7 @@
-// Columns: one byte permutation (VBMI) fetches the pairs of taps of 16 outputs, widened to 16 bits
-// by its zero mask; one vpdpwssd multiplies and adds them. Rows: 32 outputs to a register, in the
-// order that packing two groups' sums leaves (kPacked), which the last permutation puts right.
+// Column pass: one byte permutation (VBMI) fetches the pairs of taps of 16 outputs, and its zero
+// mask widens them to 16 bits; one vpdpwssd multiplies and adds them. Row pass: 32 outputs per
+// register, in the order that packing two groups' sums gives; the last permutation restores the
+// order.
 #include "intrinsics.h"
 #include "planar_kernels.h"
 #include "planar_rows.h"
@@ -14,8 +15,8 @@ constexpr PlanarTapLayout kLayout = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 
 
 void taps_avx512(const PlanarTapSpec& spec, PlanarTaps* taps) { compute_taps(spec, kLayout, taps); }
 
-// kLoads: the registers that a group's samples fill. Where two do not hold them, each pair of taps
-// is gathered on its own (kLoads 0).
+// The samples of a group, in kLoads registers. If two registers are not enough, kLoads is 0, and
+// each pair of taps is gathered.
 template <int kLoads>
 struct Samples {
   __m512i low, high;
@@ -33,7 +34,7 @@ struct Samples {
   }
 };
 
-// The sums of a group of outputs of kPlanarRows rows.
+// Computes the sums of a group of outputs for kPlanarRows rows.
 template <int kLoads, int kPairs, bool kLoad>
 inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
                       Samples<kLoads>* samples, __m512i* sums) {
@@ -41,7 +42,7 @@ inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* c
   const __m512i two = _mm512_set1_epi32(0x00020002);
   std::ptrdiff_t base = t.base[g];
   __m512i index = _mm512_load_si512(t.index + g);
-  if constexpr (kLoads == 2) {  // where the second would lie past the last sample, both move
+  if constexpr (kLoads == 2) {  // the second load must not pass the last sample: move both
     const std::ptrdiff_t latest = t.last - t.first - 64;
     if (base > latest) {
       index = _mm512_add_epi8(index, _mm512_set1_epi8(static_cast<char>(base - latest)));
@@ -62,7 +63,8 @@ inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* c
   }
 }
 
-// The same by gathering. Pairs past the row's last sample have no weight: they take that sample.
+// Like sum_group(), with gathers. Pairs past the row's last sample read that one, and have a weight
+// of 0.
 inline void sum_group_far(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
                           __m512i* sums) {
   const __m512i first =
@@ -86,7 +88,7 @@ template <int kLoads, int kPairs, bool kShared>
 void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* rows, PlanarMiddle* dst,
                      std::size_t blocks) {
   const std::uint8_t* const src[kPlanarRows] = {rows[0], rows[1], rows[2], rows[3]};
-  const PlanarTaps t = taps;  // which nothing that is stored can change
+  const PlanarTaps t = taps;  // a copy that stores cannot alias
   for (std::int32_t g = 0; g < t.groups; g += 2, ++dst) {
     const std::int32_t next = g + 1 < t.groups ? g + 1 : g;
     __m512i even[kPlanarRows], odd[kPlanarRows];

@@ -1,5 +1,5 @@
-// Columns: as with AVX2, from whose taps and order of lanes these begin, a whole group to a
-// register. Rows: 32 outputs to a register, in order.
+// Column pass: as with AVX2, with the same taps and order of lanes, but a whole group per register.
+// Row pass: 32 outputs per register, in order.
 #include "intrinsics.h"
 #include "planar_kernels.h"
 #include "planar_rows.h"
@@ -21,7 +21,7 @@ inline __m128i load16(const std::uint8_t* from) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// 16 bytes from each of four places.
+// Loads 16 bytes from each of four positions.
 inline __m512i load_quarters(const std::uint8_t* src, const std::int32_t* base) {
   const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(load16(src + base[0])),
                                               load16(src + base[1]), 1);
@@ -30,7 +30,7 @@ inline __m512i load_quarters(const std::uint8_t* src, const std::int32_t* base) 
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-// The sums of a group of outputs of kPlanarRows rows.
+// Computes the sums of a group of outputs for kPlanarRows rows.
 template <int kPairs>
 inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
                       __m512i* sums) {
@@ -58,7 +58,7 @@ template <int kPairs>
 void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* rows, PlanarMiddle* dst,
                      std::size_t blocks) {
   const std::uint8_t* const src[kPlanarRows] = {rows[0], rows[1], rows[2], rows[3]};
-  const PlanarTaps t = taps;  // which nothing that is stored can change
+  const PlanarTaps t = taps;  // a copy that stores cannot alias
   const __m512i in_order = _mm512_setr_epi64(0, 4, 2, 6, 1, 5, 3, 7);
   for (std::int32_t g = 0; g < t.groups; g += 2, ++dst) {
     __m512i even[kPlanarRows], odd[kPlanarRows];

@@ -1,4 +1,4 @@
-// Chooses the version of a kernel that makes a row, for the kernels of all instruction sets.
+// Chooses the template instance of a row kernel, for the kernels of all instruction sets.
 #pragma once
 
 #include "planar_kernels.h"
@@ -6,7 +6,7 @@
 namespace fastio {
 namespace {
 
-// Makes a row with Rows::of<kOutput, kFirst, kOthers>(planes, bits, outputs, dst, plane). kFirst
+// Computes a row with Rows::of<kOutput, kFirst, kOthers>(planes, bits, outputs, dst, plane). kFirst
 // and kOthers: the numbers of taps of component 0 and of the others, so that loops over taps are
 // unrolled; 0 if there are many taps, if their number varies, or if the output is not from YCbCr.
 template <typename Rows>

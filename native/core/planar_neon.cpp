@@ -1,6 +1,7 @@
-// Columns: a table look-up widens the pairs of taps of 4 outputs from 16 bytes; products of pairs
-// are added when all are there. Rows: 32 outputs at a time. High halves of products are those of
-// doubled ones, shifted right: nothing here is -32768 twice, the one product that saturates.
+// Column pass: a table look-up widens the pairs of taps of 4 outputs from 16 bytes; the two
+// products of a pair are added at the end. Row pass: 32 outputs at a time. High halves of products
+// come from vqdmulh, which doubles products, shifted right by 1. It saturates only for -32768 *
+// -32768, which does not occur.
 #include <arm_neon.h>
 
 #include "planar_dispatch.h"
@@ -20,7 +21,8 @@ constexpr PlanarTapLayout kLayout = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 
 
 void taps_neon(const PlanarTapSpec& spec, PlanarTaps* taps) { compute_taps(spec, kLayout, taps); }
 
-// Products of the first and second samples of pairs by their weights, side by side, of 4 outputs.
+// The sums of products of the samples of pairs by their weights, for 4 outputs. The sums of first
+// and second samples are adjacent lanes.
 struct Products {
   int32x4_t low, high;
 };
@@ -49,7 +51,7 @@ inline int16x8_t finish(const Products& first, const Products& second) {
   return vsubq_s16(both, vdupq_n_s16(128 << (kPlanarColumnBits - 7)));
 }
 
-// kPairs: how many pairs of taps an output has, where that is known; or 0.
+// Resamples a group of outputs. kPairs: the number of pairs of taps if it is known, else 0.
 template <int kPairs>
 inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
                       std::int16_t* out, std::size_t row_words) {
@@ -84,8 +86,8 @@ inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* c
   }
 }
 
-// Pairs of taps p .. p + 3 of 4 lanes, transposed: pair[k] has pair p + k of lane l in dword l.
-// `at` has the sample that each lane's pair p begins with.
+// Loads pairs of taps p .. p + 3 of 4 lanes, transposed: pair[k] has pair p + k of lane l in dword
+// l. at: the first sample of pair p of each lane.
 inline void transpose_pairs(const std::uint8_t* src, const std::int32_t* at, uint8x16_t* pair) {
   uint32x4_t lanes[4];
   for (int l = 0; l < 4; ++l) lanes[l] = vreinterpretq_u32_u16(vmovl_u8(vld1_u8(src + at[l])));
@@ -99,8 +101,8 @@ inline void transpose_pairs(const std::uint8_t* src, const std::int32_t* at, uin
   pair[3] = vreinterpretq_u8_u64(vzip2q_u64(high_01, high_23));
 }
 
-// The sums of 4 outputs where the samples are farther apart: 8 samples of each at a time, loaded
-// one by one. Pairs past the row's last sample have no weight: they take what stands there.
+// Computes the sums of 4 outputs whose samples are farther apart: loads 8 samples of each at a
+// time. Pairs past the row's last sample read padding, and have a weight of 0.
 inline Products sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int32_t group,
                         int part, const std::uint8_t* src) {
   static_assert(kReadPad >= 8);
@@ -121,7 +123,7 @@ inline Products sum_far(const PlanarTaps& t, const PlanarWords* weights, std::in
 template <int kPairs>
 void columns_near(const PlanarTaps& taps, const std::uint8_t* const* src, PlanarMiddle* dst,
                   std::size_t blocks) {
-  const PlanarTaps t = taps;  // which nothing that is stored can change
+  const PlanarTaps t = taps;  // a copy that stores cannot alias
   for (std::int32_t g = 0; g < t.groups; ++g)
     sum_group<kPairs>(t, g, src, dst->lane + g * kPlanarLanes, blocks * kBlock);
 }
@@ -158,9 +160,10 @@ struct Sums {
   int16x8_t lanes[kRegisters];
 };
 
-// Weights and factors are lanes of registers: products by a lane take no instruction for it.
+// Weights and factors are lanes of registers: multiplying by a lane needs no instruction to load
+// it.
 
-// The high half of x times lane k of factors.
+// Returns the high half of x times lane k of factors.
 template <int k>
 inline int16x8_t scaled(int16x8_t x, int16x8_t factors) {
   return vshrq_n_s16(vqdmulhq_laneq_s16(x, factors, k), 1);
@@ -172,8 +175,8 @@ inline int16x8_t add_scaled(int16x8_t sum, int16x8_t x, int16x8_t factors) {
   return vsraq_n_s16(sum, vqdmulhq_laneq_s16(x, factors, k), 1);
 }
 
-// A plane's part of a row. kCount: how many taps it has, where that is known, so that their weights
-// are lanes of known_weights; or 0.
+// The inputs of a row from one plane. kCount: the number of taps if it is known, else 0. If it is
+// known, the weights are lanes of known_weights.
 template <int kCount>
 struct PlaneRow {
   static_assert(kUniformTaps <= 8);
@@ -211,7 +214,7 @@ struct PlaneRow {
                                     vqdmulhq_n_s16(vld1q_s16(rows[k] + x + 8 * r), weights[k]), 1);
   }
 
-  // Columns [x, x + kBlock). What is to be subtracted is added up.
+  // Returns the sums of columns [x, x + kBlock). Adds up the products, then subtracts their sum.
   Sums sum(std::int32_t x) const {
     Sums sums;
     if constexpr (kCount > 0)
@@ -226,7 +229,7 @@ struct PlaneRow {
 constexpr std::int16_t kFactors[8] = {kRedOfCr,   kBlueOfCbLess,    kGreenOfCb, kGreenOfCrLess,
                                       kLumaOfRed, kLumaOfGreenLess, kLumaOfBlue};
 
-// Y, Cb, Cr to R, G, B.
+// Converts Y, Cb, Cr to R, G, B.
 inline void convert(int16x8_t factors, Sums* planes) {
   for (int i = 0; i < kRegisters; ++i) {
     const int16x8_t y = planes[0].lanes[i], b = planes[1].lanes[i], r = planes[2].lanes[i];
@@ -238,7 +241,7 @@ inline void convert(int16x8_t factors, Sums* planes) {
   }
 }
 
-// R, G, B to Y.
+// Converts R, G, B to Y.
 inline void to_luma(int16x8_t factors, Sums* planes) {
   for (int i = 0; i < kRegisters; ++i) {
     const int16x8_t g = planes[1].lanes[i];
@@ -267,7 +270,7 @@ inline void store_one(const Bytes& bytes, std::uint8_t* dst) {
   vst1q_u8(dst + 16, bytes.half[1]);
 }
 
-// To three rows, `plane` bytes apart, or where that is 0 to pixels.
+// Stores three channels in rows that are `plane` bytes apart, or as pixels if `plane` is 0.
 inline void store_three(const Bytes& a, const Bytes& b, const Bytes& c, std::uint8_t* dst,
                         std::ptrdiff_t plane) {
   if (plane == 0) {
@@ -282,7 +285,8 @@ inline void store_three(const Bytes& a, const Bytes& b, const Bytes& c, std::uin
   }
 }
 
-// kFirst, kOthers: see PlaneRow, of component 0 and of the others.
+// Computes a row; see PlanarRowKernel. kFirst, kOthers: the kCount of PlaneRow, for component 0 and
+// for the others.
 template <PlanarOutput kOutput, int kBits, int kFirst, int kOthers>
 void row_of(const PlanarRow* planes, int, std::int32_t outputs, std::uint8_t* dst,
             std::ptrdiff_t plane) {
@@ -294,7 +298,8 @@ void row_of(const PlanarRow* planes, int, std::int32_t outputs, std::uint8_t* ds
   const PlaneRow<kOthers> third_plane(planes[kOnePlane ? 0 : 2]);
   const int16x8_t factors = vld1q_s16(kFactors);
   const std::ptrdiff_t pixel = kOneChannel || plane != 0 ? 1 : kChannels;  // bytes to the next one
-  // A narrower row is computed as one block. Else the last block overlaps the one before.
+  // A row narrower than a block is computed in `narrow`. In others, the last block overlaps the one
+  // before it.
   std::uint8_t narrow[kBlock * kChannels];
   const bool is_narrow = outputs < kBlock;
   std::uint8_t* const to = is_narrow ? narrow : dst;
@@ -324,7 +329,7 @@ void row_of(const PlanarRow* planes, int, std::int32_t outputs, std::uint8_t* ds
     memcpy(dst + c * plane, narrow + c * kBlock, static_cast<std::size_t>(outputs * pixel));
 }
 
-// Sums have 6 fractional bits, or 5 where a weight exceeds 1, which is seldom.
+// kBits: the sums' fractional bits: 6, or, rarely, 5 if a weight exceeds 1.
 template <int kBits>
 struct Rows {
   template <PlanarOutput kOutput, int kFirst, int kOthers>

@@ -12,7 +12,8 @@ void taps_portable(const PlanarTapSpec& spec, PlanarTaps* taps) {
   compute_taps(spec, kLayout, taps);
 }
 
-// kPairs: how many pairs of taps an output has, where that is known (the common cases), or 0.
+// The column pass of a row. kPairs: the number of pairs of taps if it is known (in the common
+// cases), else 0.
 template <int kPairs>
 void columns_of_row(const PlanarTaps& t, const std::uint8_t* src, PlanarMiddle* dst) {
   constexpr std::int32_t kStart = 64 - (128 << kPlanarColumnBits);
@@ -59,7 +60,7 @@ inline std::int16_t high_half(std::int16_t a, std::int16_t b) {
   return static_cast<std::int16_t>((a * b) >> 16);
 }
 
-// Not inlined: together with the loop over the taps, GCC 12 does not make vector code of it.
+// Not inlined, because GCC 12 does not vectorise it together with the loop over the taps.
 [[gnu::noinline]] void subtract_products(const std::int16_t* __restrict samples,
                                          std::int16_t weight, std::int16_t* __restrict sums) {
   for (int j = 0; j < kBlock; ++j) {
@@ -67,7 +68,7 @@ inline std::int16_t high_half(std::int16_t a, std::int16_t b) {
   }
 }
 
-// Columns [x, x + kBlock) of a plane.
+// Returns the sums of columns [x, x + kBlock) of a plane.
 inline Sums sum_plane(const PlanarRow& row, std::size_t x) {
   Sums sums;
   for (auto& sum : sums.lane) sum = row.init;
@@ -78,14 +79,14 @@ inline Sums sum_plane(const PlanarRow& row, std::size_t x) {
   return sums;
 }
 
-// a + b, at most 32767; it cannot be below -32768 (see planar_kernels.h). In 16 bits throughout, as
-// everything here: that is what makes vector code of it.
+// Returns a + b, at most 32767; it cannot be below -32768 (see planar_kernels.h). Uses only 16-bit
+// numbers, like everything here, so that compilers vectorise it.
 inline std::int16_t add_saturated(std::int16_t a, std::int16_t b) {
   const auto room = static_cast<std::int16_t>(32767 - (a > 0 ? a : 0));
   return static_cast<std::int16_t>(a + (b < room ? b : room));
 }
 
-// Y, Cb, Cr to R, G, B.
+// Converts Y, Cb, Cr to R, G, B.
 inline void convert(Sums* planes) {
   for (int j = 0; j < kBlock; ++j) {
     const std::int16_t y = planes[0].lane[j], b = planes[1].lane[j], r = planes[2].lane[j];
@@ -99,7 +100,7 @@ inline void convert(Sums* planes) {
   }
 }
 
-// R, G, B to Y.
+// Converts R, G, B to Y.
 inline void to_luma(Sums* planes) {
   for (int j = 0; j < kBlock; ++j) {
     const std::int16_t g = planes[1].lane[j];
@@ -109,7 +110,7 @@ inline void to_luma(Sums* planes) {
   }
 }
 
-// Sums to 0 .. 255.
+// Rounds sums down and clamps them to 0 .. 255.
 inline void to_bytes(Sums* sums, int bits) {
   for (auto& sum : sums->lane) {
     const auto value = static_cast<std::int16_t>(sum >> bits);
@@ -135,12 +136,12 @@ void store_three(Sums a, Sums b, Sums c, int bits, std::int32_t count, std::uint
   const auto store = [&](std::int32_t j, int bytes) {
     for (int k = 0; k < bytes; ++k) dst[3 * j + k] = static_cast<std::uint8_t>(pixels[j] >> 8 * k);
   };
-  // Four bytes are one store; the fourth is the next pixel's first.
+  // Store four bytes at once: the next pixel overwrites the fourth.
   for (std::int32_t j = 0; j < count - 1; ++j) store(j, 4);
   store(count - 1, 3);
 }
 
-// To three rows, `plane` bytes apart, or where that is 0 to pixels.
+// Stores three channels in rows that are `plane` bytes apart, or as pixels if `plane` is 0.
 void store(const Sums& a, const Sums& b, const Sums& c, int bits, std::int32_t count,
            std::uint8_t* dst, std::ptrdiff_t plane) {
   if (plane == 0) return store_three(a, b, c, bits, count, dst);

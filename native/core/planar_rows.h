@@ -1,5 +1,5 @@
-// The rows' pass with AVX-512: one source for both kinds. A register holds 32 outputs, in the order
-// in which the columns' pass of each kind writes them.
+// The row pass with AVX-512, compiled twice. A register holds 32 outputs, in the order in which the
+// column pass of each kind writes them.
 #pragma once
 
 #include "intrinsics.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kBlock = 2 * kPlanarLanes;
 
-// A plane's part of a row. kCount: how many taps it has, where that is known; or 0.
+// The inputs of a row from one plane. kCount: the number of taps if it is known, else 0.
 template <int kCount>
 struct PlaneRow {
   static constexpr int kKept = kCount > 0 ? kCount : kMaxHighHalves;
@@ -27,7 +27,7 @@ struct PlaneRow {
       weights[k] = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
     }
   }
-  // Columns [x, x + kBlock).
+  // Returns the sums of columns [x, x + kBlock).
   __m512i sum(std::int32_t x) const {
     __m512i sum = init;
     for (std::int32_t k = 0; k < (kCount > 0 ? kCount : count); ++k) {
@@ -41,7 +41,7 @@ inline __m512i scaled(__m512i sum, int factor) {
   return _mm512_mulhi_epi16(sum, _mm512_set1_epi16(static_cast<std::int16_t>(factor)));
 }
 
-// Y, Cb, Cr to R, G, B.
+// Converts Y, Cb, Cr to R, G, B.
 inline void convert(__m512i* planes) {
   const __m512i y = planes[0], b = planes[1], r = planes[2];
   const __m512i blue = _mm512_sub_epi16(_mm512_add_epi16(b, b), scaled(b, kBlueOfCbLess));
@@ -52,7 +52,7 @@ inline void convert(__m512i* planes) {
   planes[2] = _mm512_adds_epi16(y, blue);
 }
 
-// R, G, B to Y.
+// Converts R, G, B to Y.
 inline __m512i luma(const __m512i* planes) {
   const __m512i g = planes[1];
   return _mm512_add_epi16(_mm512_add_epi16(scaled(planes[0], kLumaOfRed),
@@ -60,7 +60,7 @@ inline __m512i luma(const __m512i* planes) {
                           scaled(planes[2], kLumaOfBlue));
 }
 
-// Two registers of sums to bytes, 8 of each in each quarter.
+// Converts two registers of sums to bytes. Each 128-bit quarter has 8 of `a`, then 8 of `b`.
 inline __m512i to_bytes(__m512i a, __m512i b, __m128i bits) {
   return _mm512_packus_epi16(_mm512_sra_epi16(a, bits), _mm512_sra_epi16(b, bits));
 }
@@ -72,13 +72,13 @@ inline __mmask64 first_bytes(std::int32_t count) {
 
 #ifdef __AVX512VBMI__
 
-// In which quarter's 8 outputs 0 .. 31 of two packed groups are, and where in it.
+// The quarter that holds each output 0 .. 31 of two packed groups, and its position among 8 there.
 constexpr int packed_quarter(int output) { return output % kPlanarLanes / 4; }
 constexpr int packed_place(int output) { return output / kPlanarLanes * 4 + output % 4; }
 
-// Byte permutations that make 32 pixels of to_bytes() of two channels, and of the third and
-// anything; and which bytes are of the third. Likewise one that makes 32 values of each of two
-// channels.
+// pixel, third: the byte permutation that makes 32 pixels from to_bytes() of the first two channels
+// and to_bytes() of the third one, and a mask of the bytes that are of the third. values: the
+// permutation that separates the 32 values of two channels.
 struct alignas(64) PixelIndex {
   std::uint8_t pixel[128], values[64];
   std::uint64_t third[2];
@@ -96,7 +96,7 @@ struct alignas(64) PixelIndex {
 };
 constexpr PixelIndex kIndex;
 
-// 32 pixels, 96 bytes.
+// Stores `count` of 32 pixels, 96 bytes.
 inline void store_pixels(const __m512i* sums, __m128i bits, std::int32_t count, std::uint8_t* dst) {
   const __m512i two = to_bytes(sums[0], sums[1], bits), third = to_bytes(sums[2], sums[2], bits);
   const auto pixels = [&](int part) {
@@ -113,15 +113,15 @@ inline void store_pixels(const __m512i* sums, __m128i bits, std::int32_t count, 
   }
 }
 
-// 32 values of each of two channels, the second one's in the upper half.
+// Returns 32 values of each of two channels, those of the second one in the upper half.
 inline __m512i values(__m512i a, __m512i b, __m128i bits) {
   return _mm512_permutexvar_epi8(_mm512_load_si512(kIndex.values), to_bytes(a, b, bits));
 }
 
-#else  // outputs lie in order
+#else  // outputs are in order
 
-// Byte shuffles that make the pixels of a quarter, 24 bytes of them, from [8 of R, 8 of G] and
-// [8 of B, ...]: of the first 16 bytes, and of the other 8.
+// Byte shuffles that make the 8 pixels (24 bytes) of a quarter from [8 of R, 8 of G] and
+// [8 of B, ...]: [0] for the first 16 bytes, [1] for the other 8.
 struct alignas(16) PixelShuffles {
   std::uint8_t red_green[2][16], blue[2][16];
   constexpr PixelShuffles() : red_green(), blue() {
@@ -150,7 +150,7 @@ inline void store_quarter(__m512i first, __m512i rest, std::int32_t count, std::
   _mm_mask_storeu_epi8(dst + 16, static_cast<__mmask16>(first_bytes(count - 16) & 0xff), high);
 }
 
-// 32 pixels, 96 bytes.
+// Stores `count` of 32 pixels, 96 bytes.
 inline void store_pixels(const __m512i* sums, __m128i bits, std::int32_t count, std::uint8_t* dst) {
   const __m512i two = to_bytes(sums[0], sums[1], bits), third = to_bytes(sums[2], sums[2], bits);
   const auto pixels = [&](int part) {
@@ -164,7 +164,7 @@ inline void store_pixels(const __m512i* sums, __m128i bits, std::int32_t count, 
   store_quarter<3>(first, rest, count, dst);
 }
 
-// 32 values of each of two channels, the second one's in the upper half.
+// Returns 32 values of each of two channels, those of the second one in the upper half.
 inline __m512i values(__m512i a, __m512i b, __m128i bits) {
   return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), to_bytes(a, b, bits));
 }
@@ -179,7 +179,7 @@ inline void store_values(__m256i values, std::int32_t count, std::uint8_t* dst) 
   }
 }
 
-// 32 values of each channel, `plane` bytes apart.
+// Stores `count` of 32 values of each channel, `plane` bytes apart.
 inline void store_planes(const __m512i* sums, __m128i bits, std::int32_t count, std::uint8_t* dst,
                          std::ptrdiff_t plane) {
   const __m512i two = values(sums[0], sums[1], bits), third = values(sums[2], sums[2], bits);
@@ -188,7 +188,8 @@ inline void store_planes(const __m512i* sums, __m128i bits, std::int32_t count, 
   store_values(_mm512_castsi512_si256(third), count, dst + 2 * plane);
 }
 
-// kFirst, kOthers: see PlaneRow, of component 0 and of the others.
+// Computes a row; see PlanarRowKernel. kFirst, kOthers: the kCount of PlaneRow, for component 0 and
+// for the others.
 template <PlanarOutput kOutput, int kFirst, int kOthers>
 void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
             std::ptrdiff_t plane) {

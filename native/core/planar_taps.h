@@ -1,6 +1,7 @@
-// The taps of a plane's axis, in plain loops over the outputs of a group. Each instruction set's
-// file includes this and compiles it for itself; hence the unnamed namespace, and no functions of
-// std. All do the same additions and multiplications in the same order, so all give the same taps.
+// Computes the taps of a plane's axis, in plain loops over the outputs of a group. The file of each
+// instruction set includes this header and compiles it for that set; hence the unnamed namespace,
+// and no functions of std. All do the same additions and multiplications in the same order, so all
+// give the same taps.
 #pragma once
 
 #include <cstring>
@@ -10,7 +11,7 @@
 namespace fastio {
 namespace {
 
-// How a path wants its tables.
+// The layout of tables that a path needs.
 struct PlanarTapLayout {
   std::int32_t order[kPlanarLanes];  // which output of a group of columns each lane is
   int base_lanes;                    // how many lanes share a base; 0 without index and base
@@ -22,20 +23,22 @@ constexpr std::int32_t kInOrder[kPlanarLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
 inline std::int32_t at_most(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
 inline std::int32_t at_least(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
 
+// The most bytes that two groups with the same base may need.
 constexpr std::int32_t kSharedSpan = 64;
 
 struct LaneFloats {
   float lane[kPlanarLanes];
 };
 
-// What one group's taps are computed from.
+// The positions from which the taps of one group are computed. Samples of a lane are numbered from
+// the first sample of its first cell.
 struct GroupWindow {
-  LaneFloats offset;               // from an output's centre to that of sample 0 of its first cell
-  std::int32_t low[kPlanarLanes];  // the samples inside the window: [low, high), counted from there
+  LaneFloats offset;               // from the output's centre to the centre of sample 0
+  std::int32_t low[kPlanarLanes];  // the samples inside the filter's window: [low, high)
   std::int32_t high[kPlanarLanes];
 };
 
-// The filter's value at sample `k` of every lane, 0 outside its window.
+// Computes the filter's value at sample `k` of every lane: 0 outside its window.
 template <int kRadius>
 inline void filter_values(const GroupWindow& window, std::int32_t k, float step, LaneFloats* out) {
   const float at = static_cast<float>(k);
@@ -53,7 +56,7 @@ inline void filter_values(const GroupWindow& window, std::int32_t k, float step,
   }
 }
 
-// Running sums of the weights of `count` cells of 1 << cell_bits samples each.
+// Computes running sums of the weights of `count` cells of 1 << cell_bits samples each.
 template <int kRadius>
 inline void sum_cells(const GroupWindow& window, int cell_bits, std::int32_t count, float step,
                       float* running) {
@@ -67,13 +70,13 @@ inline void sum_cells(const GroupWindow& window, int cell_bits, std::int32_t cou
   }
 }
 
-// The same of a plane that libjpeg's triangle filter upsamples by 2: a sample of the plane weighs
-// 1/4, 3/4, 3/4, 1/4 in samples 2c - 1 to 2c + 2 of component 0. Where a cell is several samples of
-// the plane, those weights sum to 1 but at its ends.
+// Like sum_cells(), for a plane that libjpeg's triangle filter upsamples by 2: sample c of the
+// plane has the weights 1/4, 3/4, 3/4, 1/4 in samples 2c - 1 to 2c + 2 of component 0. In a cell of
+// several samples of the plane, these weights sum to 1 except at its ends.
 template <int kRadius>
 inline void sum_fancy_cells(const GroupWindow& window, int cell_bits, std::int32_t count,
                             float step, float* running) {
-  LaneFloats sum{}, before{}, first{}, value;  // the window begins after sample 0: see place_lane
+  LaneFloats sum{}, before{}, first{}, value;  // no window includes sample 0: see place_group()
   for (std::int32_t k = 1, j = 0; j < count; ++j, running += kPlanarLanes) {
     for (int l = 0; l < kPlanarLanes; ++l) {
       sum.lane[l] += 0.25f * before.lane[l] + 0.75f * first.lane[l];
@@ -91,11 +94,11 @@ inline void sum_fancy_cells(const GroupWindow& window, int cell_bits, std::int32
   }
 }
 
-// Where a sample of the plane is the mean of a cell, the weights are chosen so that this blurs
-// nothing: summing the weights of a cell spreads them over it, and so does the mean. The variance
-// of that is a twelfth of a cell's square each time, which these three taps take back (they add
-// -1/6 of a cell's square). Against the filter on all samples, the error at a shrink of one to two
-// cells falls by 3 to 7 dB (benchmarks/LOG.md). Linear in the running sums.
+// Compensates the blur of samples that are means of cells. Summing the weights of a cell spreads
+// them over the cell, and so does the mean: each adds a variance of 1/12 of a cell's square. These
+// three taps add -1/6. Compared to the filter on all samples, the error at a shrink of one to two
+// cells falls by 3 to 7 dB (benchmarks/LOG.md). The operation is linear, so it applies to running
+// sums too.
 inline void sharpen_sums(std::int32_t count, float* running) {
   constexpr float kSharpen = 1.0f / 12;
   LaneFloats before{}, here, after;
@@ -123,10 +126,10 @@ inline void sum_weights(const PlanarTapSpec& spec, const GroupWindow& window, st
   }
 }
 
-// Which samples and cells group `g` needs.
+// Computes which samples and cells the outputs of group `g` need.
 inline void place_group(const PlanarTapSpec& spec, const std::int32_t* order, std::int32_t g,
                         PlanarTaps* taps) {
-  // Samples at the very edge of the filter, where its value is 0, are left out.
+  // Omits samples at the very edge of the filter, where its value is 0.
   constexpr double kNothing = 1e-6;
   std::int32_t output[kPlanarLanes], begin[kPlanarLanes], end[kPlanarLanes];
   double center[kPlanarLanes];
@@ -143,7 +146,7 @@ inline void place_group(const PlanarTapSpec& spec, const std::int32_t* order, st
     begin[l] = spec.nearest[output[l]];
     end[l] = begin[l] + 1;
   }
-  // What the loop needs is copied, so that the compiler sees that nothing overlaps.
+  // Local copies, so that the compiler knows that nothing aliases.
   const std::int32_t margin = spec.fancy ? 1 : 0, wider = spec.sharpen ? 1 : 0;
   const std::int32_t crop = spec.crop_begin, cells = spec.cells;
   const int bits = spec.cell_bits;
@@ -157,7 +160,7 @@ inline void place_group(const PlanarTapSpec& spec, const std::int32_t* order, st
     low[l] = begin[l] - origin;
     high[l] = end[l] - origin;
     offset.lane[l] = static_cast<float>(origin + 0.5 - center[l]);
-    // Samples before the plane's first and past its last stand for those (see fold_edges).
+    // Cells before the plane's first and past its last are clamped to those: see fold_edges().
     start[l] = at_least(cell[l], 0);
     count[l] = at_most(last, cells - 1) - start[l] + 1;
   }
@@ -193,7 +196,7 @@ inline bool at_edge(const PlanarTaps& taps, std::int32_t at, std::int32_t cells)
   return edge != 0;
 }
 
-// Gives the weights of cells -2 and -1 to cell 0, and those past the last cell to the last.
+// Adds the weights of cells -2 and -1 to cell 0, and those past the last cell to the last one.
 inline void fold_edges(const PlanarTaps& taps, std::int32_t at, std::int32_t count) {
   float* running = taps.running;
   for (int l = 0; l < kPlanarLanes; ++l) {
@@ -208,11 +211,11 @@ inline void fold_edges(const PlanarTaps& taps, std::int32_t at, std::int32_t cou
   }
 }
 
-// The running sums, scaled to end with 1 << weight_bits and rounded: so the weights, which are
-// their differences, sum to that exactly, and what was rounded shows in differences of neighbouring
-// samples only.
+// Scales running sums so that the last one is 1 << weight_bits, and rounds them. The weights are
+// their differences, so they sum to 1 << weight_bits exactly, and rounding errors affect only
+// differences between neighbouring samples.
 inline void round_sums(const float* sums, const LaneFloats& factor, std::int32_t* out) {
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is worth 1
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the lowest bit of a sum has the value 1
   for (int l = 0; l < kPlanarLanes; ++l) {
     const float shifted = sums[l] * factor.lane[l] + kMagic;
     std::int32_t bits;
@@ -256,7 +259,7 @@ inline void weigh_group(const PlanarTapSpec& spec, std::int32_t g, PlanarTaps* t
   memcpy(&window.offset, taps->offset + at, sizeof window.offset);
   memcpy(window.low, taps->low + at, sizeof window.low);
   memcpy(window.high, taps->high + at, sizeof window.high);
-  // Cells that fold_edges() takes away come on top.
+  // Additional cells, for those that fold_edges() removes.
   const bool folded = spec.fancy || spec.sharpen;
   const std::int32_t count = 2 * taps->pairs + (folded ? 6 : 0);
   if (spec.radius == 0) sum_weights<0>(spec, window, count, taps->running);
@@ -276,7 +279,7 @@ inline void weigh_group(const PlanarTapSpec& spec, std::int32_t g, PlanarTaps* t
   }
 }
 
-// See PlanarTaps::index.
+// Computes PlanarTaps::index, base and span of a group.
 inline void index_group(std::int32_t g, int base_lanes, PlanarTaps* taps) {
   for (int part = 0; part < kPlanarLanes; part += base_lanes) {
     const std::int32_t at = g * kPlanarLanes + part;
@@ -294,7 +297,8 @@ inline void index_group(std::int32_t g, int base_lanes, PlanarTaps* taps) {
   }
 }
 
-// Gives the two groups of each pair one base, if all pairs' samples are within kSharedSpan bytes.
+// Sets the same base for both groups of each pair, if the samples of each pair lie within
+// kSharedSpan bytes.
 inline void share_bases(PlanarTaps* taps) {
   std::int32_t apart = 0;
   for (std::int32_t g = 0; g + 1 < taps->groups; g += 2) {

@@ -10,10 +10,11 @@ namespace fastio {
 namespace {
 
 enum Register { kEbx, kEcx };
-// The registers that the operating system has to save, as bits of XCR0.
+// The register states that the operating system must save, as bits of XCR0.
 enum Saved : std::uint32_t { kSse = 0x2, kYmm = 0x6, kZmm = 0xe6 };
 
-// Where CPUID tells of a feature (Intel's manual, volume 2, CPUID; AMD's volume 3, appendix E).
+// The bit of CPUID that reports a feature (Intel's manual, volume 2, CPUID; AMD's volume 3,
+// appendix E), and the registers that must be saved.
 struct Place {
   unsigned leaf;
   Register in;
@@ -61,8 +62,8 @@ Place place_of(CpuFeature feature) {
   __builtin_unreachable();
 }
 
-// XCR0: which registers the operating system saves. Without OSXSAVE there is no such register, and
-// only those of SSE are saved.
+// Returns XCR0: the register states that the operating system saves. Without OSXSAVE there is no
+// such register, and only those of SSE are saved.
 std::uint32_t saved_registers() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return kSse;

@@ -1,5 +1,5 @@
-// Eight bytes at a time by eight tables: Kounavis and Berry, "A Systematic Approach to Building
-// High Performance, Software-Based, CRC Generators", ISCC 2005.
+// Slicing by eight: eight bytes at a time with eight tables (Kounavis and Berry, "A Systematic
+// Approach to Building High Performance, Software-Based, CRC Generators", ISCC 2005).
 #include "crc32.h"
 
 #include <array>

@@ -1,6 +1,6 @@
-// ARMv8's CRC instructions. Those of eight bytes have a latency of two cycles on Arm's server cores
-// (their Software Optimization Guides), four bytes a cycle: no streams side by side are needed to
-// keep up with memory.
+// ARMv8's CRC instructions. An instruction for eight bytes has a latency of two cycles on Arm's
+// server cores (see their Software Optimization Guides). Four bytes per cycle are as fast as
+// memory, so parallel streams are not needed.
 #include <arm_acle.h>
 
 #include "crc32c_kernels.h"

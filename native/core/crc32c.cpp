@@ -46,12 +46,12 @@ std::uint32_t update_portable(std::uint32_t state, const std::uint8_t* data, std
 
 #ifdef FASTIO_X86
 
-// The instruction has a latency of three cycles and starts one a cycle, so three blocks are summed
-// side by side and their sums joined (Gopal and others, "Fast CRC computation for iSCSI polynomial
-// using CRC32 instruction", Intel 2011).
+// The instruction has a latency of three cycles and a throughput of one per cycle, so three blocks
+// are processed in parallel and their CRCs combined (Gopal and others, "Fast CRC computation for
+// iSCSI polynomial using CRC32 instruction", Intel 2011). The bytes of such a block:
 constexpr std::size_t kBlock = 1024;
 
-// What kBlock zero bytes make of a state, a byte of it at a time.
+// Computes the state after kBlock zero bytes, with a table for each byte of the state.
 class ZeroBlock {
  public:
   ZeroBlock() {

@@ -1,6 +1,6 @@
-// Folding by carry-less multiplication (Gopal and others, "Fast CRC computation for generic
-// polynomials using PCLMULQDQ instruction", Intel 2009), 256 bytes at a time. The CRC of what is
-// left, 16 bytes, comes from the processor's own CRC-32C instruction.
+// Folds 256 bytes at a time by carry-less multiplication (Gopal and others, "Fast CRC computation
+// for generic polynomials using PCLMULQDQ instruction", Intel 2009). The processor's CRC-32C
+// instruction computes the CRC of the 16 bytes that remain.
 #include "crc32c_kernels.h"
 #include "intrinsics.h"
 
@@ -9,15 +9,15 @@ namespace {
 
 // Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
 
-// x^power modulo the polynomial, as the upper half of a reflected 64-bit number.
+// Returns x^power modulo the polynomial, as the upper half of a reflected 64-bit number.
 constexpr std::uint64_t power_of_x(int power) {
   std::uint32_t value = 0x80000000u;
   for (int i = 0; i < power; ++i) value = value >> 1 ^ (value & 1 ? kCrc32cPolynomial : 0);
   return static_cast<std::uint64_t>(value) << 32;
 }
 
-// What moves 128 bits `distance` bits ahead. The product of two reflected 64-bit numbers stands one
-// place too high: hence - 1.
+// The factors that advance 128 bits by `distance` bits. The product of two reflected 64-bit numbers
+// is shifted by one bit, which the - 1 compensates.
 struct Fold {
   std::uint64_t low, high;
 };
@@ -35,7 +35,7 @@ constexpr Fold kBy2048 = fold_by(2048), kBy1536 = fold_by(1536), kBy1024 = fold_
       _mm_set_epi64x(static_cast<long long>(fold.high), static_cast<long long>(fold.low)));
 }
 
-// `ahead` moved on, and `to` there.
+// Returns `ahead`, advanced by the factors `by`, xor `to`.
 [[gnu::always_inline]] inline __m512i folded(__m512i ahead, __m512i by, __m512i to) {
   constexpr int kXorOfThree = 0x96;
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(ahead, by, 0x00),

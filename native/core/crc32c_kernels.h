@@ -8,7 +8,7 @@ namespace fastio {
 
 inline constexpr std::uint32_t kCrc32cPolynomial = 0x82F63B78u;  // reflected
 
-// The state after `size` more bytes; neither complemented before nor after.
+// Returns the state after `size` more bytes. Complements it neither before nor after.
 using UpdateKernel = std::uint32_t(std::uint32_t state, const std::uint8_t* data, std::size_t size);
 
 #ifdef FASTIO_X86

@@ -10,7 +10,7 @@
 namespace fastio {
 namespace {
 
-// Between two looks at a thread that has not ended yet.
+// The time between two tests of whether a thread has ended: the first one, and the longest.
 constexpr std::chrono::microseconds kFirstLook{20}, kLongestLook{2000};
 
 }  // namespace
@@ -24,7 +24,7 @@ void Crew::start(std::function<void()> work) {
   std::thread thread([work = std::move(work), done]() mutable {
     try {
       work();
-      work = nullptr;  // before it counts as done: what it kept alive goes first
+      work = nullptr;  // destroys what it owns before the thread counts as done
     } catch (...) {
     }
     done->store(true, std::memory_order_release);

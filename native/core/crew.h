@@ -1,8 +1,8 @@
-// Threads that are ended together, within a bounded time.
+// A group of threads that are ended together, within a bounded time.
 //
-// A thread that reads from a file system which does not answer cannot be ended. It is left alone
-// then, and does no harm if it ever comes back: what a thread's function uses, it keeps alive
-// itself.
+// A thread that reads from a file system which does not answer cannot be ended. It is detached
+// then. It must do no harm if it ever continues, so a thread's function must own everything that it
+// uses.
 #pragma once
 
 #include <sys/types.h>
@@ -17,26 +17,27 @@
 
 namespace fastio {
 
-// How long threads that were told to end are waited for. A row in hand takes milliseconds.
+// The time to wait for threads to end. Finishing a row takes milliseconds.
 inline constexpr std::chrono::milliseconds kPatience{2000};
 
 // Not thread-safe.
 class Crew {
  public:
   Crew();
-  // In a forked child, which has none of the threads, this leaves them alone.
+  // Calls end(kPatience). In a forked child, where the threads do not exist, does nothing.
   ~Crew() { end(kPatience); }
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
-  // Has a thread of its own call `work`, with all signals blocked but those of its own faults. What
-  // `work` throws is lost. Throws, as std::thread does, where there is no thread or no memory.
+  // Starts a thread that calls `work`, with all signals blocked except those of its own faults.
+  // Exceptions of `work` are ignored. Throws std::system_error or std::bad_alloc if the thread
+  // cannot be started.
   void start(std::function<void()> work);
 
   std::size_t size() const { return members_.size(); }
 
-  // Joins the threads, which were told to end; returns how many did not within `patience`, and are
-  // left alone.
+  // Joins the threads, which the caller has told to end. Threads that do not end within `patience`
+  // are detached; returns their number.
   std::size_t end(std::chrono::nanoseconds patience);
 
  private:

@@ -15,7 +15,8 @@ namespace {
 // The alignment of addresses, offsets and lengths of reads. No disk needs a larger one.
 constexpr std::int64_t kAlignment = 4096;
 
-// The memory of a row: its bytes, those before and after it up to the alignment, and zeros.
+// The bytes of memory of a row: its own, those before and after it up to the alignment, and the
+// padding.
 constexpr std::size_t kRowMemory =
     static_cast<std::size_t>(DirectRange::kMostBytes + 3 * kAlignment);
 

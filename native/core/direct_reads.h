@@ -21,7 +21,7 @@ namespace fastio {
 // without bytes, and FileSet::read() then reports the error.
 class DirectReads {
  public:
-  // Rows under way of all threads together: hardly any disk is faster with more.
+  // Rows in flight, of all threads together: hardly any disk is faster with more.
   static constexpr std::size_t kInFlight = 32;
 
   // depth: the maximum number of rows of this thread that are read or being read.

@@ -1,4 +1,4 @@
-// How large an image may be: what its header claims is compared before memory is taken for it.
+// The limit on the size of images. The size in a header is compared before memory is allocated.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace fastio {
 
 inline constexpr std::int64_t kAnyPixels = std::numeric_limits<std::int64_t>::max();
 
-// Code::unsupported where height x width is more than max_pixels. Never overflows.
+// Returns Code::unsupported if height x width is more than max_pixels. Never overflows.
 inline Status check_pixels(std::int32_t height, std::int32_t width, std::int64_t max_pixels) {
   if (std::int64_t{height} * width <= max_pixels) return Status::okay();
   return Status::error(Code::unsupported,

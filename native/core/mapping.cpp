@@ -16,9 +16,9 @@
 namespace fastio {
 namespace {
 
-// What the handler knows of mappings. It may run between any two instructions of any thread, so
-// that all it reads is atomic and nothing is ever freed: entries are used again, blocks of them are
-// added at the end.
+// A mapping's entry in the table of the signal handler. The handler may run between any two
+// instructions of any thread, so everything that it reads is atomic, and nothing is ever freed:
+// entries are reused, and blocks of entries are added at the end.
 struct Guard {
   std::atomic<std::uintptr_t> begin{0}, end{0};  // begin 0: not in use
   std::atomic<bool> damaged{false};
@@ -26,36 +26,36 @@ struct Guard {
 
 constexpr std::size_t kBlock = 512;
 constexpr std::size_t kBlocks = 1024;         // more mappings than the system lets a process have
-constexpr std::size_t kUnguarded = SIZE_MAX;  // as an entry's number: none
+constexpr std::size_t kUnguarded = SIZE_MAX;  // the index of a mapping without an entry
 
 struct GuardTable {
   std::atomic<Guard*> blocks[kBlocks] = {};
   std::atomic<std::size_t> used{0};  // entries [0, used) may be in use
-  std::mutex mutex;                  // of those who add and remove
-  std::size_t hint = 0;              // no entry before it is free
+  std::mutex mutex;                  // held to add and remove entries
+  std::size_t hint = 0;              // no entry before this one is free
 
   Guard& at(std::size_t number) {
     return blocks[number / kBlock].load(std::memory_order_acquire)[number % kBlock];
   }
 };
 
-// Never destroyed: the handler may run when the process ends.
+// Never destroyed, because the handler may run while the process ends.
 GuardTable& table() {
   static GuardTable& kept = *new GuardTable;
   return kept;
 }
 
-GuardTable* the_table = nullptr;  // for the handler, which must not run a static's initialisation
-struct sigaction before;
-std::atomic<pid_t> passing_on{0};  // the thread that is in the handler before ours
+GuardTable* the_table = nullptr;   // for the handler, which must not initialise a local static
+struct sigaction before;           // the previous handler
+std::atomic<pid_t> passing_on{0};  // the thread in which our handler has called the previous one
 std::uintptr_t page_bytes = 0;
 std::atomic<bool> once_damaged{false};
 
-// Puts zeros in the place of [begin, end).
+// Replaces the pages [begin, end) by zeros.
 bool put_zeros(std::uintptr_t begin, std::uintptr_t end) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
 #if defined(__SANITIZE_THREAD__)
-  // Its mmap() counts as a write to pages that other threads may be reading, as they may here.
+  // ThreadSanitizer takes mmap() for a write to the pages, which other threads may be reading.
   return ::syscall(SYS_mmap, begin, end - begin, PROT_READ, kFlags, -1, 0) != -1;
 #else
   return ::mmap(reinterpret_cast<void*>(begin), end - begin, PROT_READ, kFlags, -1, 0) !=
@@ -63,7 +63,8 @@ bool put_zeros(std::uintptr_t begin, std::uintptr_t end) {
 #endif
 }
 
-// Async-signal-safe: atomics and mmap. True where the fault was one of ours and is mended.
+// Returns true if the address lies in a mapping and now reads as zeros. Async-signal-safe: uses
+// only atomics and mmap.
 bool mend(std::uintptr_t address) {
   GuardTable& guards = *the_table;
   const std::size_t used = guards.used.load(std::memory_order_acquire);
@@ -72,17 +73,19 @@ bool mend(std::uintptr_t address) {
     const std::uintptr_t begin = guard.begin.load(std::memory_order_acquire);
     if (begin == 0 || address < begin || address >= guard.end.load(std::memory_order_acquire))
       continue;
-    // Of an entry that is being used again, the two may not belong together.
+    // If the entry is being reused, begin and end may be those of different mappings.
     if (guard.begin.load(std::memory_order_acquire) != begin) continue;
-    // Before there are zeros: who reads some finds the flags set (see damaged()).
+    // Set the flags before there are zeros: a thread that reads zeros then sees them (see
+    // damaged()).
     guard.damaged.store(true, std::memory_order_relaxed);
     once_damaged.store(true, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const std::uintptr_t end =
         (guard.end.load(std::memory_order_relaxed) + page_bytes - 1) / page_bytes * page_bytes;
     const int saved = errno;
-    // In one piece, up to the end: a process may have 65530 of them. Where this one, which cuts the
-    // mapping in two, is one too many, all of it becomes zeros: no row of it counts any more.
+    // One mapping of zeros up to the end, because a process may have only 65530 mappings. If even
+    // this one, which splits the file's mapping, is one too many, all of it becomes zeros: its rows
+    // are reported as damaged in any case.
     const bool mapped = put_zeros(address / page_bytes * page_bytes, end) || put_zeros(begin, end);
     errno = saved;
     return mapped;
@@ -91,16 +94,16 @@ bool mend(std::uintptr_t address) {
 }
 
 void on_bus_error(int number, siginfo_t* info, void* context) {
-  // BUS_ADRERR is a page behind the file's end; the kernel's other codes and kill() are not ours.
+  // BUS_ADRERR is a page past the file's end. Other codes of the kernel, and kill(), are passed on.
   if (info->si_code == BUS_ADRERR && mend(reinterpret_cast<std::uintptr_t>(info->si_addr))) return;
   const pid_t self = ::gettid();
-  // One that was set after ours passes on to ours, from which it came then: that is the end.
+  // A handler that was installed after ours may call ours again, from the call below. Stop there.
   const bool again = passing_on.exchange(self) == self;
   if (!again && before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
   } else if (again || before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
-    // A fault cannot be ignored: back to the default, which the instruction meets when it is
-    // repeated, or the signal that somebody sent.
+    // A fault cannot be ignored: restore the default action, which is taken when the instruction is
+    // repeated, or when the signal is raised again if it was sent.
     struct sigaction standard = {};
     standard.sa_handler = SIG_DFL;
     ::sigaction(SIGBUS, &standard, nullptr);
@@ -116,11 +119,11 @@ void install() {
   std::call_once(once, [] {
     the_table = &table();
     page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-    // A child that is forked while another thread holds the lock would wait for it for ever.
+    // If another thread held the lock at a fork, the child would wait for it forever.
     ::pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
                      [] { table().mutex.unlock(); });
   });
-  // Others set signals back that they never had: Lightning's Trainer does with all, at its end.
+  // Other code may have replaced the handler: Lightning's Trainer resets all signals at its end.
   struct sigaction now = {};
   ::sigaction(SIGBUS, nullptr, &now);
   if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == &on_bus_error) return;
@@ -133,7 +136,7 @@ void install() {
   ::sigaction(SIGBUS, &ours, nullptr);
 }
 
-// The number of a new entry; kUnguarded where there is no room, or no memory.
+// Adds an entry and returns its index, or kUnguarded if there is no room or no memory.
 std::size_t add_guard(std::uintptr_t begin, std::size_t size) {
   GuardTable& guards = table();
   const std::lock_guard lock(guards.mutex);
@@ -171,7 +174,7 @@ Status failed(const char* what) {
 
 class Descriptor {
  public:
-  // Non-blocking: opening a pipe would wait for its writer.
+  // O_NONBLOCK, because opening a pipe would wait for its writer.
   explicit Descriptor(const std::string& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~Descriptor() {
@@ -210,7 +213,7 @@ Status Mapping::open(int fd, std::size_t size, std::shared_ptr<Mapping>& out) {
 }
 
 Mapping::~Mapping() {
-  // First, so that the entry never stands for what another thread maps at this address.
+  // Before munmap(), so that the entry never applies to what another thread maps at this address.
   if (guard_ != kUnguarded) remove_guard(guard_);
   if (data_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
 }
@@ -234,9 +237,9 @@ void Mapping::expect_scattered() const {
   if (data_) ::madvise(const_cast<std::uint8_t*>(data_), size_, MADV_RANDOM);
 }
 
-// The fence keeps the processor from looking at the flag before it has read the bytes that the flag
-// is asked about; an acquiring load only orders what comes behind it. The handler set the flag
-// before there were zeros, so that no thread has read some and finds it unset.
+// The fence orders the flag's load after the reads of the bytes; an acquire load would only order
+// what comes after it. The handler sets the flag before there are zeros, so a thread that has read
+// zeros sees it set.
 bool Mapping::damaged() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   return guard_ != kUnguarded && table().at(guard_).damaged.load(std::memory_order_relaxed);

@@ -1,8 +1,8 @@
-// Files mapped into memory that outlive what others do to them.
+// Files mapped into memory, safe against truncation by other processes.
 //
-// A mapped page of a file that was made shorter meanwhile cannot be read: the system sends SIGBUS,
-// which ends a process that does not catch it. Here such a page reads as zeros and its mapping says
-// that it is damaged, so that a truncated dataset is an error with a name.
+// If a file is truncated after it was mapped, reading a page past its new end raises SIGBUS, which
+// kills the process by default. Here such pages read as zeros, and the mapping is marked as
+// damaged, so that a truncated dataset is reported as an error.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace fastio {
 
-// Read-only. Thread-safe. The first one puts a handler for SIGBUS in place, which stays and hands
-// on every fault outside of mappings to the handler that was there before. Where another handler is
-// put in its place later, that one decides.
+// Read-only. Thread-safe. The first mapping installs a handler for SIGBUS, which remains installed
+// and passes faults outside of mappings to the previous handler. A handler that other code installs
+// later takes precedence.
 class Mapping {
  public:
   // Maps a whole regular file; an empty one has no data. No descriptor stays open.
@@ -32,30 +32,30 @@ class Mapping {
   const std::uint8_t* data() const { return data_; }
   std::size_t size() const { return size_; }
 
-  // Has the system begin to read the pages of bytes [offset, offset + bytes).
+  // Asks the system to begin to read the pages of bytes [offset, offset + bytes).
   void ahead(std::size_t offset, std::size_t bytes) const;
 
-  // Lets go of the pages of bytes [offset, offset + bytes), which come from the page cache, or the
-  // disk, when they are read again. What lies outside of the file is left out.
+  // Unmaps the pages of bytes [offset, offset + bytes) until they are read again. Bytes outside of
+  // the file are ignored.
   void release(std::size_t offset, std::size_t bytes) const;
 
-  // Says that pages are used in no order, and others bring what is next to them if it is wanted.
+  // Tells the system that pages are read in random order, so that it does not read ahead.
   void expect_scattered() const;
 
-  // Whether a page that was cut off from the file reads as zeros. False if there were more mappings
-  // than the signal handler can register: reading such a page then ends the process.
+  // Whether pages that are missing in the file read as zeros. False if there are more mappings than
+  // the signal handler can register: reading such a page then kills the process.
   bool guarded() const;
 
-  // Whether a page was read that the file did not have any more. What was read up to then may be
-  // zeros, and goes on being zeros from there to the end. Asked after the bytes were read: false
-  // says that they were the file's, whichever thread met the missing page first.
+  // Whether a page was read that the file no longer has. Bytes that were read may then be zeros,
+  // and all bytes from that page on are. Call this after reading: if it returns false, all bytes
+  // that were read before are those of the file, whichever thread read a missing page first.
   bool damaged() const;
 
-  // Puts the handler back that turns a cut-off file into an error, where somebody else's took its
-  // place: before memory of mappings is read by threads.
+  // Installs the signal handler again if other code has replaced it. Call this before threads read
+  // mapped memory.
   static void keep_guards();
 
-  // Whether one of all mappings that there ever were was damaged: a quick look.
+  // Whether any mapping of this process was ever damaged. Faster than damaged().
   static bool any_damaged();
 
  private:
@@ -65,7 +65,7 @@ class Mapping {
 
   const std::uint8_t* const data_;
   const std::size_t size_;
-  const std::size_t guard_;  // number of its entry in the handler's table, or kUnguarded
+  const std::size_t guard_;  // the index of its entry in the handler's table, or kUnguarded
 };
 
 }  // namespace fastio

@@ -1,4 +1,4 @@
-// The slots that wait for threads, oldest first.
+// The queue of slots from which worker threads claim rows.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,24 @@
 
 namespace fastio {
 
-// Rows that a thread has claimed. The slot is kept, so that the next claim takes no lock.
+// Rows [begin, end) of a slot that a thread has claimed. The thread keeps it, so that its next
+// claim in the same slot takes no lock.
 struct Claim {
   std::shared_ptr<Slot> slot;
   std::size_t begin = 0, end = 0;
 };
 
-// Thread-safe. All threads work on the oldest slot until its rows are handed out, so that batches
-// complete in order and a slow row delays its own batch only. The first `limit` threads do: those
-// with a higher number wait, until they are allowed or the queue is closed.
+// Thread-safe. All threads claim rows of the oldest slot until none are left, so that batches
+// complete in order and a slow row delays its own batch only. Threads with numbers of `limit` or
+// more wait until the limit is raised or the queue is closed.
 //
-// A thread takes the lock when its slot has no more rows. A slot wakes one thread, which wakes the
-// next one as long as rows are left, so that a batch of a few small rows does not wake all threads.
+// A thread takes the lock only if its slot has no more rows. push() wakes one thread, which wakes
+// the next one if rows are left, so that a batch of a few small rows does not wake all threads.
 class SlotQueue {
  public:
   explicit SlotQueue(std::size_t limit) : limit_(limit) {}
 
+  // Appends a slot. If the queue is closed, the slot is cancelled.
   void push(std::shared_ptr<Slot> slot) {
     {
       const std::lock_guard lock(mutex_);
@@ -57,8 +59,8 @@ class SlotQueue {
 
   std::size_t threads() const { return limit_.load(std::memory_order_relaxed); }
 
-  // Claims rows for a thread, numbered from 0, of the slot of its last claim or of the oldest one.
-  // Returns false if there are none at the moment: call wait() then.
+  // Claims rows for thread number `thread` (from 0): of the slot of its last claim, or else of the
+  // oldest slot. Returns false if there are none at the moment: call wait() then.
   bool claim(std::size_t thread, Claim& claim) {
     if (claim.slot && allowed(thread) && claim.slot->claim(claim.begin, claim.end)) return true;
     claim.slot.reset();
@@ -93,7 +95,7 @@ class SlotQueue {
     return !closed_;
   }
 
-  // Rows that are claimed already are finished all the same.
+  // Sets how many threads may claim rows. Claims that a thread has already are not affected.
   void limit(std::size_t threads) {
     {
       const std::lock_guard lock(mutex_);
@@ -103,7 +105,7 @@ class SlotQueue {
     ready_.notify_all();  // notify_one might wake a thread that is not allowed any more
   }
 
-  // Wakes every waiting thread for good; rows not claimed yet are never handed out.
+  // Cancels all slots and wakes all threads, for which wait() then returns false.
   void close() {
     {
       const std::lock_guard lock(mutex_);

@@ -24,7 +24,7 @@ Status system_error(const char* what, int error) {
   return Status::error(code, std::string(what) + ": " + std::strerror(error));
 }
 
-// Reads up to `length` bytes at `offset`; got < length means the end of the file.
+// Reads `length` bytes at `offset`, or fewer (`got`) if the file ends before.
 Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t offset,
                   std::size_t& got) {
   got = 0;
@@ -41,14 +41,14 @@ Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t of
   return Status::okay();
 }
 
-// The read-ahead window that Linux gives a device where nobody set another.
+// The default read-ahead window of Linux for a device, in bytes.
 constexpr std::int64_t kReadAheadWindow = 128 << 10;
 
-// Bytes that the processor fetches at a time.
+// The bytes of a cache line.
 constexpr std::int64_t kLine = 64;
 
-// If the process has no more descriptors: how often to try again, while other threads release those
-// that they use, and how long to wait in between.
+// If the process has no descriptors left: the number of attempts to open a file, and the time
+// between them, in which other threads may release descriptors.
 constexpr int kMostAttempts = 50;
 constexpr std::chrono::milliseconds kForOthers{1};
 
@@ -87,7 +87,7 @@ class Descriptor {
   int fd() const { return fd_; }
   std::int64_t size() const { return size_; }
 
-  // A mapping of the whole file; null if it cannot be mapped.
+  // Returns a mapping of the whole file, or null if it cannot be mapped.
   const Mapping* mapping() const {
     std::call_once(mapped_, [this] {
       std::shared_ptr<Mapping> mapping;
@@ -99,11 +99,12 @@ class Descriptor {
     return mapping_.get();
   }
 
-  // The file, open for direct reads; null, and `allowed` becomes false, if that is not possible.
+  // Returns the file, opened for direct reads. If that is not possible, returns null and sets
+  // `allowed` to false.
   const std::shared_ptr<const DirectFile>& direct(
       const std::shared_ptr<std::atomic<bool>>& allowed) const {
     std::call_once(reopened_, [&] {
-      // The same file, though its path may name another one by now.
+      // Reopens the same file, even if its path names another one by now.
       const std::string self = "/proc/self/fd/" + std::to_string(fd_);
       const int fd = ::open(self.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
       if (fd >= 0) direct_ = std::make_shared<const DirectFile>(fd, allowed);
@@ -182,7 +183,7 @@ Status FileSet::open(std::int64_t file, Shared& out) {
     }
     path = paths_[static_cast<std::size_t>(file)];
   }
-  // Non-blocking: opening a pipe would wait for its writer.
+  // O_NONBLOCK, because opening a pipe would wait for its writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   int fd = ::open(path.c_str(), kFlags);
   for (int attempt = 0; no_descriptors(fd) && attempt < kMostAttempts; ++attempt) {
@@ -211,7 +212,7 @@ Status FileSet::open(std::int64_t file, Shared& out) {
 // descriptor that is kept.
 FileSet::Shared FileSet::keep(std::int64_t file, Shared opened) {
   const std::lock_guard lock(mutex_);
-  if (open_order_.size() == open_order_.capacity())  // first, since it may throw
+  if (open_order_.size() == open_order_.capacity())  // before open_ is changed, since it may throw
     open_order_.reserve(std::min(2 * open_order_.size() + 8, max_open_));
   const auto [entry, inserted] = open_.try_emplace(file, opened);
   if (!inserted) return entry->second;
@@ -233,9 +234,10 @@ FileSet::Shared FileSet::keep(std::int64_t file, Shared opened) {
   return opened;
 }
 
-// Returns a kept descriptor, without a lock if the thread references it. Null: open the file, or
-// look it up under the lock. A thread that compares with what was published before reads from a
-// file that is still open; nothing is read through `published_`, so that its order does not matter.
+// Returns the descriptor of an open file, without a lock if the thread's table is current. Null:
+// open the file, or look it up under the lock. Relaxed order suffices for `published_`, because it
+// is only compared, never dereferenced: a thread that sees an old value uses its own table, whose
+// descriptors are still open.
 const Descriptor* FileSet::find(std::int64_t file, OpenFiles& open) {
   const OpenFiles::Table* const published = published_.load(std::memory_order_relaxed);
   if (published != open.files_.get()) {
@@ -249,12 +251,13 @@ const Descriptor* FileSet::find(std::int64_t file, OpenFiles& open) {
   return (*known)[static_cast<std::size_t>(file)].get();
 }
 
-// Finds the descriptor of a file. `own` keeps it if the thread did not know the file to be open.
+// Finds the descriptor of a file, and opens it if necessary. `own` keeps the descriptor if it is
+// not in the thread's table.
 Status FileSet::find_or_open(std::int64_t file, OpenFiles& open, Shared& own,
                              const Descriptor*& found) {
   found = find(file, open);
   if (found) return Status::okay();
-  open.let_go();  // it may keep the last descriptor that there is
+  open.let_go();  // its descriptors may be the only ones that can be closed
   Status status = this->open(file, own);
   found = own.get();
   return status;
@@ -276,7 +279,7 @@ Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length
   if (offset < 0 || length < 0)
     return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
                                             " bytes from byte " + std::to_string(offset));
-  // Before memory is allocated, because the range may come from a damaged file.
+  // Compare with the size before memory is allocated: the range may come from a damaged file.
   if (length > size - offset)
     if (Status status = size_of(fd, size); !status.ok()) return status;
   const std::size_t wanted = static_cast<std::size_t>(length);
@@ -286,7 +289,7 @@ Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length
       return Status::error(Code::memory, "no memory for " + std::to_string(length) + " bytes");
     if (Status status = read_fully(fd, out.data(), wanted, offset, got); !status.ok())
       return status;
-    if (got < wanted)  // it was cut off since it was opened
+    if (got < wanted)  // the file was truncated after it was opened
       if (Status status = size_of(fd, size); !status.ok()) return status;
   }
   if (got < wanted)
@@ -353,8 +356,9 @@ void FileSet::advise(std::int64_t file, std::int64_t offset, std::int64_t length
   length = std::min(length, kMostAhead);
   if (length <= 0 || offset > INT64_MAX - length) return;
   ::posix_fadvise(fd, offset, length, POSIX_FADV_WILLNEED);
-  // Linux reads no more than the device's read-ahead window for one call, whatever its length. The
-  // rest again, in parts that any window holds: where it is on its way already, that costs a look.
+  // Linux reads at most the device's read-ahead window per call, whatever the length. So request
+  // the rest in parts no larger than the default window. For parts that are being read already, a
+  // call costs only a look-up.
   for (std::int64_t done = kReadAheadWindow; done < length; done += kReadAheadWindow)
     ::posix_fadvise(fd, offset + done, std::min(kReadAheadWindow, length - done),
                     POSIX_FADV_WILLNEED);

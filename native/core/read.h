@@ -1,5 +1,5 @@
-// Local files by number. Workers read byte ranges of shards (whose descriptors are kept, up to a
-// bound) or whole small files (opened, read, closed).
+// Reads local files, which are identified by numbers: byte ranges of shards, whose descriptors stay
+// open up to a limit, or whole small files, which are opened for each read.
 #pragma once
 
 #include <sys/types.h>
@@ -39,8 +39,8 @@ struct DirectRange {
   std::int64_t offset = 0, length = 0;
 };
 
-// A growing byte buffer of one thread: kept between images so that the steady state allocates
-// nothing, and always followed by kPad zero bytes, so that kernels may read a little too far.
+// A byte buffer that one thread reuses, so that the steady state allocates nothing. Its bytes are
+// always followed by kPad zeros, because kernels may read past the end.
 class Buffer {
  public:
   static constexpr std::size_t kPad = 128;
@@ -49,10 +49,11 @@ class Buffer {
   const std::uint8_t* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 
-  // Makes room for `size` bytes and the padding; the contents are undefined. False: no memory.
+  // Makes room for `size` bytes and the padding. The contents become undefined. Returns false if
+  // there is not enough memory.
   bool resize(std::size_t size);
 
-  // Gives the memory back if it holds more than `keep` bytes (after an unusually large image).
+  // Frees the memory if it has more than `keep` bytes, as after an unusually large image.
   void shrink(std::size_t keep);
 
  private:
@@ -83,15 +84,16 @@ class OpenFiles {
   std::shared_ptr<const Table> files_;
 };
 
-// Thread-safe. A file is known by the number that add() returned. `keep_open` files (shards) keep
-// their descriptor until more than `max_open` are open, or the process has no more; the others (a
-// folder's images) are opened for each read. Reads of a set of more than `max_open` files, and the
-// first one of each file, take a lock.
+// Thread-safe. Files have the numbers that add() returned. keep_open: whether files stay open, as
+// for shards, until more than `max_open` are open or the process has no descriptors left; otherwise
+// they are opened for each read, as for the images of a folder. The first read of each file takes a
+// lock, and every read does in a set of more than `max_open` files.
 class FileSet {
  public:
   static constexpr std::int64_t kWholeFile = -1;  // as a length
 
-  // direct: whether kept files are read past the page cache if the system supports it.
+  // direct: whether direct() may return ranges of files that stay open, to be read past the page
+  // cache.
   explicit FileSet(bool keep_open, std::size_t max_open = 256, bool direct = false);
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
@@ -100,9 +102,9 @@ class FileSet {
   std::int64_t add(std::vector<std::string> paths);
   std::size_t size() const;
 
-  // Reads [offset, offset + length) of `file`, which must be a regular one; length kWholeFile reads
-  // all of it. Fewer bytes in the file than asked for are Code::truncated. A range that is no range
-  // is Code::corrupt. The size of a kept file is read again if the file seems too short.
+  // Reads [offset, offset + length) of a regular file, or all of it if `length` is kWholeFile.
+  // Returns Code::truncated if the file has fewer bytes, and Code::corrupt if offset or length is
+  // negative. If an open file seems too short, its size is read again.
   Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
               OpenFiles& open);
   Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out) {
@@ -110,39 +112,40 @@ class FileSet {
     return read(file, offset, length, out, open);
   }
 
-  // Copies [offset, offset + length) of a kept file from a mapping of it, without a system call.
-  // Returns false if that is not possible: use read() then. If the file was cut off or cannot be
-  // read, the copy is wrong without an error, so use this only for bytes that have a checksum.
+  // Copies [offset, offset + length) of an open file from a mapping of it, without a system call.
+  // Returns false if that is not possible: use read() then. If the file was truncated or cannot be
+  // read, the copy contains zeros and no error is reported, so use this only for bytes that have a
+  // checksum.
   bool look_up(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out,
                OpenFiles& open);
 
-  // Asks the processor for bytes that look_up() will copy soon.
+  // Prefetches bytes that look_up() will copy soon into the processor's cache.
   void prefetch(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
 
-  // Whether direct reads are wanted, and the file system has not refused one yet.
+  // Whether direct reads were requested, and the file system has not refused one yet.
   bool reads_directly() const { return direct_->load(std::memory_order_relaxed); }
 
-  // Returns a range of a kept file to read directly. If this is not possible, or if the range does
-  // not lie in the file, the result has no file: use read() then.
+  // Returns a range to read directly of a file that stays open. If this is not possible, or if the
+  // range does not lie in the file, the result has no file: use read() then.
   DirectRange direct(std::int64_t file, std::int64_t offset, std::int64_t length, OpenFiles& open);
 
   // Returns whether the byte at `offset` is in the page cache, without waiting. False for a file
   // that is not known to be open.
   bool in_memory(std::int64_t file, std::int64_t offset, OpenFiles& open);
 
-  // Tells the system that a range, or all of a file, will be wanted soon: it begins to read what it
-  // has not cached, kMostAhead bytes at most, and does not wait for that. A file that is not kept
-  // open is opened, which may wait for its directory.
+  // Asks the system to read a range, or a whole file, into the page cache: at most kMostAhead
+  // bytes. Does not wait for the reads, but opens a file that is not open, which may wait for its
+  // directory.
   static constexpr std::int64_t kMostAhead = 32 << 20;
   void advise(std::int64_t file, std::int64_t offset, std::int64_t length);
 
-  // Closes every kept descriptor. Descriptors that a thread references in an OpenFiles are closed
-  // when the thread releases them or reads from the set again. Does nothing in a forked child,
-  // where a thread of the parent may have left the lock held.
+  // Closes all descriptors. Those that a thread references in an OpenFiles are closed when the
+  // thread releases them or reads from the set again. Does nothing in a forked child, where the
+  // lock may appear held by a thread of the parent.
   void close();
 
-  // Whether this is a child of the process that the set was made in: neither to be used nor
-  // destroyed there.
+  // Whether the current process was forked from the one that created the set. The set must then
+  // neither be used nor destroyed.
   bool forked() const;
 
  private:
@@ -159,7 +162,7 @@ class FileSet {
   mutable std::mutex mutex_;
   std::vector<std::string> paths_;
   std::unordered_map<std::int64_t, Shared> open_;
-  std::vector<std::int64_t> open_order_;  // ring: the next to be closed stands at hand_
+  std::vector<std::int64_t> open_order_;  // a ring; the file at hand_ is closed next
   std::size_t hand_ = 0;
   // The contents of open_, published for threads to copy. Only for sets in which no file is
   // evicted.

@@ -18,16 +18,16 @@ ReadAhead::ReadAhead(int threads) : pid_(::getpid()), shared_(std::make_shared<S
   try {
     for (int i = 0; i < threads; ++i) crew_.start([shared = shared_] { shared->work(); });
   } catch (const std::exception&) {
-    // As many as there are.
+    // Continue with the threads that were started.
   }
-  if (crew_.size() == 0) shared_->closed = true;  // workers read what nobody asked for ahead
+  if (crew_.size() == 0) shared_->closed = true;  // nothing is read ahead then
 }
 
 ReadAhead::~ReadAhead() {
   if (::getpid() == pid_) {
     close();
   } else {
-    // The threads do not exist here, and their lock may look held and waited for.
+    // Leaked on purpose: the threads do not exist here, and the mutex may appear locked.
     static_cast<void>(new std::shared_ptr<Shared>(std::move(shared_)));
   }
 }
@@ -36,7 +36,7 @@ void ReadAhead::push(const std::shared_ptr<const Slot>& slot) noexcept {
   try {
     if (!slot->in_memory()) {
       wary_.store(kWary, std::memory_order_relaxed);
-    } else if (wary_.load(std::memory_order_relaxed) <= 0) {  // below 0: two pushed at a time
+    } else if (wary_.load(std::memory_order_relaxed) <= 0) {  // concurrent calls may make it < 0
       return;
     } else {
       wary_.fetch_sub(1, std::memory_order_relaxed);
@@ -53,7 +53,8 @@ void ReadAhead::push(const std::shared_ptr<const Slot>& slot) noexcept {
 }
 
 void ReadAhead::close(std::chrono::nanoseconds patience) {
-  std::deque<Job> forgotten;  // goes after the lock: it may hold the last of a slot
+  // Destroyed after the lock is released, since it may own the last reference to a slot.
+  std::deque<Job> forgotten;
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->closed = true;
@@ -63,7 +64,7 @@ void ReadAhead::close(std::chrono::nanoseconds patience) {
   crew_.end(patience);
 }
 
-// Waits for the next range; false once closed.
+// Waits for the next range. Returns false once closed.
 bool ReadAhead::Shared::claim(std::shared_ptr<const Slot>& slot, WantedRange& range) {
   std::unique_lock lock(mutex);
   ready.wait(lock, [this] { return closed || !jobs.empty(); });
@@ -72,7 +73,7 @@ bool ReadAhead::Shared::claim(std::shared_ptr<const Slot>& slot, WantedRange& ra
   slot = job.slot;
   range = job.ranges[job.next++];
   if (job.next == job.ranges.size()) jobs.pop_front();
-  // One thread wakes the next: what is cached takes so little time that one or two are enough.
+  // Each thread wakes the next one. For cached data, requests are so short that one or two suffice.
   if (!jobs.empty()) ready.notify_one();
   return true;
 }
@@ -84,7 +85,7 @@ void ReadAhead::Shared::work() {
     try {
       slot->ask_for(range);
     } catch (const std::exception&) {
-      // The worker that reads it meets the same, and tells it.
+      // The worker that reads the row meets the same error, and reports it.
     }
     slot.reset();
   }

@@ -1,9 +1,9 @@
-// Threads that ask the system for the bytes of batches before workers come to them, so that a disk
-// has many reads to do at a time, however few threads decode.
+// Threads that ask the system to read the bytes of batches before workers need them, so that the
+// disk has many reads in flight, however few threads decode.
 //
-// What is asked for goes to the page cache: nothing is read into memory of ours, so nothing here
-// can fail or be wrong, only useless. A range that is cached already still costs a request, so
-// slots are skipped as long as they seem to be in memory.
+// The bytes go to the page cache, not into this process's memory, so errors here have no effect
+// other than slower reads. A request for a cached range still costs time, so slots are skipped as
+// long as they seem to be in memory.
 #pragma once
 
 #include <sys/types.h>
@@ -22,22 +22,22 @@
 
 namespace fastio {
 
-// Thread-safe. Slots are asked for in the order in which they came, ranges of one slot by where
-// they lie. Rows that workers have begun with, and slots that were cancelled, are left out.
+// Thread-safe. Requests slots in the order of push(), and the ranges of a slot by file and offset.
+// Skips rows that workers have claimed, and cancelled slots.
 class ReadAhead {
  public:
-  // Starts `threads` threads, or as many as the system has. They wait for the disk where a file is
-  // opened whose directory entry is not cached; what is asked for of open files does not wait.
+  // Starts `threads` threads, or as many as the system allows. They wait for the disk only if they
+  // open a file whose directory entry is not cached.
   explicit ReadAhead(int threads);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Never throws: where there is no memory, the slot's bytes are read when workers come to them.
+  // Queues a slot. If there is no memory for that, its bytes are not read ahead.
   void push(const std::shared_ptr<const Slot>& slot) noexcept;
 
-  // Forgets what waits, joins the threads, and leaves those alone that do not come back within
-  // `patience`. May be called again; not from two threads at once.
+  // Drops queued slots and joins the threads; those that do not end within `patience` are detached.
+  // May be called again, but not by two threads at once.
   void close(std::chrono::nanoseconds patience = kPatience);
 
  private:
@@ -46,7 +46,8 @@ class ReadAhead {
     std::vector<WantedRange> ranges;
     std::size_t next = 0;
   };
-  // What the threads use: the last of them lets go.
+  // State that the object and its threads share. Reference-counted, because detached threads may
+  // outlive the object.
   struct Shared {
     bool claim(std::shared_ptr<const Slot>& slot, WantedRange& range);
     void work();
@@ -58,7 +59,7 @@ class ReadAhead {
   };
 
   const pid_t pid_;
-  std::atomic<int> wary_{0};  // number of next slots to request even if they seem to be in memory
+  std::atomic<int> wary_{0};  // how many slots to request even if they seem to be in memory
   std::shared_ptr<Shared> shared_;
   Crew crew_;
 };

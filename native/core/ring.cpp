@@ -19,12 +19,13 @@ namespace fastio {
 
 namespace {
 
-// Linux 6.1: completions are noted when the thread asks for them, and interrupt it at no other
-// time. The headers may be older than the kernel.
+// Flags of Linux 6.1, defined here because the headers may be older than the kernel. With them,
+// completions are processed only when the thread calls io_uring_enter(), and do not interrupt it at
+// other times.
 constexpr unsigned kSingleIssuer = 1u << 12, kDeferTaskRun = 1u << 13;
 
-// What else may go wrong with a submission is a lack of memory that passes: how often, and how
-// long, it is tried again.
+// A submission may also fail because of a temporary lack of memory: the number of attempts, and the
+// time between them.
 constexpr int kMostAttempts = 200;
 constexpr std::chrono::milliseconds kForMemory{1};
 
@@ -115,7 +116,8 @@ bool Ring::submit(bool wait) {
       std::this_thread::sleep_for(kForMemory);
     }
   }
-  fd_ = -1;  // not closed: if somebody else has closed it, its number may be that of another file
+  // Not closed: if other code has closed the descriptor, its number may be that of another file.
+  fd_ = -1;
   return false;
 }
 

@@ -1,4 +1,5 @@
-// An io_uring, used through its system calls: the kernel reads while the thread does other work.
+// An io_uring, used directly through its system calls, so that the kernel reads while the thread
+// does other work.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@ struct io_uring_cqe;
 
 namespace fastio {
 
-// Used only by the thread that made it. The caller has at most `depth` reads under way, and keeps
-// the memory of each one until take() has returned it.
+// Not thread-safe: only the thread that called open() may use it. The caller must not have more
+// than `depth` reads in flight, and must keep the memory of each one until take() has returned it.
 class Ring {
  public:
   // Returns whether this process may use io_uring: it needs Linux 5.7, and containers often forbid
@@ -29,7 +30,7 @@ class Ring {
   void read(int fd, std::int64_t offset, void* to, unsigned bytes, std::uint64_t tag);
 
   // Starts the queued reads. wait: whether to wait until at least one read is done. Returns false
-  // if the ring has failed; the kernel may then still write to the memory of reads under way.
+  // if the ring has failed; the kernel may then still write to the memory of reads in flight.
   bool submit(bool wait);
 
   // Takes the next read that is done: sets its tag and its result, which is the number of bytes or

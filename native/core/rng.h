@@ -9,6 +9,7 @@
 
 namespace fastio {
 
+// A counter, or the four random words for it.
 using Philox = std::array<std::uint32_t, 4>;
 
 inline Philox philox(std::uint64_t key, Philox counter) {
@@ -26,12 +27,12 @@ inline Philox philox(std::uint64_t key, Philox counter) {
   return counter;
 }
 
-// Uniform in [lo, hi).
+// Maps a random word to a number that is uniform in [lo, hi).
 inline double uniform(std::uint32_t bits, double lo, double hi) {
   return lo + (hi - lo) * (static_cast<double>(bits) * 0x1p-32);
 }
 
-// Uniform in [0, n), n >= 1; the bias is below n / 2**32.
+// Maps a random word to an integer that is uniform in [0, n), n >= 1. The bias is below n / 2**32.
 inline std::int32_t below(std::uint32_t bits, std::int32_t n) {
   return static_cast<std::int32_t>(
       (static_cast<std::uint64_t>(bits) * static_cast<std::uint32_t>(n)) >> 32);

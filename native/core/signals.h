@@ -1,4 +1,4 @@
-// Which signals our threads take.
+// The signal mask of worker threads.
 #pragma once
 
 #include <pthread.h>
@@ -6,9 +6,10 @@
 
 namespace fastio {
 
-// In its scope, new threads are started with all signals blocked: they belong to the interpreter's
-// main thread, and a thread of ours that took one would only delay it. Faults of a thread's own are
-// not blocked, since the system ends a process whose thread does not take them (see mapping.h).
+// While an object exists, threads that the current thread starts have all signals blocked: the
+// interpreter handles signals in its main thread, and a worker that received one would only delay
+// it. Synchronous faults are not blocked, because the system kills a process if a fault's signal is
+// blocked (see mapping.h).
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -10,8 +10,8 @@
 namespace fastio {
 namespace {
 
-// All 256 results of each channel. Where fma is no instruction it takes many, so that the portable
-// path looks results up.
+// Computes all 256 results of each channel. The portable path looks results up, because fma is slow
+// without an instruction for it.
 void fill_values(const StoreSpec& spec, int c, float (*values)[256]) {
   for (int k = 0; k < c; ++k) {
     for (int v = 0; v < 256; ++v) {
@@ -20,6 +20,7 @@ void fill_values(const StoreSpec& spec, int c, float (*values)[256]) {
   }
 }
 
+// Copies pixels of kBytes bytes between images with arbitrary steps, as transposes and flips need.
 template <int kBytes>
 void copy_pixels(const std::uint8_t* src, std::ptrdiff_t row_step, std::ptrdiff_t pixel_step,
                  std::int32_t rows, std::int32_t columns, std::uint8_t* dst,
@@ -111,8 +112,9 @@ void store_floats(const StoreSpec& spec, const std::uint8_t* src, int src_channe
   }
 }
 
-// Orientation n puts the stored image's first row and column at: 1 top left, 2 top right, 3 bottom
-// right, 4 bottom left, 5 left top, 6 right top, 7 right bottom, 8 left bottom (Exif 2.3, 4.6.4 A).
+// The sides of the upright image at which the stored image's first row and first column are: 1 top
+// left, 2 top right, 3 bottom right, 4 bottom left, 5 left top, 6 right top, 7 right bottom, 8 left
+// bottom (Exif 2.3, 4.6.4 A).
 void orient(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t h, std::int32_t w,
             int c, int orientation, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
   const bool transpose = orientation >= 5;

@@ -1,5 +1,5 @@
-// The last steps of an image on its way into a batch slot: interleaved pixels become planes, uint8
-// samples floats. And EXIF orientations.
+// The last steps before an image's pixels are in a batch: splitting interleaved pixels into planes,
+// and converting uint8 samples to floats. Also applies EXIF orientations.
 //
 // All functions are pure and thread-safe, read and write exactly the bytes named, and give equal
 // bytes on every SIMD path.
@@ -17,9 +17,9 @@ enum class Layout : std::uint8_t {
 
 enum class Element : std::uint8_t { u8, f32 };
 
-// What a slot's row holds. For f32, value = fma(sample, scale[c], bias[c]): one rounding. (ToDtype
-// and Normalize together: scale = 1 / (255 * std), bias = -mean / std.) u8 keeps samples as they
-// are and ignores both.
+// The form of the images in a batch. For f32, value = fma(sample, scale[c], bias[c]), with one
+// rounding. (ToDtype and Normalize together: scale = 1 / (255 * std), bias = -mean / std.) For u8,
+// samples are unchanged, and scale and bias are ignored.
 struct StoreSpec {
   Layout layout = Layout::hwc;
   Element element = Element::u8;
@@ -27,23 +27,23 @@ struct StoreSpec {
   float bias[4] = {0, 0, 0, 0};
 };
 
-// Bytes of an image of h x w x c in a slot.
+// Returns the bytes of an image of h x w x c in a batch.
 std::size_t store_bytes(const StoreSpec& spec, std::int32_t h, std::int32_t w, int c);
 
-// Splits `pixels` interleaved pixels of 3 or 4 channels: channel k's go to dst + k * plane. src and
-// dst must not overlap.
+// Splits `pixels` interleaved pixels of 3 or 4 channels into planes: channel k goes to
+// dst + k * plane. src and dst must not overlap.
 void split_pixels(const std::uint8_t* src, std::size_t pixels, int channels, std::uint8_t* dst,
                   std::ptrdiff_t plane);
 
-// An image of so many pixels as floats, both in the layout that spec names. channels: 1, 3 or 4.
-// src_channels: as many, or 1, which stands for all of them equal. dst: aligned for floats. src and
-// dst must not overlap.
+// Converts `pixels` pixels to floats; src and dst both have the layout spec.layout. channels: those
+// of dst, 1, 3 or 4. src_channels: the same, or 1, whose value is used for all channels of dst. dst
+// must be aligned for floats. src and dst must not overlap.
 void store_floats(const StoreSpec& spec, const std::uint8_t* src, int src_channels,
                   std::size_t pixels, int channels, float* dst);
 
-// Turns an image the way its EXIF orientation says (1 .. 8; 1 copies), as Pillow's
-// ImageOps.exif_transpose does. src: (h, w, c) rows; dst: (h, w, c), or (w, h, c) for orientations
-// 5 to 8, rows dst_stride bytes apart. c: 1, 3 or 4. src and dst must not overlap.
+// Applies an EXIF orientation (1 .. 8; 1 copies), like Pillow's ImageOps.exif_transpose. src:
+// (h, w, c), with rows src_stride bytes apart; dst: (h, w, c), or (w, h, c) for orientations 5 to
+// 8, with rows dst_stride bytes apart. c: 1, 3 or 4. src and dst must not overlap.
 void orient(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t h, std::int32_t w,
             int c, int orientation, std::uint8_t* dst, std::ptrdiff_t dst_stride);
 

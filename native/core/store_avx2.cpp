@@ -18,8 +18,9 @@ inline __m256i load_halves(const std::uint8_t* low, const std::uint8_t* high) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
 }
 
-// Of 16 RGB pixels in three pieces of 16 bytes, no two of a channel's bytes are at the same place:
-// [channel] which of them are in the second piece, in the third, and where each pixel's is.
+// In 16 RGB pixels in three pieces of 16 bytes, no two bytes of a channel have the same position in
+// their pieces, so blends of the pieces collect the channel. For each channel: masks of the bytes
+// that come from the second and third piece, and the position of each pixel's byte.
 struct alignas(16) RgbGather {
   std::uint8_t second[3][16], third[3][16], index[3][16];
   constexpr RgbGather() : second(), third(), index() {
@@ -39,7 +40,8 @@ inline __m256i both_halves(const std::uint8_t* from) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-// 32 pixels a step, 16 in each half of a register. Returns how many pixels were done.
+// Splits 32 pixels at a time, 16 in each half of a register. Returns the number of pixels that were
+// split.
 std::size_t split3(const std::uint8_t* src, std::size_t pixels, std::uint8_t* const* planes) {
   std::size_t i = 0;
   for (; i + 32 <= pixels; i += 32) {

@@ -4,8 +4,8 @@
 namespace fastio {
 namespace {
 
-// As in the AVX2 kernel: of 64 RGB pixels in three registers, no two of a channel's bytes are at
-// the same place.
+// As in the AVX2 kernel: in 64 RGB pixels in three registers, no two bytes of a channel have the
+// same position.
 struct alignas(64) RgbGather {
   std::uint8_t index[3][64];
   std::uint64_t second[3], third[3];

@@ -1,5 +1,5 @@
-// Between store.cpp and the kernels of each instruction set: plain functions on rows (see
-// resample_kernels.h for why).
+// The interface between store.cpp and the kernels of each instruction set: plain functions on rows
+// (see resample_kernels.h for why).
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,19 @@
 
 namespace fastio {
 
-// Interleaved pixels to `channels` (3 or 4) planes.
+// Splits interleaved pixels into `channels` (3 or 4) planes.
 using SplitKernel = void(const std::uint8_t* src, std::size_t pixels, int channels,
                          std::uint8_t* const* planes);
 
+// The factors of a ScaleKernel.
 struct ScaleSpec {
   const float* scale;          // (channels,)
   const float* bias;           // (channels,)
-  const float (*values)[256];  // (channels,) every result there is; for the portable kernel only
+  const float (*values)[256];  // (channels,) the result of each byte; for the portable kernel only
 };
 
-// dst[i] = fma(src[i], scale[i % channels], bias[i % channels]), channels 1, 3 or 4, and count a
-// multiple of it.
+// Computes dst[i] = fma(src[i], scale[i % channels], bias[i % channels]). channels: 1, 3 or 4.
+// count: a multiple of channels.
 using ScaleKernel = void(const std::uint8_t* src, std::size_t count, int channels,
                          const ScaleSpec& spec, float* dst);
 

@@ -843,7 +843,7 @@ def test_an_error_after_the_manifest_was_stored_undoes_nothing(
     """The journal's deletion fails once, or the response to a manifest that was written is lost."""
     delete, replace = Store.delete, Store.replace
 
-    def failing_delete(self: Store, name: str) -> None:
+    def failing_delete(self: Store, name: str, *rest: Any) -> None:
         monkeypatch.undo()
         raise fastio.StoreError("503 Slow Down")
 
@@ -900,7 +900,7 @@ def test_a_writer_deletes_no_journal_of_another(remote: Remote) -> None:
 def test_a_completed_append_to_a_store_is_not_repeated(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: Store, name: str) -> None:
+    def failing(self: Store, name: str, *rest: Any) -> None:
         monkeypatch.undo()
         raise fastio.StoreError("503 Slow Down")
 

@@ -27,6 +27,7 @@ from fastio import (
     pack,
 )
 from fastio.pack.journal import Journal
+from fastio.pack.stored_journal import renewed
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
 from fastio.store import Store, open_store
 from tests.pictures import write_folder
@@ -95,14 +96,14 @@ def test_an_append_whose_journal_comes_after_gc_s_fails(
     delete = Store.delete
     failed: list[str] = []
 
-    def deleting(self: Store, name: str) -> None:
+    def deleting(self: Store, name: str, *rest: Any) -> None:
         monkeypatch.undo()
         other = open_store(remote.url, remote.options)
         try:
             other.replace(JOURNAL_NAME, b"{}\n", None)
         except fastio.SourceChanged:
             failed.append(name)
-        delete(self, name)
+        delete(self, name, *rest)
 
     monkeypatch.setattr(Store, "delete", deleting)
     open_store(remote.url, remote.options).write("shard-000009.arrow", b"left")
@@ -163,10 +164,10 @@ def test_a_store_without_conditional_writes_is_cleaned_up_and_not_appended_to(
 def test_gc_that_meets_another_one_says_so(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = Store.replace
 
-    def replacing(self: Store, *rest: Any) -> Any:
+    def replacing(self: Store, name: str, data: bytes, *rest: Any) -> Any:
         monkeypatch.undo()
-        replace(open_store(remote.url, remote.options), *rest)
-        return replace(self, *rest)
+        replace(open_store(remote.url, remote.options), name, renewed(data), *rest)
+        return replace(self, name, data, *rest)
 
     monkeypatch.setattr(Store, "replace", replacing)
     with pytest.raises(PackConflict, match="another process is packing to"):

@@ -286,9 +286,9 @@ def test_a_writer_deletes_its_shards_while_it_has_the_claim(
     """Without the journal, another pack could begin and upload shards of the same names."""
     delete, deleted = Store.delete, []
 
-    def noted(self: Store, name: str) -> None:
+    def noted(self: Store, name: str, *rest: Any) -> None:
         deleted.append(name)
-        delete(self, name)
+        delete(self, name, *rest)
 
     monkeypatch.setattr(Store, "delete", noted)
     options: dict[str, Any] = {"shard_size": SIZE, "storage_options": s3_place.options}
@@ -321,9 +321,9 @@ def test_a_gc_that_was_discarded_deletes_nothing_of_an_append_that_began_later(
     s3_place.store().delete(JOURNAL_NAME)  # what is left has no journal
     delete = Store.delete
 
-    def deleting(self: Store, name: str) -> None:
+    def deleting(self: Store, name: str, *rest: Any) -> None:
         monkeypatch.setattr(Store, "delete", delete)
-        delete(self, name)
+        delete(self, name, *rest)
         s3_place.gc(unfinished=True)  # somebody thinks that the first one has died
         s3_place.pack(range(60), append=True)
 

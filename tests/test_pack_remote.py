@@ -205,9 +205,9 @@ def test_overwriting_deletes_the_manifest_first(monkeypatch: pytest.MonkeyPatch)
     deleted: list[str] = []
     delete = Store.delete
 
-    def noted(self: Store, name: str) -> None:
+    def noted(self: Store, name: str, *rest: Any) -> None:
         deleted.append(name)
-        delete(self, name)
+        delete(self, name, *rest)
 
     monkeypatch.setattr(Store, "delete", noted)
     pack([1], overwrite=True)

@@ -231,12 +231,12 @@ class RemoteDestination(Destination):
             if not is_unneeded(stored_lines(self._store, head)):
                 return False
             with suppress(NoConditionalWrites):
-                self._store.replace(JOURNAL_NAME, renewed(head), stamp)
+                stamp = self._store.replace(JOURNAL_NAME, renewed(head), stamp)
         except SourceNotFound:
             return False
         except SourceChanged as error:
             raise in_use(self.name) from error
-        self._store.delete(JOURNAL_NAME)
+        self._store.delete(JOURNAL_NAME, stamp)
         delete_parts(self._store, parts_of(head))
         return True
 

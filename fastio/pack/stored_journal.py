@@ -248,7 +248,7 @@ class StoredJournal:
         """Deletes the journal if it is still that of this process; returns whether it was."""
         if not self.renew():
             return False
-        self._store.delete(JOURNAL_NAME)
+        self._store.delete(JOURNAL_NAME, self._stamp if self.is_conditional else None)
         delete_parts(self._store, self.parts)
         self._head, self._stamp = b"", None
         return True

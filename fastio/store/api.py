@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from fastio.errors import SourceChanged, SourceNotFound, StoreError
 from fastio.runtime.lifecycle import Owner, new_lock
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
-from fastio.store.backends import Backend, of_version, open_backend
+from fastio.store.backends import Backend, marks_of_equal, of_version, open_backend
 from fastio.store.options import Untranslatable, check_seconds, family_of, for_obstore, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
@@ -278,7 +279,8 @@ class Store:
     def replace(self, name: str, data: bytes | memoryview, expect: Stamp | None) -> Stamp:
         """Writes a whole object, unless another process has written it since it was read.
 
-        If two processes replace the same version, one succeeds and the other one fails.
+        If two processes replace the same version, one succeeds and the other one fails, unless both
+        write the same bytes.
 
         Args:
             name, data: The name of the object, and its new contents.
@@ -292,19 +294,16 @@ class Store:
             NoConditionalWrites: The store cannot do it.
         """
         view = memoryview(data)
-        tried = False
 
         def request(backend: Backend, left_s: float) -> Marks:
-            nonlocal tried
             try:
-                again, tried = tried, True
                 return backend.replace(name, view, left_s, expect)
             except OtherVersion:
-                if again:  # the first attempt may have written it, and its response was lost
-                    found, marks = backend.read(name, 0, None, left_s, None)
-                    if found == view:
-                        return marks
-                raise
+                # The answer to a request that was carried out before, and whose answer was lost.
+                marks = marks_of_equal(backend, name, view, left_s)
+                if marks is None:
+                    raise
+                return marks
 
         limit_s = self._deadline_s(view.nbytes)
         return self._call(name, request, doing="written", deadline_s=limit_s, expect=expect).stamp()
@@ -398,9 +397,15 @@ class Store:
         """Copies an object of so many bytes within the store, which replaces an object `to`."""
         self._write(to, nbytes, lambda own, left_s: own.copy(name, to, nbytes, left_s))
 
-    def delete(self, name: str) -> None:
-        """Deletes an object. If there is none, the server decides whether that is an error."""
-        self._call(name, lambda backend, left_s: backend.delete(name, left_s), doing="deleted")
+    def delete(self, name: str, expect: Stamp | None = None) -> None:
+        """Deletes an object, unless it has another version than `expect`, or there is none."""
+
+        def request(backend: Backend, left_s: float) -> None:
+            with suppress(FileNotFoundError):
+                if expect is None or backend.stat(name, left_s).agrees(expect) is not False:
+                    backend.delete(name, left_s)
+
+        self._call(name, request, doing="deleted")
 
     def close(self) -> None:
         """Closes connections. A later call opens new ones."""

@@ -163,3 +163,14 @@ def of_version(
     if agrees is False:
         raise OSError(f"the response was of another version than the object's: {expect}")
     return value
+
+
+def marks_of_equal(backend: Backend, name: str, data: memoryview, limit_s: float) -> Marks | None:
+    """Returns the marks of an object that has these bytes; None if it has others or is missing."""
+    try:
+        if backend.stat(name, limit_s).size != data.nbytes:
+            return None
+        found, marks = backend.read(name, 0, None, limit_s, None)
+    except FileNotFoundError:
+        return None
+    return marks if found == data else None

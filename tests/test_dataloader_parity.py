@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -186,17 +187,23 @@ def test_a_part_without_samples_has_no_batches(kind: str, tmp_path: Path) -> Non
         fastio.Loader(nothing, 4, shuffle=True)
 
 
+@pytest.mark.parametrize("path", ["native", "torch"])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": 5}, {"batch_size": None}])
 def test_epochs_that_are_left_early_leave_a_generator_as_dataloader_does(
-    workers: int, options: dict[str, Any]
+    workers: int, options: dict[str, Any], path: str
 ) -> None:
+    native = TensorDataset(torch.arange(ROWS))
+    source: Any = native if path == "native" else list(range(ROWS))
+
     def first_batches(cls: Any) -> list[Any]:
         generator = torch.Generator().manual_seed(3)
-        loader = cls(
-            list(range(ROWS)), shuffle=True, num_workers=workers, generator=generator, **options
-        )
+        loader = cls(source, shuffle=True, num_workers=workers, generator=generator, **options)
         found = [np.asarray(next(iter(loader))).tolist() for _ in range(3)]
+        for size in (2, 3):  # the keys of the last batch may have been asked for
+            found += [np.asarray(batch).tolist() for batch in islice(loader, size)]
         return [*found, torch.rand(1, generator=generator).item()]
 
+    with fastio.Loader(source, **options) as loader:
+        assert loader.path == path
     assert first_batches(fastio.Loader) == first_batches(DataLoader)

@@ -312,6 +312,41 @@ def test_batch_tells_rows_and_steps() -> None:
             assert (batches.batch.step, batches.batch.epoch) == (step, 0)
 
 
+class Waiting(Dataset[int]):
+    """Row 8 comes after row 12, if another process reads that one."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __len__(self) -> int:
+        return 13
+
+    def __getitem__(self, row: int) -> int:
+        if row == 12:
+            self.mark.touch()
+        until_s = time.monotonic() + 20
+        while row == 8 and not self.mark.exists() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        return row
+
+
+def test_batches_out_of_order_have_the_rows_and_the_valid_samples_of_their_own(
+    tmp_path: Path,
+) -> None:
+    counted, positions = [], []
+    for rank in range(2):
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "prefetch_factor": 2}
+        dataset = Waiting(tmp_path / f"mark{rank}")
+        with Loader(dataset, 2, num_workers=2, in_order=False, **options) as batches:
+            for x in batches:
+                assert batches.batch.rows is not None
+                assert batches.batch.rows.tolist() == x.tolist()
+                counted += x[: batches.batch.valid].tolist()
+                positions.append(batches.batch.next_position)
+    assert sorted(counted) == list(range(13))  # the last batch of rank 1 is padded
+    assert positions == [4, 8, 12, 13] * 2
+
+
 # State
 
 

@@ -61,6 +61,9 @@ class LoaderIterator:
         self._exhausted = False
         # On the torch path, the keys that are asked for tell when the epoch ends.
         self._draw = loader._feed.sampling.draw if loader._feed.path == "native" else None
+        self._world_size = loader._ranks().world_size
+        if self._draw is not None:
+            self._exhaust(self._draw, cursor.position)
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -126,6 +129,7 @@ class LoaderIterator:
         """Draws once more at the end of an epoch, as RandomSampler does without using the result.
 
         BatchSampler reaches that end with the last batch if the batch is not full, else after it.
+        With workers, DataLoader asks for batches before the ones ahead of them are delivered.
 
         Args:
             draw: draws an order of a number of rows.
@@ -135,7 +139,10 @@ class LoaderIterator:
             return
         loader = self._loader
         rows = loader._feed.epoch_rows()
-        partial = rows % (loader._feed.sampling.batch_size or 1) and not loader.drop_last
-        if position is None or (position >= rows and partial):
-            self._exhausted = True
-            draw(rows)
+        if position is not None:
+            batch = (loader._feed.sampling.batch_size or 1) * self._world_size
+            ahead = loader.num_workers * (loader.prefetch_factor or 0)
+            if -(-position // batch) + ahead <= rows // batch:
+                return
+        self._exhausted = True
+        draw(rows)

@@ -182,7 +182,7 @@ class TorchFeed(Feed):
         reader.load(saved["workers"]["state"] if "workers" in saved else None, drawn)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
-        drawn, batched = deque[BatchInfo](), self.sampling.batched
+        drawn, batched = _Drawn(), self.sampling.batched
         states = cursor.states or States()
         self._restore(states)
         noted = partial(_noted, states, self._settings.num_workers)
@@ -205,7 +205,7 @@ class TorchFeed(Feed):
         # generator, the reader itself draws no seed from it.
         with unchanged(None) if ours and cursor.begun and not restored else nullcontext():
             read = self.reader().read(partial(_tracked, batches, drawn, batched))
-        info = partial(_drawn_info, drawn, self._settings.in_order)
+        info = partial(_drawn_info, read, drawn)
         return _WorkerBatches(read, info, drawn, noted, cursor.position)
 
     def close(self) -> None:
@@ -349,19 +349,18 @@ def _as_rows(keys: Sequence[Any]) -> npt.NDArray[np.int64] | None:
 
 def _tracked(
     batches: Callable[[], Iterator[tuple[Sequence[Any], BatchInfo]]],
-    drawn: deque[BatchInfo],
+    drawn: _Drawn,
     batched: bool,
 ) -> Iterator[Any]:
     drawn.clear()  # an iterator that was replaced may have left some
     for keys, info in batches():
-        drawn.append(info)
+        drawn.add(info)
         yield keys if batched else keys[0]
 
 
-def _drawn_info(drawn: deque[BatchInfo], in_order: bool, data: Any) -> BatchInfo:
-    """Returns the information about a batch whose keys were drawn first of those in work."""
-    info = drawn.popleft()
-    return info if in_order else info._replace(rows=None)
+def _drawn_info(read: Read, drawn: _Drawn, data: Any) -> BatchInfo:
+    """Returns the information about the batch that came last."""
+    return drawn.take(read.place)
 
 
 def _counted_info(steps: Iterator[int], epoch: int, batched: bool, data: Any) -> BatchInfo:
@@ -376,6 +375,34 @@ def _noted(states: States, num_workers: int, position: float, state: Any) -> Non
     """Records the state of the dataset at a position; does nothing if there is none."""
     if state is not None:
         states.note("workers", position, {"num_workers": num_workers, "state": state})
+
+
+class _Drawn:
+    """The batches whose keys were drawn, in order, without those that came from the workers.
+
+    With in_order=False, a batch may come before others. Positions count the batches that came.
+    """
+
+    def __init__(self) -> None:
+        self._infos = deque[BatchInfo]()
+        self._positions = deque[int]()
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def clear(self) -> None:
+        self._infos.clear()
+        self._positions.clear()
+
+    def add(self, info: BatchInfo) -> None:
+        self._infos.append(info)
+        self._positions.append(info.next_position)
+
+    def take(self, place: int) -> BatchInfo:
+        """Removes the batch at a place, which came, and returns the information about it."""
+        info = self._infos[place]
+        del self._infos[place]
+        return info._replace(next_position=self._positions.popleft())
 
 
 class _WorkerBatches:
@@ -394,7 +421,7 @@ class _WorkerBatches:
         self,
         batches: Read,
         info: Callable[[Any], BatchInfo],
-        drawn: deque[BatchInfo],
+        drawn: _Drawn,
         noted: Callable[[float, Any], None],
         position: int,
     ) -> None:
@@ -421,7 +448,7 @@ class _WorkerBatches:
             if self._batches is None:
                 raise LoaderClosed("closed while waiting for a batch") from error
             if self._drawn and (taken is None or batches.taken() != taken):
-                self._drawn.popleft()
+                self._drawn.take(batches.place)
             raise
         info = self._info(data)
         self._noted(info.next_position, batches.state())

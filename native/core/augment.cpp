@@ -14,6 +14,7 @@ constexpr std::array<std::string_view, 23> kNames = {
     "flip_horizontal", "flip_vertical", "erase",         "pad",          "crop",
     "mix_begin",       "mix_add",       "mix_end"};
 
+// Draws a number.
 double value_of(const Spread& spread, std::int32_t height, std::int32_t width, DrawStream& stream) {
   double value = spread.values[0];
   if (spread.range) {
@@ -30,7 +31,7 @@ double value_of(const Spread& spread, std::int32_t height, std::int32_t width, D
   return value + spread.offset;
 }
 
-// torchvision's RandomErasing.get_params: ten tries, else nothing is erased.
+// torchvision's RandomErasing.get_params: ten attempts, then nothing is erased.
 void draw_erasing(const AugmentNode& node, std::int32_t height, std::int32_t width,
                   DrawStream& stream, std::vector<DrawnOp>& out) {
   const double area = static_cast<double>(height) * width;
@@ -73,8 +74,9 @@ void draw_perspective(const AugmentNode& node, std::int32_t height, std::int32_t
   out.push_back(drawn);
 }
 
-// A number with the density x^(alpha - 1) e^-x; in logarithms, for those of a small alpha are tiny.
-// G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", 2000.
+// Draws a gamma variate, with the density x^(alpha - 1) e^-x, and returns its logarithm, because
+// variates of a small alpha underflow. G. Marsaglia and W. W. Tsang, "A simple method for
+// generating gamma variables", 2000.
 double log_gamma_variate(double alpha, DrawStream& stream) {
   const auto open = [&stream] { return (stream.word() + 0.5) * 0x1p-32; };
   if (alpha == 1) return std::log(-std::log(open()));
@@ -90,10 +92,10 @@ double log_gamma_variate(double alpha, DrawStream& stream) {
     if (v > 0 && std::log(open()) < 0.5 * x * x + d - d * v + d * std::log(v))
       return std::log(d * v);
   }
-  return std::log(d);  // after 16 refusals, each of less than one in twenty
+  return std::log(d);  // after 16 rejections, each with a probability below 1/20
 }
 
-// Weights that sum to 1: Dirichlet's distribution, all parameters alpha.
+// Draws weights that sum to 1 from the symmetric Dirichlet distribution with parameter alpha.
 std::vector<double> dirichlet(std::size_t count, double alpha, DrawStream& stream) {
   std::vector<double> weights(count);
   for (double& weight : weights) weight = log_gamma_variate(alpha, stream);

@@ -1,8 +1,9 @@
-// Augmentations of one sample: which operations on its pixels, in which order and how strongly.
+// Draws the augmentations of one sample: which operations are applied to its pixels, in which
+// order, and with which parameters.
 //
-// A tree of AugmentNode says what may happen; draw() decides what does, with the distributions of
-// torchvision's transforms, and gives a flat list of DrawnOp. Draws come from rng.h: they are a
-// function of (seed, epoch, row, step of the chain) alone.
+// A tree of AugmentNode describes the possible operations. draw() chooses from it, with the
+// distributions of torchvision's transforms, and returns a flat list of DrawnOp. Draws come from
+// rng.h, and depend only on (seed, epoch, row, step of the chain).
 #pragma once
 
 #include <array>
@@ -14,8 +15,8 @@
 
 namespace fastio {
 
-// Operations with torchvision's names and meaning (transforms.v2.functional, on uint8 tensors). The
-// numbers that each takes stand behind it.
+// Operations with the names and meaning of torchvision's (transforms.v2.functional, on uint8
+// tensors). The comments list the numbers of each operation in DrawnOp.
 enum class PixelOp : std::uint8_t {
   brightness,     // factor
   contrast,       // factor
@@ -28,52 +29,58 @@ enum class PixelOp : std::uint8_t {
   autocontrast,   //
   equalize,       //
   grayscale,      //
-  one_channel,    // gray alone is kept; stands at the top of a chain
+  one_channel,    // keeps one channel of a gray image; only at the top level of a chain
   gaussian_blur,  // kernel's columns and rows, sigma
   affine,         // degrees, x, y, scale, shear x and y in degrees, centre x and y
-  perspective,    // 8 coordinates: where the corners come to lie, (x, y) clockwise from top left
+  perspective,    // 8 coordinates: the corners' new positions, (x, y) clockwise from top left
   flip_horizontal,
   flip_vertical,
   erase,  // top, left, height, width
   pad,    // left, top, right, bottom; mode of PadMode
-  crop,   // number of the crop plan in DrawnChain
-  // AugMix: the image as it is now counts `weight`; the next operations begin with it again.
-  mix_begin,  // weight of the image itself
-  mix_add,    // weight of the image as it is now
+  crop,   // index of the crop plan in DrawnChain::crops
+  // AugMix: a weighted sum of images. mix_begin saves the image; each mix_add adds the image as it
+  // is then to the sum, and restores the saved one; mix_end replaces the image by the sum.
+  mix_begin,  // weight of the saved image
+  mix_add,    // weight of the image as it is then
   mix_end,
 };
+// Returns the name of an operation. op_named() does the opposite; it returns false if there is no
+// such operation.
 std::string_view name_of(PixelOp op);
 bool op_named(std::string_view name, PixelOp& op);
 
 enum class PadMode : std::uint8_t { constant, edge, reflect, symmetric };
 
-// How pixels without a source are filled, and between which pixels is interpolated.
+// The fill value for pixels outside of the image, and the interpolation.
 struct PixelFill {
   std::array<float, 3> value{};
-  bool given = false;  // else zeros; the difference shows at edges where is interpolated
-  bool bilinear = false;
-  bool noise = false;  // of erase: normally distributed numbers in place of `value`
+  bool given = false;     // false: no fill was given, which torchvision interpolates differently
+  bool bilinear = false;  // false: nearest
+  bool noise = false;     // of erase: normally distributed numbers instead of `value`
 };
 
+// An operation with the parameters that were drawn.
 struct DrawnOp {
   PixelOp op;
   std::array<double, 8> numbers{};
   PixelFill fill;
-  std::uint64_t key = 0;  // of the noise
+  std::uint64_t key = 0;  // the key of the noise's random numbers
 };
 
-// A number that is drawn.
+// The distribution of a number: a value is drawn, negated, multiplied by the unit, made an integer,
+// and then the offset is added.
 struct Spread {
-  enum class Unit : std::uint8_t { one, width, height };  // that it is a multiple of
+  enum class Unit : std::uint8_t { one, width, height };  // of the image
   enum class Whole : std::uint8_t { no, cut, rounded };
-  std::vector<double> values;  // one of them, all with equal chances
-  bool range = false;          // of two values: uniform between them
-  bool sign = false;           // negated with a probability of a half
+  std::vector<double> values;  // one of them is drawn, with equal probabilities
+  bool range = false;          // uniform between the two values instead
+  bool sign = false;           // negated with a probability of 1/2
   Unit unit = Unit::one;
   Whole whole = Whole::no;
-  double offset = 0;  // added to all that
+  double offset = 0;
 };
 
+// A node of the tree of possible operations.
 struct AugmentNode {
   enum class Kind : std::uint8_t {
     op,
@@ -82,25 +89,25 @@ struct AugmentNode {
     choice,       // one child
     order,        // all children in random order
     repeat,       // the child, `count` times
-    mix,          // AugMix of `width` chains of `count` times the child
-    erase_area,   // RandomErasing's box: numbers are the ranges of its area and of its ratio
-    perspective,  // RandomPerspective's corners: one number, its distortion
+    mix,          // AugMix of `width` chains, each of `count` times the child
+    erase_area,   // RandomErasing's box: the numbers are the ranges of its area and of its ratio
+    perspective,  // RandomPerspective's corners: the number is its distortion
   };
   Kind kind = Kind::op;
   PixelOp op = PixelOp::brightness;
   std::vector<Spread> numbers;
   PixelFill fill;
   double probability = 1;         // of apply
-  std::vector<double> cumulated;  // of choice: chances of the children, added up, the last one 1
-  int count = 1, width = 1;       // count of mix <= 0: 1 to 3, drawn
-  double alpha = 1;
+  std::vector<double> cumulated;  // of choice: the children's cumulative probabilities
+  int count = 1, width = 1;       // if the count of mix is <= 0, 1 to 3 is drawn
+  double alpha = 1;               // of mix: the parameter of its distributions
   std::vector<AugmentNode> children;
 
-  // Whether a flip before all of it gives the same as one after it.
+  // Whether a flip before these operations gives the same result as a flip after them.
   bool commutes_with_flips() const;
 };
 
-// The random words of one step of one row's chain, one after the other.
+// A stream of random words for one step of a row's chain.
 class DrawStream {
  public:
   DrawStream(std::uint64_t seed, std::uint64_t epoch, std::int64_t row, std::uint32_t step)
@@ -112,7 +119,7 @@ class DrawStream {
   std::uint32_t word() {
     if (left_ == 0) {
       words_ = philox(seed_, counter_);
-      ++counter_[3];  // 256 times four words suffice for every step
+      ++counter_[3];  // no step uses more than 256 times four words
       left_ = 4;
     }
     return words_[static_cast<std::size_t>(4 - left_--)];
@@ -126,7 +133,7 @@ class DrawStream {
   int left_ = 0;
 };
 
-// Appends what happens to an image of height x width.
+// Draws the operations for an image of height x width, and appends them to `out`.
 void draw(const AugmentNode& node, std::int32_t height, std::int32_t width, DrawStream& stream,
           std::vector<DrawnOp>& out);
 

@@ -6,7 +6,7 @@
 namespace fastio {
 namespace {
 
-// Most pixels of an image that is turned or sheared: their positions have 32 bits.
+// The most pixels of an image that is rotated, sheared or warped: kernels use 32-bit positions.
 constexpr std::int64_t kMostMoved = std::int64_t{1} << 30;
 
 bool is_flip(const GeometryStep& step) {
@@ -18,8 +18,9 @@ bool within(double value, double low, double high) {  // also false for NaN
   return value >= low && value <= high;
 }
 
-// Checks an operation drawn for an image of height x width, and updates the size if it pads. The
-// numbers come from Python: those that decide where bytes are read and written are checked here.
+// Checks an operation that was drawn for an image of height x width, and updates the size if it
+// pads. The numbers come from Python, so those that determine which bytes are read and written are
+// checked here.
 Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
   const auto& v = drawn.numbers;
   const auto refused = [&](const char* what) {

@@ -1,5 +1,5 @@
-// A field's chain of transforms: a crop and a resampling that decoding takes part in, then
-// operations on pixels, further crops and resamplings, and boxes that are erased at the end.
+// A field's chain of transforms: a crop and a resampling, of which the decoder does a part; then
+// operations on pixels, further crops and resamplings; and boxes that are erased at the end.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,37 @@
 
 namespace fastio {
 
-// What a chain does to one image. Everything is known before a pixel is touched.
+// The plan for one image, complete before pixels are decoded.
 struct DrawnChain {
-  CropPlan crop;                // of the stored image
-  std::vector<DrawnOp> ops;     // then, in order; of PixelOp::crop the number is an index of crops
-  std::vector<CropPlan> crops;  // of the image as it is then
-  std::vector<DrawnOp> erased;  // of what is stored, after normalisation
+  CropPlan crop;                       // applied to the stored image
+  std::vector<DrawnOp> ops;            // applied after it, in order
+  std::vector<CropPlan> crops;         // those of PixelOp::crop in `ops`, by its number
+  std::vector<DrawnOp> erased;         // applied to the normalised result
   std::int32_t height = 0, width = 0;  // of the result
 };
 
 // Immutable once built; thread-safe.
 class Chain {
  public:
-  // A crop, resizing or flip. It joins the first crop if nothing stands between that changes with
-  // it, and if it may: an image that is resized twice, or after padding, is resampled twice.
+  // Appends a crop, a resize or a flip. It is merged into the first crop if all operations in
+  // between commute with it, and if Geometry::add() allows it; otherwise it is a stage of its own,
+  // so that an image that is resized twice, or resized after padding, is resampled twice.
   void add(const GeometryStep& step);
-  // Operations on pixels of bytes.
+  // Appends operations on the pixels of a uint8 image.
   void add(AugmentNode node);
-  // Gray in the place of colours, one channel of it.
+  // Converts the image to gray, with one channel.
   void to_gray();
-  // Of an image of so many channels: those of the result.
+  // Returns the channels of the result for an image of `of_image` channels.
   int channels(int of_image) const { return to_gray_ ? 1 : of_image; }
-  // The number that keys the draws of the next step, those after it counting on from there. Steps
-  // with equal numbers draw alike.
+  // Sets the number that keys the draws of the next step; later steps count from there. Steps with
+  // equal numbers draw equal random words.
   void count_from(std::uint32_t step) { steps_ = step; }
-  // What is erased once the image is stored: its values are in the units of the result.
+  // Erases boxes after the result is stored. Fill values are in the units of the result.
   void erase_at_end(AugmentNode node);
 
-  // For an image of height x width (upright, both >= 1). Code::unsupported where a step is
-  // impossible for this size: a RandomCrop larger than the padded image, a blur wider than it.
+  // Draws the plan for an image of height x width (upright, both >= 1). Returns Code::unsupported
+  // if a step is impossible for this size: for example a RandomCrop larger than the padded image,
+  // or a blur wider than the image.
   Status draw(std::int32_t height, std::int32_t width, std::uint64_t seed, std::uint64_t epoch,
               std::int64_t row, DrawnChain& out) const;
 

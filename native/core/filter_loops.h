@@ -30,7 +30,7 @@ void sharpen_row(const uint8_t* here, const uint16_t* sums, size_t width, const 
   };
   if (width >= kWords + 2) {
     for (; x + kWords < width; x += kWords) some(x);
-    some(width - 1 - kWords);  // a part of them for the second time
+    some(width - 1 - kWords);  // overlaps the registers before
     return;
   }
 #endif
@@ -99,7 +99,8 @@ void weigh_at(const PixelTaps& taps, size_t i, uint16_t* words, uint8_t* bytes) 
   }
 }
 
-// If n is not a multiple of the registers' size, some of the last pixels are computed twice.
+// Computes all positions with registers, and some of the last ones twice if n is not a multiple of
+// the registers' size. Returns false, and does nothing, if n is too small.
 template <size_t Count>
 bool weigh_by(const PixelTaps& taps, size_t n, uint16_t* words, uint8_t* bytes) {
   constexpr size_t kSome = Count * kWords;

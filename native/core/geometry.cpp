@@ -8,7 +8,8 @@
 namespace fastio {
 namespace {
 
-// The random words of one step of one row's chain; `attempt` numbers the tries of a rejection.
+// The random words of one step of a row's chain. attempt: the number of the try in rejection
+// sampling.
 struct Draws {
   std::uint64_t seed, epoch;
   std::int64_t row;
@@ -25,12 +26,12 @@ struct Box {
   std::int32_t y, x, height, width;
 };
 
-// To a whole number in [1, most].
+// Rounds to an integer in [1, most].
 std::int32_t rounded(double value, std::int32_t most) {
   return static_cast<std::int32_t>(std::clamp(std::nearbyint(value), 1.0, double(most)));
 }
 
-// torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop.
+// torchvision.transforms.RandomResizedCrop.get_params: ten attempts, then a central crop.
 Box random_resized_box(const GeometryStep& step, std::int32_t height, std::int32_t width,
                        const Draws& draws) {
   const double area = static_cast<double>(height) * width;
@@ -41,7 +42,7 @@ Box random_resized_box(const GeometryStep& step, std::int32_t height, std::int32
     const double aspect = std::exp(uniform(u[1], log_ratio[0], log_ratio[1]));
     const double w = std::nearbyint(std::sqrt(target * aspect));
     const double h = std::nearbyint(std::sqrt(target / aspect));
-    if (!(w >= 1 && h >= 1 && w <= width && h <= height)) continue;  // NaN is none of these
+    if (!(w >= 1 && h >= 1 && w <= width && h <= height)) continue;  // also true for NaN
     const auto box_h = static_cast<std::int32_t>(h), box_w = static_cast<std::int32_t>(w);
     return {below(u[2], height - box_h + 1), below(u[3], width - box_w + 1), box_h, box_w};
   }
@@ -55,7 +56,7 @@ Box random_resized_box(const GeometryStep& step, std::int32_t height, std::int32
   return {(height - h) / 2, (width - w) / 2, h, w};
 }
 
-// torchvision's _compute_resized_output_size for a size of one number.
+// torchvision's _compute_resized_output_size, if the size is one number.
 void shorter_edge_size(const GeometryStep& step, std::int32_t& height, std::int32_t& width) {
   const std::int32_t shorter = std::min(height, width), longer = std::max(height, width);
   std::int64_t new_short = step.height;
@@ -72,13 +73,14 @@ void shorter_edge_size(const GeometryStep& step, std::int32_t& height, std::int3
   height = tall ? l : s;
 }
 
-// torchvision.transforms.CenterCrop along one axis: where the window begins, negative: padded.
+// torchvision.transforms.CenterCrop along one axis: returns the window's offset, which is negative
+// if the image is padded.
 std::int32_t center_offset(std::int32_t size, std::int32_t wanted) {
   if (size < wanted) return -((wanted - size) / 2);
   return static_cast<std::int32_t>(std::nearbyint((size - wanted) / 2.0));
 }
 
-// Takes `box`, given in what the viewer sees now (flips applied), out of the window.
+// Crops the window to `box`, which is relative to the window after flips.
 void crop_window(CropPlan& plan, const Box& box) {
   plan.kept_top = std::max(plan.kept_top, plan.window_y);
   plan.kept_left = std::max(plan.kept_left, plan.window_x);
@@ -90,8 +92,8 @@ void crop_window(CropPlan& plan, const Box& box) {
   plan.window_width = box.width;
 }
 
-// Resamples the window, in which there is no padding (see Geometry::add), to height x width. It
-// becomes the crop.
+// Plans to resample the window, which becomes the crop, to height x width. The window has no
+// padding (see Geometry::add).
 void resample_window(CropPlan& plan, const GeometryStep& step, std::int32_t height,
                      std::int32_t width) {
   plan.crop_y += plan.window_y;

@@ -1,9 +1,10 @@
-// Which pixels a transform chain wants of an image: pure arithmetic on sizes and random draws.
+// Computes which pixels of an image a chain of geometric transforms needs: pure arithmetic on sizes
+// and random draws.
 //
-// A chain (crop, resize, flip, ... in torchvision's meaning) folds into one crop of the upright
-// source, one resampling of it, a window of the result, and flips. Nothing is computed twice and
-// no pixel outside the window is computed at all. Draws come from rng.h, keyed by
-// (seed, epoch, row, step of the chain): the same parameters for any thread, batch or rank.
+// A chain of torchvision's crops, resizes and flips is reduced to one crop of the upright source,
+// one resampling, a window of the result, and flips, so that only pixels of the window are
+// computed. Draws come from rng.h, keyed by (seed, epoch, row, step of the chain): they are the
+// same for any thread, batch or rank.
 #pragma once
 
 #include <cstdint>
@@ -27,23 +28,25 @@ struct GeometryStep {
   };
   Kind kind;
   std::int32_t height = 0, width = 0;
-  std::int32_t max_size = 0;      // resize with width 0: the longer edge's limit, 0: none
+  std::int32_t max_size = 0;      // resize with width 0: the longer edge's limit; 0: none
   std::int32_t padding = 0;       // random_crop
-  double scale[2] = {0.08, 1.0};  // random_resized_crop: part of the area
+  double scale[2] = {0.08, 1.0};  // random_resized_crop: fraction of the area
   double ratio[2] = {3.0 / 4.0, 4.0 / 3.0};  // random_resized_crop: width / height
   double probability = 0.5;                  // flips
   Filter filter = Filter::bilinear;
   bool antialias = true;
 };
 
-// What a chain does to one image: crop, resample to out, keep the window, flip.
+// The plan for one image: crop it, resample the crop to out_height x out_width, keep the window,
+// flip the window.
 struct CropPlan {
   std::int32_t crop_y = 0, crop_x = 0, crop_height = 0, crop_width = 0;  // in the upright source
-  std::int32_t out_height = 0, out_width = 0;  // the crop's size resampled
-  std::int32_t window_y = 0, window_x = 0;     // the kept window in it; parts outside are zeros
+  std::int32_t out_height = 0, out_width = 0;  // the size of the resampled crop
+  std::int32_t window_y = 0, window_x = 0;     // the window in it; parts outside are zeros
   std::int32_t window_height = 0, window_width = 0;
-  // Of the resampled crop, what the steps have not cut off: zeros come in its place, should a later
-  // step look there again. Rows [kept_top, kept_bottom), columns [kept_left, kept_right).
+  // The part of the resampled crop that no step has cut off: rows [kept_top, kept_bottom), columns
+  // [kept_left, kept_right). If the window extends past it again, because of padding, pixels there
+  // are zeros.
   std::int32_t kept_top = 0, kept_bottom = 0, kept_left = 0, kept_right = 0;
   bool flip_horizontal = false, flip_vertical = false;  // of the window
   Filter filter = Filter::bilinear;
@@ -55,12 +58,13 @@ struct CropPlan {
 // Immutable once built; thread-safe.
 class Geometry {
  public:
-  // The step's draws are keyed by `number`. Code::unsupported, and nothing is added, when the image
-  // would be resampled twice, or with pixels of padding.
+  // Appends a step, whose draws are keyed by `number`. Returns Code::unsupported, and adds nothing,
+  // if the image would be resampled twice, or resampled together with padding.
   Status add(const GeometryStep& step, std::uint32_t number);
 
-  // The plan for an image of height x width (upright, both >= 1). Code::unsupported where a step
-  // is impossible for this size (a RandomCrop larger than the padded image).
+  // Computes the plan for an image of height x width (upright, both >= 1). Returns
+  // Code::unsupported if a step is impossible for this size: a RandomCrop larger than the padded
+  // image.
   Status plan(std::int32_t height, std::int32_t width, std::uint64_t seed, std::uint64_t epoch,
               std::int64_t row, CropPlan& out) const;
 

@@ -29,7 +29,7 @@ std::uint16_t fixed(double value, double one) {
   return static_cast<std::uint16_t>(std::lround(value * one));
 }
 
-// x * factor + offset of every byte.
+// Replaces every byte x by x * factor + offset.
 void scale(const Planes& image, double factor, double offset) {
   if (factor > kMostFactor) {
     Table table;
@@ -38,14 +38,14 @@ void scale(const Planes& image, double factor, double offset) {
   }
   PixelScale how;
   how.factor = fixed(factor, kOne);
-  // What cutting products off takes away, half of the last place on average.
+  // + 1 compensates for truncated products, which lose half of the last place on average.
   const double shift = offset * (1 << kFractionBits) + 1;
   how.more = shift > 0 ? fixed(shift, 1) : std::uint16_t{0};
   how.less = shift < 0 ? fixed(-shift, 1) : std::uint16_t{0};
   kernels().scale(image.data, image.bytes(), how);
 }
 
-// For factors that are too large for 16 bits; the arithmetic is torchvision's, step by step.
+// Saturation for factors that are too large for 16 bits, with torchvision's arithmetic.
 void saturate_much(const Planes& image, double factor) {
   std::uint8_t *r = image.plane(0), *g = image.plane(1), *b = image.plane(2);
   for (std::size_t i = 0; i < image.pixels(); ++i) {
@@ -72,15 +72,15 @@ Histogram histogram_of(const std::uint8_t* bytes, std::size_t n) {
   return counts[0];
 }
 
-// Mirrored at the edges, without the edge sample itself.
+// Reflects an index at the edges, without repeating the edge sample.
 std::int32_t mirrored(std::int32_t at, std::int32_t size) {
   if (at < 0) at = -at;
   return at >= size ? 2 * size - 2 - at : at;
 }
 
-// Weights of a Gaussian at each distance from its middle, in 65536ths; with both sides they sum to
-// 1. The middle has half of its weight, because the filter adds it twice. Small weights at the ends
-// are left out, which changes no value by more than an eighth of a level.
+// Returns the weights of a Gaussian by distance from its centre, in units of 1/65536. Those of both
+// sides sum to 1. The centre has half of its weight, because the filter adds it twice. Small
+// weights at the ends are omitted, which changes no value by more than 1/8 level.
 std::vector<std::uint16_t> gaussian(int size, double sigma) {
   constexpr double kLeftOut = 1.0 / 2048;
   std::vector<double> weight(static_cast<std::size_t>(size / 2 + 1));
@@ -175,7 +175,7 @@ void autocontrast(const Planes& image) {
     std::uint8_t low = 0, high = 0;
     k.extremes(image.plane(c), image.pixels(), &low, &high);
     if (low == high) continue;
-    // The range is shifted to the top of 16 bits: what it is multiplied by then has as many.
+    // Shift the range to the top of 16 bits, so that its factor has 16 significant bits.
     PixelScale how;
     how.low = low;
     const int range = high - low;
@@ -224,7 +224,7 @@ void PixelScratch::adjust_sharpness(const Planes& image, double factor) {
   how.own = fixed(own, kOne);
   how.around = fixed(std::abs(1 - factor) * 8 / 13, kOne);
   how.subtract = factor > 1;
-  // Compensates for what was cut off. For whole factors, torchvision rounds only the mean.
+  // Compensates for truncation. For integer factors, torchvision rounds only the mean.
   const bool rounded = factor == std::floor(factor);
   how.more = static_cast<std::uint16_t>((rounded ? 1 << (kFractionBits - 1) : 0) + 1);
   bytes_.resize(std::max(bytes_.size(), 2 * width));
@@ -241,7 +241,8 @@ void PixelScratch::adjust_sharpness(const Planes& image, double factor) {
   }
 }
 
-// As adjust_sharpness, step by step as torchvision: the mean is rounded before it is blended.
+// adjust_sharpness() for large factors, with torchvision's arithmetic: the mean is rounded before
+// it is blended.
 void PixelScratch::sharpen_much(const Planes& image, double factor) {
   const auto width = static_cast<std::size_t>(image.width);
   bytes_.resize(std::max(bytes_.size(), image.pixels()));
@@ -278,7 +279,7 @@ void PixelScratch::gaussian_blur(const Planes& image, int columns, int rows, dou
   taps_.resize(std::max(taps_.size(), 2 * (across.size() + down.size())));
   const std::uint16_t **low = taps_.data(), **high = low + down.size();
   const std::uint16_t **left = high + down.size(), **right = left + across.size();
-  // Compensates for the half unit that each weight cuts off on average, and rounds bytes.
+  // Compensates for the half unit that each product loses on average, and rounds bytes.
   const auto cut = [](std::int32_t taps) { return static_cast<std::uint16_t>((taps + 1) / 2); };
   const PixelTaps in_columns{low, high, down.data(), reach + 1, cut(reach)};
   const PixelTaps in_row{left, right, across.data(), side + 1,

@@ -1,8 +1,9 @@
-// Operations on the pixels of one image of bytes, in planes, with the meaning and names of
-// torchvision's functions on tensors (torchvision.transforms.v2.functional), whose results they
-// give within one level.
+// Operations on the pixels of one uint8 image, in planes, with the names and meaning of
+// torchvision's functions on tensors (torchvision.transforms.v2.functional). Results differ from
+// torchvision's by at most one level.
 //
-// Thread-safety: an object of scratch memory a thread. All SIMD paths give equal bytes.
+// Thread-safety: each thread has its own PixelScratch; the functions are pure except for the image.
+// All SIMD paths give equal bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace fastio {
 
-// 1 or 3 planes of height x width bytes, one after the other; not owned.
+// 1 or 3 consecutive planes of height x width bytes. Does not own them.
 struct Planes {
   std::uint8_t* data = nullptr;
   int channels = 3;
@@ -24,11 +25,12 @@ struct Planes {
   std::uint8_t* plane(int c) const { return data + pixels() * static_cast<std::size_t>(c); }
 };
 
-// Factors are at least 0; those of one channel that need colours change nothing.
+// The operations change the image in place. Factors must be at least 0. Operations on colours have
+// no effect on images of one channel.
 void adjust_brightness(const Planes& image, double factor);
 void adjust_contrast(const Planes& image, double factor);
 void adjust_saturation(const Planes& image, double factor);
-void adjust_hue(const Planes& image, double turns);  // in [-0.5, 0.5] of the circle
+void adjust_hue(const Planes& image, double turns);  // in [-0.5, 0.5] full turns
 void posterize(const Planes& image, int bits);       // 0 to 8
 void solarize(const Planes& image, double threshold);
 void invert(const Planes& image);
@@ -42,12 +44,13 @@ void shrink(std::vector<T>& scratch, std::size_t keep) {
   if (scratch.capacity() * sizeof(T) > keep) std::vector<T>().swap(scratch);
 }
 
-// What needs memory beside the image.
+// The operations that need scratch memory, which the object keeps between images.
 class PixelScratch {
  public:
   void adjust_sharpness(const Planes& image, double factor);
-  // Sizes of the kernel are odd, deviations in pixels. Edges are mirrored, without the edge pixel
-  // itself: the image must be wider and higher than half the kernel.
+  // columns, rows: the size of the kernel, odd. sigma_x, sigma_y: standard deviations in pixels.
+  // Edges are reflected without repeating the edge pixel, so the image must be wider and higher
+  // than half of the kernel.
   void gaussian_blur(const Planes& image, int columns, int rows, double sigma_x, double sigma_y);
   // Frees scratch memory of more than `keep` bytes, as after an unusually large image.
   void shrink(std::size_t keep);

@@ -1,8 +1,8 @@
-// Between pixel.cpp and the kernels of each instruction set: plain functions on planes of
-// bytes.
+// The interface between the pixel operations and the kernels of each instruction set: plain
+// functions on planes of bytes.
 //
-// All levels run the same loops (pixel_loops.h), compiled for each of them. Their arithmetic is in
-// integers, so that all give equal bytes.
+// All levels run the same loops (pixel_loops.h), compiled for each level. They use integer
+// arithmetic, so all give equal bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@
 
 namespace fastio {
 
-inline constexpr int kFractionBits = 7;  // of samples in 16 bits
+inline constexpr int kFractionBits = 7;  // fractional bits of samples in 16 bits
 
-// byte -> (byte - low) * unit * factor / 65536 - less + more, in kFractionBits; what falls below 0
-// on the way is 0. Then clamped to a byte, cut off. No step exceeds 16 bits.
+// The map of a byte to (byte - low) * unit * factor / 65536 - less + more, with kFractionBits
+// fractional bits. Each difference is at least 0, and no step exceeds 16 bits. The result is
+// truncated, and clamped to a byte.
 struct PixelScale {
   std::uint8_t low = 0;
   std::uint16_t unit = 1 << 8, factor = 1 << 15, less = 0, more = 0;
@@ -65,6 +66,7 @@ struct WarpRow {
 };
 inline constexpr std::int32_t kWarpPixels = 16;
 
+// The kernels of an instruction set. "Truncated" means that fractional bits are dropped.
 struct PixelKernels {
   void (*scale)(std::uint8_t* p, std::size_t n, const PixelScale& how);
   // p[i] = (p[i] >= threshold ? p[i] ^ invert : p[i]) & mask.
@@ -74,19 +76,21 @@ struct PixelKernels {
   void (*look_up)(std::uint8_t* p, std::size_t n, const std::uint8_t* table);
   // The least and the greatest of n >= 1 bytes.
   void (*extremes)(const std::uint8_t* p, std::size_t n, std::uint8_t* low, std::uint8_t* high);
-  // Luma of planes r, g and b, cut off; returns the sum of it. y may be null, or one of the planes.
+  // Computes the luma of planes r, g and b, truncated; returns its sum over all pixels. y may be
+  // null, or one of the planes.
   std::uint64_t (*gray)(const std::uint8_t* r, const std::uint8_t* g, const std::uint8_t* b,
                         std::size_t n, std::uint8_t* y);
-  // v * own + luma * of_gray (or less, if `subtract`) of every v, clamped to a byte, cut off; the
-  // factors, at most 2, are in 1 << 15ths, and their sum is at most 2.
+  // Replaces every v by v * own + luma * of_gray (or minus, if `subtract`), truncated and clamped
+  // to a byte. The factors are in units of 1 / (1 << 15), and their sum is at most 2.
   void (*saturate)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
                    std::uint16_t own, std::uint16_t of_gray, bool subtract);
-  // sum[i] += weight * p[i], and such sums of n bytes, cut off; they are at least 0.
+  // mix_in: sum[i] += weight * p[i]. mixed: converts such sums, which are at least 0, to bytes,
+  // truncated.
   void (*mix_in)(float* sum, const std::uint8_t* p, std::size_t n, float weight);
   void (*mixed)(const float* sum, std::size_t n, std::uint8_t* out);
-  // The last of n bytes first.
+  // Reverses n bytes.
   void (*mirror)(std::uint8_t* p, std::size_t n);
-  // Turns hues by turn / 8192 sixths of the circle, less than 6 of them.
+  // Rotates hues by turn / 8192 sixths of the circle, less than 6 of them.
   void (*turn_hue)(std::uint8_t* r, std::uint8_t* g, std::uint8_t* b, std::size_t n,
                    std::uint16_t turn);
   // Writes the sharpened row `here`, except its first and last pixel, to `out`. `above` and `below`
@@ -94,10 +98,10 @@ struct PixelKernels {
   void (*sharpen)(const std::uint8_t* above, const std::uint8_t* here, const std::uint8_t* below,
                   std::size_t width, const PixelSharpen& how, std::uint16_t* sums,
                   std::uint8_t* out);
-  // The sums of taps for n places: as they are, or as bytes, cut off. One of them is null. Where
-  // taps.low and taps.high are not what is written, a place may be computed twice.
+  // Computes the sums of taps at n positions, to `words`, or truncated to `bytes`; the other one is
+  // null. A position may be computed twice, so the output must not overlap taps.low and taps.high.
   void (*weigh)(const PixelTaps& taps, std::size_t n, std::uint16_t* words, std::uint8_t* bytes);
-  // Bytes to numbers of kFractionBits fractional bits.
+  // Converts bytes to words with kFractionBits fractional bits.
   void (*widen)(const std::uint8_t* p, std::size_t n, std::uint16_t* out);
   // frame_row combines three planes to pixels of a frame; split_row writes pixels to planes, only
   // to the first one if g is null.
@@ -113,7 +117,7 @@ struct PixelKernels {
                       std::uint32_t* out);
 };
 
-// Those of the instruction set in use.
+// Returns the kernels of the instruction set in use.
 const PixelKernels& pixel_kernels();
 
 extern const PixelKernels kPixelPortable;

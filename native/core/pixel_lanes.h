@@ -25,12 +25,12 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-// The high half of a product, for which all instruction sets have an instruction.
+// Returns the high half of a product, for which all instruction sets have an instruction.
 inline uint16_t high_half(uint16_t a, uint16_t b) {
   return static_cast<uint16_t>((static_cast<uint32_t>(a) * static_cast<uint32_t>(b)) >> 16);
 }
 
-inline uint8_t to_byte(uint16_t v) {  // v has kFractionBits fractional bits, which are cut off
+inline uint8_t to_byte(uint16_t v) {  // v has kFractionBits fractional bits, which are dropped
   v = static_cast<uint16_t>(v >> kFractionBits);
   return static_cast<uint8_t>(v < 255 ? v : 255);
 }
@@ -143,7 +143,7 @@ inline Lanes four_each(const int16_t* from) {
 }
 // Restores the order of dwords after even_dwords or odd_dwords, and to_bytes.
 inline Lanes in_order(Lanes v) { return v; }
-// The last byte first.
+// Reverses the bytes of a register.
 inline Lanes mirrored_bytes(Lanes v) {
   v = _mm_or_si128(_mm_slli_epi16(v, 8), _mm_srli_epi16(v, 8));
   v = _mm_shufflehi_epi16(_mm_shufflelo_epi16(v, 0x1b), 0x1b);
@@ -163,7 +163,7 @@ inline Lanes all_words(uint16_t v) { return FASTIO_LANES(set1_epi16)(static_cast
 inline Lanes all_bytes(uint8_t v) { return FASTIO_LANES(set1_epi8)(static_cast<char>(v)); }
 inline Lanes add(Lanes a, Lanes b) { return FASTIO_LANES(add_epi16)(a, b); }
 inline Lanes minus(Lanes a, Lanes b) { return FASTIO_LANES(sub_epi16)(a, b); }
-// Differences of unsigned words and bytes, which are at least 0.
+// Saturating differences of unsigned words and bytes: at least 0.
 inline Lanes less(Lanes a, Lanes b) { return FASTIO_LANES(subs_epu16)(a, b); }
 inline Lanes less_bytes(Lanes a, Lanes b) { return FASTIO_LANES(subs_epu8)(a, b); }
 inline Lanes product(Lanes a, Lanes b) { return FASTIO_LANES(mullo_epi16)(a, b); }
@@ -179,7 +179,7 @@ Lanes right_by(Lanes v) {
 // The bytes of the first and the last half of each 128 bits, each << 8 as a word.
 inline Lanes first_words(Lanes v) { return FASTIO_LANES(unpacklo_epi8)(zeros(), v); }
 inline Lanes last_words(Lanes v) { return FASTIO_LANES(unpackhi_epi8)(zeros(), v); }
-// Converts words with `Bits` fractional bits, which are cut off, to bytes.
+// Converts words with `Bits` fractional bits, which are dropped, to bytes.
 template <int Bits = kFractionBits>
 Lanes to_bytes(Lanes a, Lanes b) {
   return FASTIO_LANES(packus_epi16)(right_by<Bits>(a), right_by<Bits>(b));

@@ -62,7 +62,7 @@ void look_up(uint8_t* p, size_t n, const uint8_t* table) {
 void look_up(uint8_t* p, size_t n, const uint8_t* table) { look_up_each(p, n, table); }
 #endif
 
-// byte << 8, through the steps of PixelScale.
+// The steps of PixelScale after the first one, for words that are byte << 8.
 #ifdef FASTIO_X86
 inline Lanes scaled(Lanes words, Lanes unit, Lanes factor, Lanes minus, Lanes plus) {
   const Lanes v = high_halves(product(right_by<8>(words), unit), factor);
@@ -118,7 +118,7 @@ void extremes(const uint8_t* p, size_t n, uint8_t* low, uint8_t* high) {
   *high = most;
 }
 
-// torchvision's factors (rgb_to_grayscale), in 65536ths.
+// torchvision's factors (rgb_to_grayscale), in units of 1/65536.
 constexpr uint16_t kRed = 19589, kGreen = 38470, kBlue = 7471;
 
 inline uint8_t luma(uint8_t r, uint8_t g, uint8_t b) {
@@ -128,7 +128,7 @@ inline uint8_t luma(uint8_t r, uint8_t g, uint8_t b) {
 }
 
 #ifdef FASTIO_X86
-// Luma, with 8 fractional bits, of channels that are bytes << 8.
+// Returns the luma, with 8 fractional bits, of channels that are bytes << 8.
 inline Lanes lumas(Lanes r, Lanes g, Lanes b) {
   const Lanes both = add(high_halves(r, all_words(kRed)), high_halves(g, all_words(kGreen)));
   return add(both, add(high_halves(b, all_words(kBlue)), all_words(1)));
@@ -160,7 +160,7 @@ uint64_t gray(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, ui
   return total;
 }
 
-// The last summands compensate for what was cut off, and for the rounding of a and b.
+// The last summands compensate for truncation, and for the rounding of a and b.
 inline uint8_t blended(uint8_t v, uint8_t gray, uint16_t a, uint16_t b, bool subtract) {
   const uint16_t x = high_half(static_cast<uint16_t>(v << 8), a);
   const uint16_t y = high_half(static_cast<uint16_t>(gray << 8), b);
@@ -197,10 +197,10 @@ void saturate(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict 
   }
 }
 
-// A sample of a colour with the greatest value `high` and the range `range` of its channels (in
-// 16ths), whose hue is `at` sixteenths of the range into the circle of six ranges, counted from the
-// channel's own begin. See "HSL and HSV", A. R. Smith 1978, in the form without cases; that all is
-// multiplied by the range spares the division.
+// Returns a channel of a colour. high: the greatest channel. range: the greatest minus the least
+// channel, in units of 1/16. at: the hue, relative to the channel's own origin, on a circle of
+// 6 * range: hues are multiplied by the range, which saves the division. This is the form without
+// cases of the conversion from HSV (A. R. Smith, "Color gamut transform pairs", 1978).
 inline uint8_t channel_at(uint16_t at, uint16_t high, uint16_t range) {
   const auto circle = static_cast<uint16_t>(6 * range);
   const auto less = static_cast<uint16_t>(at - circle);  // wraps round where `at` is below
@@ -222,13 +222,14 @@ void turn_hue(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict 
     low = blue < low ? blue : low;
     const auto span = static_cast<uint16_t>(high - low);
     const auto range = static_cast<uint16_t>(16 * span);
-    // From red on; red's own hues begin at -1, green's lie around 2, blue's around 4.
+    // The hue, starting at red: colours with the most red are around 0 (here 6), with the most
+    // green around 2, and with the most blue around 4.
     const auto of_red = static_cast<uint16_t>(green - blue + 6 * span);
     const auto of_green = static_cast<uint16_t>(blue - red + 2 * span);
     const auto of_blue = static_cast<uint16_t>(red - green + 4 * span);
     uint16_t hue = high == green ? of_green : of_blue;
     hue = high == red ? of_red : hue;
-    // In [0, 7] ranges, and turned by less than 6 more: below 1 << 16 in 16ths.
+    // At most 7 ranges, plus a rotation by less than 6 ranges: in units of 1/16, below 1 << 16.
     auto at = static_cast<uint16_t>(16 * hue);
     const auto circle = static_cast<uint16_t>(6 * range);
     uint16_t less = static_cast<uint16_t>(at - circle);

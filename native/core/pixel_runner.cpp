@@ -18,7 +18,7 @@ std::array<std::uint8_t, 3> fill_bytes(const PixelFill& fill) {
   return {to_byte(fill.value[0]), to_byte(fill.value[1]), to_byte(fill.value[2])};
 }
 
-// Standard normal numbers, by G. E. P. Box and M. E. Muller's transform (1958).
+// Standard normal numbers, by the transform of G. E. P. Box and M. E. Muller (1958).
 class Noise {
  public:
   explicit Noise(std::uint64_t key) : key_(key) {}
@@ -82,8 +82,8 @@ WarpMap map_of(const Planes& image, const DrawnOp& drawn) {
   return perspective_map(image.height, image.width, corners);
 }
 
-// Where padding takes a sample from: position `at` of `size` ones, before 0 or behind the last;
-// -1: from nowhere.
+// Returns the sample from which padding copies position `at` of an axis with `size` samples, or -1
+// if it is filled.
 std::int32_t padding_source(std::int32_t at, std::int32_t size, PadMode mode) {
   if (at >= 0 && at < size) return at;
   switch (mode) {

@@ -1,4 +1,4 @@
-// Runs drawn operations on one image of bytes in planes.
+// Runs drawn operations on one uint8 image in planes.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace fastio {
 
-// One a thread; keeps its scratch memory between images.
+// Keeps its scratch memory between images, so each thread has its own.
 class PixelRunner {
  public:
-  // Any operation but crop, pad and one_channel, which change the image's size.
+  // Runs any operation except crop, pad and one_channel, which change the image's size.
   void run(const Planes& image, const DrawnOp& drawn);
   // Frees scratch memory of more than `keep` bytes, as after an unusually large image.
   void shrink(std::size_t keep);
@@ -24,18 +24,19 @@ class PixelRunner {
 
   PixelScratch scratch_;
   Warp warp_;
-  std::vector<std::uint8_t> original_;  // of a mix
+  std::vector<std::uint8_t> original_;  // the saved image of a mix
   std::vector<float> mixed_;
 };
 
-// Of PixelOp::pad: `image` into the middle of `out`, which has its size, and the rest filled.
+// PixelOp::pad: copies `image` to its position in `out`, which has the padded size, and fills the
+// rest.
 void pad_planes(const Planes& image, const DrawnOp& drawn, const Planes& out);
 
-// Of PixelOp::erase: a box of floats of height x width pixels in this layout.
+// PixelOp::erase: fills a box of an image of height x width float pixels in this layout.
 void erase_floats(const DrawnOp& drawn, Layout layout, std::int32_t height, std::int32_t width,
                   int channels, float* pixels);
 
-// Planes to interleaved pixels, which must not overlap.
+// Converts planes to interleaved pixels. They must not overlap.
 void interleave_planes(const Planes& image, std::uint8_t* out);
 
 }  // namespace fastio

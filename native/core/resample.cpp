@@ -12,15 +12,15 @@
 namespace fastio {
 namespace {
 
-constexpr int kMaxShift = 22;  // 255 << 22, and a cubic's overshoot, fit in 32 bits
+constexpr int kMaxShift = 22;  // 255 << 22 plus the overshoot of bicubic fits in 32 bits
 constexpr std::int32_t kMaxWeight = 32767;
-constexpr std::int32_t kLanes = 16;  // of a group, see LaneIndex
+constexpr std::int32_t kLanes = 16;  // output values of a group, see LaneIndex
 
 constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// 1 - |x|, or 0 where that is negative; without a branch, so that loops become vector code.
+// Returns 1 - |x|, or 0 if that is negative. Has no branch, so that compilers vectorise loops.
 inline float triangle(float x) {
   const float y = 1.0f - std::abs(x);
   return 0.5f * (y + std::abs(y));
@@ -34,13 +34,13 @@ inline float cubic(float x) {
   return x < 1.0f ? near : far;
 }
 
-// An AxisSpec with its zeros resolved.
+// The numbers that follow from an AxisSpec.
 struct Geometry {
   std::int32_t window_size;
   double box_size;
-  double scale;         // source samples an output
-  double filter_scale;  // how much wider than its definition the filter is
-  double support;       // half the filter's width in source samples
+  double scale;         // source samples per output
+  double filter_scale;  // by how much the filter is wider than its definition
+  double support;       // half of the filter's width, in source samples
 };
 
 Geometry resolve(const AxisSpec& spec) {
@@ -53,7 +53,8 @@ Geometry resolve(const AxisSpec& spec) {
   return g;
 }
 
-// Where each output's taps are. scratch.offset: from the output's centre to that of the first tap.
+// Computes the start and count of each output's taps. scratch.offset: the distance from the
+// output's centre to the first tap's.
 void place_taps(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
   const std::int32_t n = taps->outputs, in = spec.in;
   std::int32_t* start = taps->start.data();
@@ -70,8 +71,8 @@ void place_taps(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
   }
 }
 
-// Pillow steps from centre to centre by adding; so does this, to pick the same sample where a
-// centre falls on the border of two.
+// Adds up the centres as Pillow does, so that the same sample is chosen if a centre falls on the
+// border of two.
 void place_nearest(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
   const std::int32_t n = taps->outputs;
   double center = spec.box_begin + 0.5 * g.scale;
@@ -84,8 +85,8 @@ void place_nearest(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
   }
 }
 
-// The filter's values, and the factor that makes each output's sum 1. Here and below, loops run
-// over the outputs for one tap after another: that way compilers turn them into vector code.
+// Computes the filter's values, and the factors that make each output's sum 1. Here and below,
+// inner loops run over the outputs, one tap after another, so that compilers vectorise them.
 template <float (*kFilter)(float)>
 void weigh_taps(const Geometry& g, AxisTaps* taps) {
   const std::int32_t n = taps->outputs;
@@ -107,10 +108,10 @@ void weigh_taps(const Geometry& g, AxisTaps* taps) {
   for (std::int32_t i = 0; i < n; ++i) normalise[i] = 1.0 / normalise[i];
 }
 
-// The most bits with which the largest weight still fits.
+// Returns the largest shift with which all weights fit in 16 bits.
 int choose_shift(const AxisTaps& taps) {
   const std::int32_t n = taps.outputs;
-  std::int32_t bits = 0;  // a float's bits order as the float does, from 0 up, but compare faster
+  std::int32_t bits = 0;  // positive floats order like their bits, which are compared faster
   for (std::int32_t k = 0; k < taps.pitch; ++k) {
     const float* weight = &taps.scratch.weights[static_cast<std::size_t>(k) * n];
     for (std::int32_t i = 0; i < n; ++i) {
@@ -119,8 +120,8 @@ int choose_shift(const AxisTaps& taps) {
     }
   }
   const auto largest = std::bit_cast<float>(bits);
-  // A weight of 1 may come out one too large, for all other weights are 0 then (see spill_full);
-  // rounding of the running sum may add 1 to any other.
+  // A weight of 1 may exceed the maximum by one: its neighbour takes the rest (see spill_full). Any
+  // other weight may be increased by 1 when running sums are rounded.
   const auto fits = [&](int shift) {
     const int most = shift == 15 ? kMaxWeight + 1 : kMaxWeight - 1;
     return largest * static_cast<float>(1 << shift) <= static_cast<float>(most);
@@ -130,8 +131,8 @@ int choose_shift(const AxisTaps& taps) {
   return shift;
 }
 
-// Rounds the running sum of an output's weights rather than each weight: the sum of all comes out
-// exact, and the error that remains is of differences between neighbouring samples only.
+// Rounds the running sums of an output's weights instead of the weights. Their total is then exact,
+// and rounding errors affect only differences between neighbouring samples.
 void round_weights(AxisTaps* taps) {
   constexpr std::int32_t kBias = 1 << 23;  // makes truncation round down below zero too
   const std::int32_t n = taps->outputs, pitch = taps->pitch;
@@ -155,7 +156,7 @@ void round_weights(AxisTaps* taps) {
   }
 }
 
-// Drops zero weights at either end.
+// Removes zero weights at both ends.
 void trim(std::int16_t* weights, std::int32_t* start, std::int32_t* count) {
   while (*count > 1 && weights[*count - 1] == 0) --*count;
   std::int32_t zeros = 0;
@@ -167,7 +168,7 @@ void trim(std::int16_t* weights, std::int32_t* start, std::int32_t* count) {
   *count -= zeros;
 }
 
-// Gives what a weight of 1 could not take to its neighbour.
+// Adds to a neighbour what a weight of 1, which is limited to kMaxWeight, lacks.
 void spill_full(std::int16_t* weights, std::int32_t count, std::int32_t total) {
   std::int16_t* const end = weights + count;
   std::int16_t* const full = std::find(weights, end, std::int16_t{kMaxWeight});
@@ -176,6 +177,7 @@ void spill_full(std::int16_t* weights, std::int32_t count, std::int32_t total) {
   neighbour = static_cast<std::int16_t>(neighbour + total - std::accumulate(weights, end, 0));
 }
 
+// Sets first, last, max_count and identity.
 void measure_taps(AxisTaps* taps) {
   std::int32_t first = taps->start[0], last = 0, max_count = 1;
   for (std::int32_t i = 0; i < taps->outputs; ++i) {
@@ -192,7 +194,8 @@ void measure_taps(AxisTaps* taps) {
   }
 }
 
-// The weights of any filter if the size does not change: 1 for the sample itself.
+// Makes the taps of an axis whose size does not change: with any filter, a weight of 1 for the
+// sample itself.
 void unit_taps(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
   const std::int32_t n = g.window_size;
   const auto first = static_cast<std::int32_t>(spec.box_begin) + spec.window_begin;
@@ -296,8 +299,8 @@ void HorizontalPlan::build(const AxisTaps& taps, int channels) {
   build_windows(taps, 1);
 }
 
-// Gives every output the same number of taps. Where a window would end after the source does, it
-// starts earlier, with zero weights in front, so that kernels read next to nothing past the end.
+// Gives all outputs the same number of taps. A window that would extend past the last sample starts
+// earlier, with zero weights in front, so that kernels read few bytes past the end.
 void HorizontalPlan::build_windows(const AxisTaps& taps, std::int32_t tap_multiple) {
   const std::int32_t width = round_up(taps.max_count, tap_multiple);
   const std::int32_t latest = std::max(taps.first, taps.last - width);
@@ -315,8 +318,8 @@ void HorizontalPlan::build_windows(const AxisTaps& taps, std::int32_t tap_multip
   tables_.weights = weights_.data();
 }
 
-// Cuts the output values into groups of 16. False, and no groups, if there are fewer, or if a
-// group's taps are too far apart for two registers (shrinks by more than about 8).
+// Divides the output values into groups of 16. Returns false if there are fewer values, or if the
+// taps of a group do not fit two registers (if the image shrinks by more than about 8).
 bool HorizontalPlan::place_groups() {
   const int channels = tables_.channels;
   const std::int32_t values = tables_.outputs * channels;
@@ -324,15 +327,15 @@ bool HorizontalPlan::place_groups() {
   if (values < kLanes) return false;
   group_output_.resize(groups);
   group_base_.resize(groups);
-  std::int32_t widest = 0;  // bytes of a pair of taps of all of a group
+  std::int32_t widest = 0;  // the most bytes that a pair of taps of all values of a group spans
   for (std::int32_t g = 0; g < groups; ++g) {
-    // The last group overlaps the one before, rather than pass the end.
+    // The last group overlaps the one before it, so as not to pass the end.
     const std::int32_t first = std::min(g * kLanes, values - kLanes);
     const auto [low, high] = std::minmax_element(&offset_[first / channels],
                                                  &offset_[(first + kLanes - 1) / channels] + 1);
     widest = std::max(widest, *high - *low + 2 * channels);
     group_output_[g] = first;
-    group_base_[g] = *high + 2 * channels;  // where the registers end, for now
+    group_base_[g] = *high + 2 * channels;  // the end of the bytes, until `loads` is known
   }
   if (widest > 128) return false;
   tables_.groups = groups;
@@ -440,8 +443,8 @@ void Resampler::run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uin
   }
 }
 
-// Where planes are wanted, the last pass makes some rows of pixels that stay in the nearest cache,
-// from which they are split: the passes themselves are fastest on interleaved ones.
+// For planar output, the last pass makes this many rows of interleaved pixels at a time, which are
+// split while they are in the L1 cache: the passes are fastest on interleaved pixels.
 constexpr std::int32_t kSplitRows = 8;
 
 void Resampler::split_rows(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t first,

@@ -1,21 +1,20 @@
-// Antialiased separable resampling of interleaved uint8 images of 1, 3 or 4 channels, as Pillow's
-// Image.resize does it: the same filters, one pass an axis, each rounded to uint8. Pillow holds
-// weights with 22 bits, these kernels with 16, so that now and then a value differs by one level;
-// nearest is exact.
+// Antialiased separable resampling of interleaved uint8 images of 1, 3 or 4 channels, like Pillow's
+// Image.resize: the same filters, with one pass per axis, each rounded to uint8. Pillow's weights
+// have 22 bits and these have 16, so a few values differ by one level; nearest is exact.
 //
-// Resampler does all of that for one image after another. Its parts can be used alone, where rows
-// are to be resampled as they are decoded:
+// Resampler resamples whole images. Its parts can be used separately, to resample rows as they are
+// decoded:
 //
-//   make_taps(x_axis, &x);  make_taps(y_axis, &y);     // which source samples weigh how much
-//   plan.build(x, channels);                           // x, laid out for the kernel
+//   make_taps(x_axis, &x);  make_taps(y_axis, &y);     // the weights of source samples
+//   plan.build(x, channels);                           // lays x out for the kernel
 //   horizontal(plan, source at (y.first, x.first), ..., y.last - y.first, middle, ...);
 //   vertical(y, middle, ..., slot, ...);
 //
 // Only source columns [x.first, x.last) and rows [y.first, y.last) are used.
 //
 // Thread-safety: AxisTaps, HorizontalPlan and Resampler are one thread's scratch, which allocates
-// nothing once it has grown (and throws std::bad_alloc where it cannot grow); the functions are
-// pure. All SIMD paths give equal bytes.
+// nothing once it has grown, and throws std::bad_alloc if it cannot grow. The functions are pure.
+// All SIMD paths give equal bytes.
 #pragma once
 
 #include <cstddef>
@@ -32,25 +31,25 @@ enum class Filter : std::uint8_t {
   bicubic,   // Keys' cubic with a = -0.5, support 2
 };
 
-// horizontal() may read this many bytes past the last byte it needs of a source row (their values
-// do not matter). So the last row, or the only row, of a source must be followed by as many.
+// horizontal() may read this many bytes past the last byte that it needs of a source row, so the
+// last row of a source must be followed by as many readable bytes, whose values do not matter.
 inline constexpr std::size_t kReadPad = 64;
 
-// The longest axis: JPEG's limit. Sums of weights and samples are proven to fit up to here.
+// The longest axis, in samples: JPEG's limit. Up to this size, sums of weights and samples fit.
 inline constexpr std::int32_t kMaxAxis = 65535;
 
-// What becomes of one axis: `in` source samples are resampled to `out` outputs, of which those in
-// the window [window_begin, window_begin + window_size) are wanted, in reverse order if `mirror`.
-// A crop is an axis of its own: `in` is its size, and the filter reads nothing outside.
+// The resampling of one axis: `in` source samples are resampled to `out` outputs, of which those in
+// the window [window_begin, window_begin + window_size) are computed, in reverse order if `mirror`.
+// For a crop, `in` is the crop's size, and the filter reads nothing outside of it.
 //
-// Where the source was decoded at a reduced size, the crop's edges fall between samples: then
-// [box_begin, box_begin + box_size) of [0, in) is what is resampled, as Pillow's `box` does it (the
-// filter does read around the box, within [0, in)). box_size 0 stands for the rest of the axis.
+// If the source was decoded at a reduced size, the crop's edges fall between samples. Then only
+// [box_begin, box_begin + box_size) of [0, in) is resampled, like Pillow's `box`; the filter also
+// reads samples around the box, within [0, in). A box_size of 0 means the rest of the axis.
 struct AxisSpec {
   std::int32_t in = 1;   // 1 .. kMaxAxis
   std::int32_t out = 1;  // 1 .. kMaxAxis
   std::int32_t window_begin = 0;
-  std::int32_t window_size = 0;  // 0 stands for all: out - window_begin
+  std::int32_t window_size = 0;  // 0 means all: out - window_begin
   Filter filter = Filter::bilinear;
   bool antialias = true;  // widen the filter when shrinking; nearest never does
   bool mirror = false;
@@ -58,20 +57,20 @@ struct AxisSpec {
   double box_size = 0;
 };
 
-// The filter of an axis as numbers. Output i of the window is
+// The weights of an axis. Output i of the window is
 //   clamp((sum over k < count[i] of weights[i * pitch + k] * sample[start[i] + k] + half) >> shift)
 // with half = 1 << (shift - 1). Filled by make_taps(), read-only afterwards.
 struct AxisTaps {
   std::int32_t outputs = 0;          // the window's size
   std::int32_t first = 0, last = 0;  // every tap lies in source samples [first, last)
   std::int32_t max_count = 0;        // the most taps of an output, 1 .. last - first
-  std::int32_t pitch = 0;            // weights an output, even; those past its count are 0
-  int shift = 0;                     // 15 .. 22, or 14 where a weight exceeds 1
-  bool identity = false;             // output i is sample first + i: nothing to compute
+  std::int32_t pitch = 0;            // weights per output, even; those past its count are 0
+  int shift = 0;                     // 15 .. 22, or 14 if a weight exceeds 1
+  bool identity = false;             // output i is sample first + i
   std::vector<std::int32_t> start;   // (outputs,) source sample of the first tap
   std::vector<std::int32_t> count;   // (outputs,) at least 1; a lone tap copies its sample
-  // (outputs, pitch) Each row sums to 1 << shift, save that a lone tap which would be 32768 is
-  // 32767 (it still copies every sample).
+  // (outputs, pitch) Each row sums to 1 << shift, except that a single tap of 32768 is stored as
+  // 32767, which still copies every sample exactly.
   std::vector<std::int16_t> weights;
 
   struct Scratch {
@@ -88,7 +87,7 @@ struct AxisTaps {
 // microsecond for 100 outputs.
 void make_taps(const AxisSpec& spec, AxisTaps* taps);
 
-// The horizontal taps laid out for the kernel that simd_active() names at the time of build().
+// Horizontal taps, laid out for the kernel that simd_active() allows when build() is called.
 class HorizontalPlan {
  public:
   HorizontalPlan() = default;
@@ -130,12 +129,12 @@ void horizontal(const HorizontalPlan& plan, const std::uint8_t* src, std::ptrdif
 void vertical(const AxisTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
               std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride);
 
-// Whether Pillow (13.0 and later) resamples the columns first: where the height shrinks by more
-// than twice as many samples as the width does. The order shows in the rounding: about one value in
-// five differs by one level. (Before 13.0, rows always came first.)
+// Whether Pillow (13.0 and later) does the vertical pass first: if the height shrinks by more than
+// twice as many samples as the width. The order affects the rounding: about one value in five
+// differs by one level. (Before 13.0, the horizontal pass was always first.)
 bool vertical_first(const AxisSpec& x, const AxisSpec& y);
 
-// Both passes in Pillow's order, leaving out the ones that change nothing.
+// Does both passes in Pillow's order, and skips those that change nothing.
 class Resampler {
  public:
   // x: the columns, y: the rows; channels: 1, 3 or 4.
@@ -146,14 +145,14 @@ class Resampler {
   const AxisTaps& x() const { return x_; }
   const AxisTaps& y() const { return y_; }
 
-  // src: the pixel at (y().first, x().first), with kReadPad readable bytes after the last. dst:
-  // y().outputs rows of x().outputs pixels, nothing written past a row's end. Strides in bytes.
-  // Channels are interleaved, or where `plane` is not 0 so many bytes apart.
+  // src: the pixel at (y().first, x().first); kReadPad readable bytes must follow the last pixel.
+  // dst: y().outputs rows of x().outputs pixels; nothing is written past a row's end. Strides are
+  // in bytes. The channels of dst are interleaved if `plane` is 0, else `plane` bytes apart.
   void run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
            std::ptrdiff_t dst_stride, std::ptrdiff_t plane = 0);
 
  private:
-  // Where the last pass writes to.
+  // The destination of the last pass.
   struct Target {
     std::uint8_t* first;
     std::ptrdiff_t stride, plane;

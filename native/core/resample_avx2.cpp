@@ -1,7 +1,7 @@
-// 4 taps of a row fill a half (128 bits) of a register with 4 channels, 3/4 of it with 3; with 1
-// channel, the 4 taps of 4 rows do. A byte shuffle widens them to pairs of taps for pmaddwd, so
-// that the 4 sums of a half are the channels of one output pixel of a row (or that pixel of 4
-// rows).
+// With 4 channels, 4 taps of a row fill half (128 bits) of a register; with 3 channels, 3/4 of a
+// half; with 1 channel, 4 taps of 4 rows fill a half. A byte shuffle widens them to pairs of taps
+// for pmaddwd, so that the 4 sums of a half are the channels of one output pixel of a row (or, with
+// 1 channel, that pixel in 4 rows).
 #include <cstring>
 
 #include "intrinsics.h"
@@ -34,7 +34,8 @@ inline __m128i load_half(const std::uint8_t* const* rows, std::ptrdiff_t at) {
   }
 }
 
-// The byte shuffle of a half that makes dword c [tap `first`, 0, next tap, 0] of channel c (row c).
+// Returns the byte shuffle of a half that makes dword c [tap `first`, 0, next tap, 0] of channel c
+// (or of row c).
 template <int kChannels>
 inline __m256i pair_shuffle(int first) {
   alignas(16) std::uint8_t index[16];
@@ -49,7 +50,7 @@ inline __m256i pair_shuffle(int first) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(index)));
 }
 
-// The byte shuffle of 4 output pixels of a half into the order in which rows store them.
+// Returns the byte shuffle that brings the 4 output pixels of a half into the order of a row.
 template <int kChannels>
 inline __m256i store_shuffle() {
   switch (kChannels) {
@@ -65,15 +66,15 @@ inline __m256i store_shuffle() {
   }
 }
 
-// Sums, as dwords, to bytes: the halves of a, b, c and d one after the other, half by half.
+// Converts sums in dwords to bytes: each half of the result has that half of a, b, c and d.
 inline __m256i to_bytes(__m256i a, __m256i b, __m256i c, __m256i d, __m256i shift) {
   const __m256i ab = _mm256_packs_epi32(_mm256_srav_epi32(a, shift), _mm256_srav_epi32(b, shift));
   const __m256i cd = _mm256_packs_epi32(_mm256_srav_epi32(c, shift), _mm256_srav_epi32(d, shift));
   return _mm256_packus_epi16(ab, cd);
 }
 
-// kSteps: how many times 4 taps an output has, where that is known (the common cases, for which a
-// loop over the taps is a burden), or 0.
+// kSteps: the number of taps divided by 4 if it is known (in the common cases, so that the loop
+// over the taps is unrolled), else 0.
 template <int kChannels, int kSteps>
 void horizontal_rows(const HorizontalTables& t, const std::uint8_t* src, std::ptrdiff_t src_stride,
                      std::int32_t rows, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
@@ -88,7 +89,7 @@ void horizontal_rows(const HorizontalTables& t, const std::uint8_t* src, std::pt
     const std::uint8_t* s[S::kRows];
     std::uint8_t* d[S::kRows];
     for (int j = 0; j < S::kRows; ++j) {
-      const std::int32_t row = y + j < rows ? y + j : rows - 1;  // the last row again, past it
+      const std::int32_t row = y + j < rows ? y + j : rows - 1;  // repeats the last row
       s[j] = src + row * src_stride;
       d[j] = dst + row * dst_stride;
     }
@@ -134,14 +135,14 @@ void horizontal_rows(const HorizontalTables& t, const std::uint8_t* src, std::pt
   }
 }
 
-// 32 columns from x on.
+// Computes 32 output bytes of a row.
 inline void vertical_block(const std::uint8_t* src, std::ptrdiff_t src_stride,
                            const std::int16_t* weights, std::int32_t count, int shift,
                            std::uint8_t* dst) {
   const __m256i low_bytes = _mm256_set1_epi16(0x00FF);
   const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
-  // A dword of `low` holds 2 columns of 2 rows: the even column's bytes are the low bytes of its
-  // words, the odd column's the high ones. So the sums are of even and odd columns.
+  // A dword of `low` has 2 columns of 2 rows: the even column's samples are the low bytes of its
+  // words, and the odd column's are the high bytes. So even and odd columns are summed separately.
   __m256i even_low = half, odd_low = half, even_high = half, odd_high = half;
   for (std::int32_t k = 0; k < count; k += 2, src += 2 * src_stride) {
     const __m256i w = _mm256_set1_epi32(load_dword(weights + k));
@@ -183,7 +184,7 @@ void vertical_avx2(const std::uint8_t* src, std::ptrdiff_t src_stride, const std
   if (row_bytes < kBlock) {
     return vertical_portable(src, src_stride, weights, count, shift, row_bytes, dst);
   }
-  // The last block overlaps the one before, rather than pass the end.
+  // The last block overlaps the one before it, so as not to pass the end.
   for (std::size_t x = 0; x < row_bytes; x += kBlock) {
     const std::size_t at = x + kBlock <= row_bytes ? x : row_bytes - kBlock;
     vertical_block(src + at, src_stride, weights, count, shift, dst + at);

@@ -1,5 +1,5 @@
-// 16 output values to a register. One byte permutation (VBMI) fetches the pairs of taps of all 16,
-// widened to 16 bits by its zero mask; one vpdpwssd multiplies and adds them.
+// 16 output values per register. One byte permutation (VBMI) fetches the pairs of taps of all 16,
+// and its zero mask widens them to 16 bits; one vpdpwssd multiplies and adds them.
 #include <cstring>
 
 #include "intrinsics.h"
@@ -8,9 +8,9 @@
 namespace fastio {
 namespace {
 
-constexpr int kRows = 4;  // rows computed together; those past the last are the last one again
+constexpr int kRows = 4;  // rows that are computed together; the last row is repeated
 
-// The pair of taps of 16 outputs as dwords of two 16-bit samples.
+// Returns a pair of taps of 16 outputs, as dwords of two 16-bit samples.
 template <int kLoads>
 inline __m512i tap_pairs(const std::uint8_t* src, __m512i index) {
   constexpr __mmask64 kLowBytes = 0x5555555555555555;
@@ -89,7 +89,7 @@ void vertical_avx512(const std::uint8_t* src, std::ptrdiff_t src_stride,
   for (std::size_t x = 0; x < row_bytes; x += 64) {
     const std::size_t left = row_bytes - x;
     const __mmask64 inside = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
-    // As in the AVX2 kernel: sums of even and of odd columns, by halves of 128-bit lanes.
+    // As in the AVX2 kernel: sums of even and of odd columns, for each half of the 128-bit lanes.
     __m512i even_low = half, odd_low = half, even_high = half, odd_high = half;
     const std::uint8_t* row = src + x;
     for (std::int32_t k = 0; k < count; k += 2, row += 2 * src_stride) {

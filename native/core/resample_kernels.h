@@ -1,6 +1,6 @@
-// Between resample.cpp and the kernels of each instruction set: plain data and plain functions.
-// (Files compiled for AVX-512 must not instantiate inline functions that others share, std::vector
-// among them; see CMakeLists.txt.)
+// The interface between resample.cpp and the kernels of each instruction set: plain data and plain
+// functions. (Files for an instruction set must not instantiate inline functions that other files
+// share, such as those of std::vector; see CMakeLists.txt.)
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace fastio {
 
-// A group: 16 neighbouring output values (channels of pixels, interleaved) that the AVX-512 kernel
-// computes together. Pair p of taps of all 16 lies in `loads` * 64 bytes from `group_base` + 2 * p
-// * channels on; LaneIndex says where in them.
+// A group is 16 adjacent output values (channels of pixels, interleaved), which the AVX-512 kernel
+// computes together. Pair p of taps of all 16 lies in the loads * 64 bytes from
+// group_base + 2 * p * channels on; LaneIndex has the positions in these bytes.
 struct alignas(64) LaneIndex {
   std::uint8_t byte[64];  // dword l: [first tap of lane l, ignored, second tap, ignored]
 };
@@ -18,8 +18,9 @@ struct alignas(64) LaneWeights {
   std::int16_t weight[32];  // dword l: the pair of weights of lane l
 };
 
-// What a HorizontalPlan tells a kernel. Every output has the same number of taps, some of them
-// zeros, in a window that ends before the source does wherever the source is that long.
+// The tables of a HorizontalPlan. All outputs have the same number of taps, of which some are
+// zeros. Windows do not extend past the last source sample that is needed, if there are enough
+// samples.
 struct HorizontalTables {
   int channels;
   int shift;
@@ -28,7 +29,7 @@ struct HorizontalTables {
   const std::int32_t* offset;   // (outputs,) bytes from src to the first tap
   const std::int16_t* weights;  // (outputs, taps)
 
-  // For AVX-512, which does not look at offset and weights.
+  // For AVX-512, which does not use offset and weights.
   std::int32_t groups;
   int loads;                         // 1 or 2
   const std::int32_t* group_output;  // (groups,) first output value; groups may overlap
@@ -41,8 +42,8 @@ using HorizontalKernel = void(const HorizontalTables& tables, const std::uint8_t
                               std::ptrdiff_t src_stride, std::int32_t rows, std::uint8_t* dst,
                               std::ptrdiff_t dst_stride);
 
-// One output row from `count` >= 2 source rows; weights has an even number of entries, the one past
-// an odd count being 0.
+// Computes one output row from `count` >= 2 source rows. weights has an even number of entries; if
+// `count` is odd, the last one is 0.
 using VerticalKernel = void(const std::uint8_t* src, std::ptrdiff_t src_stride,
                             const std::int16_t* weights, std::int32_t count, int shift,
                             std::size_t row_bytes, std::uint8_t* dst);

@@ -1,5 +1,5 @@
-// Columns: four taps of an output at a time. Of 3 or 4 channels the sums are side by side in a
-// register, of 1 channel the products. Rows: 16 values at a time.
+// Horizontal pass: four taps of an output at a time. With 3 or 4 channels, a register has the sums
+// of the channels; with 1 channel, those of the four taps. Vertical pass: 16 values at a time.
 #include <arm_neon.h>
 
 #include "resample_kernels.h"
@@ -11,14 +11,14 @@ inline std::uint8_t clamp_u8(std::int32_t value) {
   return static_cast<std::uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-// Sums of 4 channels of one output, to bytes: dropped are `shift` bits.
+// Drops `shift` bits of the sums of 4 channels of an output, and clamps them to bytes.
 inline std::uint32_t to_pixel(int32x4_t sum, int32x4_t minus_shift) {
   const uint16x4_t words = vqmovun_s32(vshlq_s32(sum, minus_shift));
   const uint8x8_t bytes = vqmovn_u16(vcombine_u16(words, words));
   return vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
 }
 
-// The channels of two neighbouring pixels, four lanes each. 8 bytes are read.
+// Loads two adjacent pixels, with four lanes each. Reads 8 bytes.
 template <int kChannels>
 inline int16x8_t two_pixels(const std::uint8_t* from) {
   if constexpr (kChannels == 4) {
@@ -57,7 +57,7 @@ void colour_rows(const HorizontalTables& t, const std::uint8_t* src, std::ptrdif
     for (std::int32_t i = 0; i < t.outputs; ++i, weights += t.taps, out += kChannels) {
       const std::uint32_t bytes =
           pixel<kChannels>(src + t.offset[i], weights, t.taps, half, minus_shift);
-      // Four bytes are one store; the fourth is the next pixel's first.
+      // Store four bytes at once: the next pixel overwrites the fourth.
       if (kChannels == 4 || i + 1 < t.outputs) {
         __builtin_memcpy(out, &bytes, 4);
       } else {
@@ -86,7 +86,7 @@ void gray_rows(const HorizontalTables& t, const std::uint8_t* src, std::ptrdiff_
   }
 }
 
-// 16 columns from x on.
+// Computes 16 output bytes of a row.
 inline void vertical_block(const std::uint8_t* src, std::ptrdiff_t src_stride,
                            const std::int16_t* weights, std::int32_t count, int shift,
                            std::uint8_t* dst) {
@@ -124,7 +124,7 @@ void vertical_neon(const std::uint8_t* src, std::ptrdiff_t src_stride, const std
   constexpr std::size_t kBlock = 16;
   if (row_bytes < kBlock)
     return vertical_portable(src, src_stride, weights, count, shift, row_bytes, dst);
-  // The last block overlaps the one before, rather than pass the end.
+  // The last block overlaps the one before it, so as not to pass the end.
   for (std::size_t x = 0; x < row_bytes; x += kBlock) {
     const std::size_t at = x + kBlock <= row_bytes ? x : row_bytes - kBlock;
     vertical_block(src + at, src_stride, weights, count, shift, dst + at);

@@ -45,7 +45,7 @@ void horizontal_portable(const HorizontalTables& tables, const std::uint8_t* src
 void vertical_portable(const std::uint8_t* src, std::ptrdiff_t src_stride,
                        const std::int16_t* weights, std::int32_t count, int shift,
                        std::size_t row_bytes, std::uint8_t* dst) {
-  // Columns go in blocks, so that the compiler can turn each loop over a block into vector code.
+  // Columns are processed in blocks, so that compilers vectorise the loops over a block.
   constexpr std::size_t kBlock = 64;
   for (std::size_t x = 0; x < row_bytes; x += kBlock) {
     const std::size_t n = std::min(kBlock, row_bytes - x);

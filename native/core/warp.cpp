@@ -13,7 +13,7 @@ constexpr double kDegree = 3.14159265358979323846 / 180;
 
 bool is_whole(double value) { return value == std::nearbyint(value); }
 
-// Whether each row of the result is a part of one row of the image.
+// Whether each row of the result is a shifted row of the image.
 bool shifts_rows(const WarpMap& map, bool bilinear) {
   const auto& m = map.m;
   return m[0] == 1 && m[3] == 0 && m[4] == 1 && is_whole(m[5]) && !map.projective &&
@@ -70,7 +70,7 @@ WarpMap perspective_map(std::int32_t height, std::int32_t width,
     std::size_t pivot = i;
     for (std::size_t r = i; r < 8; ++r)
       if (std::abs(rows[r][i]) > std::abs(rows[pivot][i])) pivot = r;
-    if (rows[pivot][i] == 0) return {};  // corners on one line: there is no such map
+    if (rows[pivot][i] == 0) return {};  // the corners lie on a line, so there is no such map
     std::swap_ranges(rows[i], rows[i] + 9, rows[pivot]);
     for (std::size_t r = 0; r < 8; ++r) {
       if (r == i) continue;
@@ -84,17 +84,17 @@ WarpMap perspective_map(std::int32_t height, std::int32_t width,
   return map;
 }
 
-// Makes each row of the result from a part of one row of the image, and fill beside it.
+// Copies a part of a row of the image to each row of the result, and fills the rest.
 void Warp::shift_rows(const Planes& image, const WarpMap& map, const PixelMap& places,
                       const std::array<std::uint8_t, 3>& fill) {
   const std::int32_t width = image.width, height = image.height;
   const auto w = static_cast<std::size_t>(width);
   const double most = std::max(width, height);
   const auto down = static_cast<std::int32_t>(std::clamp(map.m[5], -most, most));
-  const double unsure = width * 0x1p-20;  // so near to a half, the rounding of floats decides
+  const double unsure = width * 0x1p-20;  // this near to 1/2, the rounding of floats decides
   row_.resize(std::max(row_.size(), w));
   for (std::int32_t i = 0; i < height; ++i) {
-    // The order of rows is such that none is overwritten before it is read.
+    // The order of rows ensures that none is overwritten before it is read.
     const std::int32_t row = down < 0 ? height - 1 - i : i, line = row + down;
     const bool inside = line >= 0 && line < height;
     const float y = static_cast<float>(row) + places.begin_y;
@@ -128,7 +128,7 @@ void Warp::shift_rows(const Planes& image, const WarpMap& map, const PixelMap& p
   }
 }
 
-// Copies the image to a frame with one value around it; see pixel_kernels.h.
+// Copies the image to a frame with the value `outside` around it; see PixelMap.
 void Warp::frame(const Planes& image, std::uint32_t outside, PixelMap& places) {
   const PixelKernels& kernels = pixel_kernels();
   const auto w = static_cast<std::size_t>(image.width), h = static_cast<std::size_t>(image.height);

@@ -1,5 +1,5 @@
-// Affine and projective maps of one image of bytes in planes, as torchvision's affine, rotate and
-// perspective on tensors: each pixel of the result is looked up in the image.
+// Affine and projective transforms of one uint8 image in planes, like torchvision's affine, rotate
+// and perspective on tensors: each pixel of the result is looked up in the image.
 #pragma once
 
 #include <array>
@@ -11,30 +11,32 @@
 
 namespace fastio {
 
-// Maps the middle of a pixel of the result to a point of the image: x' = (m0 x + m1 y + m2) / w and
-// y' = (m3 x + m4 y + m5) / w, where w = m6 x + m7 y + 1. Both points are in pixels: from the top
-// left corner of the image if the map is projective, otherwise (w is then 1) from its middle.
+// Maps the centre of a pixel of the result to a point of the image: x' = (m0 x + m1 y + m2) / w and
+// y' = (m3 x + m4 y + m5) / w, where w = m6 x + m7 y + 1. Both points are in pixels: relative to
+// the top left corner of the image if the map is projective, otherwise (w is then 1) to its centre.
 struct WarpMap {
   std::array<double, 8> m{1, 0, 0, 0, 1, 0, 0, 0};
   bool projective = false;
 };
 
-// The inverse map of torchvision's affine: the image turned by `degrees` counterclockwise, moved,
-// scaled and sheared around `centre`, which is in pixels from the image's middle.
+// Returns the inverse map of torchvision's affine: the image is rotated by `degrees`
+// counterclockwise, moved, scaled and sheared around a centre, which is in pixels relative to the
+// image's centre.
 WarpMap affine_map(double degrees, double move_x, double move_y, double scale, double shear_x,
                    double shear_y, double centre_x = 0, double centre_y = 0);
 
-// The map of an image whose corner pixels (top left, top right, bottom right, bottom left) come to
-// lie at these points of the result, (x, y) in pixels from its top left corner.
+// Returns the map that moves the image's corner pixels (top left, top right, bottom right, bottom
+// left) to these points of the result, (x, y) in pixels relative to its top left corner.
 WarpMap perspective_map(std::int32_t height, std::int32_t width,
                         const std::array<std::array<double, 2>, 4>& corners);
 
-// Keeps its scratch memory between images.
+// Applies maps. Keeps its scratch memory between images, so each thread has its own.
 class Warp {
  public:
-  // image becomes the result, of the same size. fill: the value of each channel where the point
-  // lies outside of the image. Between pixels, as torchvision has it, those outside are 0, and the
-  // sum counts with its share of the fill once more (unless no fill was `given`).
+  // Replaces the image by the result, which has the same size. fill: the value of each channel for
+  // points outside of the image. bilinear: interpolates between pixels as torchvision does: pixels
+  // outside count as 0, and the result is then blended with `fill` by their share, if a fill was
+  // `given`.
   void run(const Planes& image, const WarpMap& map, bool bilinear,
            const std::array<std::uint8_t, 3>& fill, bool given);
   // Frees scratch memory of more than `keep` bytes, as after an unusually large image.

@@ -11,7 +11,7 @@
 namespace fastio {
 namespace {
 
-// Rows a thread claims at a time: about 160 KiB, so that the last ones are shared evenly.
+// A thread claims rows of about this many bytes at a time, so that the last rows are shared evenly.
 constexpr std::size_t kClaimBytes = 160 << 10;
 
 constexpr std::size_t kMostClaimed = 4096;
@@ -22,23 +22,24 @@ std::size_t chunk(const Table& table) {
   return std::clamp<std::size_t>(kClaimBytes / bytes, 1, kMostClaimed);
 }
 
-// Rows are copied in groups, while the memory is asked for those of the next group and for the
-// lines that they are copied to: twice as many lines as a core has misses under way. Of more, the
-// processor waits for the first ones with nothing else to do, and then copies with no miss under
-// way; without asking for the lines that are written, a store takes as long as a load that misses.
+// Rows are copied in groups. While a group is copied, the rows of the next group and the lines that
+// they are copied to are prefetched: about twice as many lines as a core can have misses in flight.
+// With more, the core first stalls on the prefetches, and then copies with no miss in flight.
+// Without prefetching the lines that are written, a store takes as long as a load that misses.
 constexpr std::size_t kGroupBytes = 1792, kMostInGroup = 32;
 constexpr std::size_t kLine = 64;
 
-// Of a longer row, what is asked for: the processor goes on by itself.
+// The bytes that are prefetched of a longer row; the hardware prefetcher continues.
 constexpr std::size_t kAskedBytes = 1024;
 
 using Rows = const std::uint8_t* const*;
 
-// Of each of `count` rows, `width` bytes from `offset` on, one after the other to `out`.
+// Copies `width` bytes from `offset` on of each of `count` rows to `out`, without gaps.
 using Copy = void (*)(Rows from, std::size_t offset, std::size_t count, std::size_t width,
                       std::uint8_t* out);
 
-// 16 bytes anywhere, in a vector register: GCC for ARM copies 16 bytes through two others.
+// 16 unaligned bytes in a vector register: otherwise GCC for ARM copies 16 bytes through two
+// general registers.
 using Piece [[gnu::may_alias, gnu::aligned(1)]] = std::uint8_t __attribute__((vector_size(16)));
 
 inline const Piece& piece(const std::uint8_t* from) {
@@ -46,14 +47,14 @@ inline const Piece& piece(const std::uint8_t* from) {
 }
 inline Piece& piece(std::uint8_t* to) { return *reinterpret_cast<Piece*>(to); }
 
-// Copies `width` bytes of each row, in pieces of 16 whose number the compiler knows; the last one
-// overlaps the one before. Field by field in small groups, this takes as long as copying whole
-// rows, and half as long as a row's fields one after the other, in loops that end where nobody can
-// tell.
+// Copies `width` bytes of each row in pieces of 16 bytes, whose number is a constant; the last
+// piece overlaps the one before. Copying a field of a small group of rows at a time takes as long
+// as copying whole rows, and half as long as copying the fields of each row in loops whose ends are
+// mispredicted.
 template <std::size_t pieces>
 void copy_pieces(Rows from, std::size_t offset, std::size_t count, std::size_t width,
                  std::uint8_t* out) {
-  const std::uint8_t* next = out + count * width;  // where the next group goes
+  const std::uint8_t* next = out + count * width;  // the memory for the next group
   for (std::size_t i = 0; i < count; ++i, out += width, next += width) {
     const std::uint8_t* const in = from[i] + offset;
     for (std::size_t j = 0; j <= pieces; j += kLine / 16) __builtin_prefetch(next + 16 * j, 1);
@@ -100,7 +101,7 @@ Copy copy_of(std::size_t width) {
     default:
       break;
   }
-  const std::size_t pieces = (width - 1) / 16;  // beside the last one
+  const std::size_t pieces = (width - 1) / 16;  // without the last one
   return width < 16 || pieces >= kByPieces.size() ? &copy_any : kByPieces[pieces];
 }
 
@@ -197,12 +198,12 @@ void GatherSlot::copy(std::size_t begin, std::size_t end) {
   if (!whole || Mapping::any_damaged()) note_failures(begin, end);
 }
 
-// Rows [begin, end), a claim of them. Rows that cannot be had are left as they are; false where
-// there are some.
+// Copies rows [begin, end) of a claim. Rows that cannot be read are left unchanged; returns false
+// if there are any.
 bool GatherSlot::copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const {
   const std::size_t bytes = std::min<std::size_t>(wanted.end - wanted.begin, kAskedBytes);
   const std::size_t group = std::clamp<std::size_t>(kGroupBytes / (bytes + kLine), 2, kMostInGroup);
-  // Where the rows of a group lie, and those of the next one.
+  // The addresses of the rows of a group, and of those of the next group.
   const std::uint8_t* places[2][kMostInGroup];
   const auto ask = [&](std::size_t at, const std::uint8_t** from) {
     const std::size_t count = std::min(group, end - at);
@@ -229,8 +230,8 @@ bool GatherSlot::copy_column(const Wanted& wanted, std::size_t begin, std::size_
   return whole;
 }
 
-// Where `count` rows from number `begin` of the batch on lie, null for those that cannot be had;
-// false where there are some.
+// Computes the addresses of `count` rows from row `begin` of the batch on, which are null for rows
+// that cannot be read. Returns false if there are any such rows.
 bool GatherSlot::locate(const Wanted& wanted, std::size_t begin, std::size_t count,
                         const std::uint8_t** from) const {
   const std::uint64_t stride = table_->strides()[wanted.column];
@@ -308,7 +309,8 @@ void GatherSlot::copy_row(const InSegments& some, const Segments& segments, std:
     if (rest[kind]) put_value(rest[kind], room - at, field.to, some.fill[kind]);
 }
 
-// After the copying: a mapping may have turned out to be damaged by it.
+// Records the rows that failed. Called after the rows were copied, because only then it is known
+// whether a mapping is damaged.
 void GatherSlot::note_failures(std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const ShardColumns* const shard = known_->shards[table_->shard_of(row_[i])].get();

@@ -1,4 +1,4 @@
-// Rows of a table while threads copy them into a batch.
+// The slot of a table's rows, which threads copy into a batch.
 #pragma once
 
 #include <array>
@@ -16,8 +16,9 @@ namespace fastio {
 
 class GatherSlot : public Slot {
  public:
-  // rows: all in [0, table->rows()); a row of a shard that the table does not know fails. out: of
-  // each of the table's fields, room for a row after the other; null: the field is not wanted.
+  // rows: all in [0, table->rows()). Rows of shards that the table does not know fail. out: for
+  // each of the table's fields, the memory for consecutive rows, or null if the field is not
+  // wanted.
   GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int64_t> rows,
              std::vector<std::uint8_t*> out);
 
@@ -26,7 +27,8 @@ class GatherSlot : public Slot {
   // Fills all rows in the calling thread. Only for a slot that is not queued.
   void fill_here();
 
-  std::size_t bytes() const;  // size of all rows in the batch
+  // Returns the size of all rows in the batch.
+  std::size_t bytes() const;
 
  protected:
   std::vector<Failure> noted() const override;
@@ -65,7 +67,7 @@ class GatherSlot : public Slot {
   void note_failures(std::size_t begin, std::size_t end);
 
   const std::shared_ptr<const Table> table_;
-  const std::shared_ptr<const KnownShards> known_;  // as it was at the beginning
+  const std::shared_ptr<const KnownShards> known_;  // the snapshot from the constructor
   const std::vector<std::int64_t> row_;
   std::vector<Wanted> wanted_;
   std::vector<InSegments> in_segments_;

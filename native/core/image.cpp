@@ -10,13 +10,14 @@
 namespace fastio {
 namespace {
 
-// Samples as ITU-R 601-2 luma, in Pillow's fixed point (Convert.c, rgb2l).
+// Returns ITU-R 601-2 luma, in Pillow's fixed point (Convert.c, rgb2l).
 std::uint8_t luma(const std::uint8_t* rgb) {
   return static_cast<std::uint8_t>((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >>
                                    16);
 }
 
-// 3 or 4 channels to 1 or 3, before resampling; 1 to 3 after it.
+// Converts the channels of pixels: from 3 or 4 to 1 or 3 (before resampling), or from 1 to 3 (after
+// it).
 void convert_channels(const std::uint8_t* src, std::size_t pixels, int from, int to,
                       std::uint8_t* dst) {
   for (std::size_t i = 0; i < pixels; ++i, src += from, dst += to) {
@@ -30,9 +31,9 @@ void convert_channels(const std::uint8_t* src, std::size_t pixels, int from, int
   }
 }
 
-// The largest reduction that leaves at least twice as many samples as wanted along both axes: the
-// antialiasing filter then still does most of the work, and the result differs from that of a full
-// decode by little (Pillow's thumbnail() draws the line there too, as its reducing_gap).
+// Returns the largest reduction that leaves at least twice as many samples as outputs along both
+// axes. The antialiasing filter then still does most of the work, and the result differs little
+// from that of a full decode (Pillow's thumbnail() uses the same limit, its reducing_gap).
 int reduction(const CropPlan& plan) {
   if (!plan.antialias || plan.filter == Filter::nearest) return 1;
   int denominator = 1;
@@ -46,14 +47,14 @@ std::int32_t reduced(std::int32_t size, int denominator) {
   return (size + denominator - 1) / denominator;
 }
 
-// The smallest rectangle around two.
+// Returns the smallest rectangle that contains both.
 Rect joined(const Rect& a, const Rect& b) {
   const std::int32_t y = std::min(a.y, b.y), x = std::min(a.x, b.x);
   return {y, x, std::max(a.y + a.height, b.y + b.height) - y,
           std::max(a.x + a.width, b.x + b.width) - x};
 }
 
-// A rectangle of the upright image of height x width as one of the stored image.
+// Maps a rectangle of the upright image, which has height x width pixels, to the stored image.
 Rect stored_rect(Rect upright, std::int32_t height, std::int32_t width, int orientation) {
   if (mirrors_y(orientation)) upright.y = height - upright.y - upright.height;
   if (mirrors_x(orientation)) upright.x = width - upright.x - upright.width;
@@ -84,7 +85,7 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   return status;
 }
 
-// Gives memory back that a large image took.
+// Frees buffers that are larger than kKeep, as after an unusually large image.
 void ImageDecoder::shrink() {
   for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &moved_, &stored_, &header_, &dc_})
     buffer->shrink(kKeep);
@@ -93,7 +94,8 @@ void ImageDecoder::shrink() {
   pixels_.shrink(kKeep);
 }
 
-// Decides which views come from planes. A view has the same pixels whatever other views there are.
+// Decides which views are made from planes. This does not depend on the other views, so that a view
+// always has the same pixels.
 void ImageDecoder::divide_views(const ImageRequest& request, Reading& reading) {
   if (request.codec == Codec::jpeg) reading.shape = jpeg_.planes();
   for (std::size_t i = 0; i < count_; ++i) {
@@ -102,7 +104,7 @@ void ImageDecoder::divide_views(const ImageRequest& request, Reading& reading) {
   }
 }
 
-// Views of raw images, and those of JPEGs whose pixels are libjpeg's.
+// Decodes the views that are not made from planes: those of raw images, and of JPEGs by libjpeg.
 Status ImageDecoder::decode_pixels(const ImageTask& task, const ImageRequest& request,
                                    const Reading& reading) {
   Rect all;
@@ -125,7 +127,7 @@ Status ImageDecoder::decode_pixels(const ImageTask& task, const ImageRequest& re
   return status;
 }
 
-// Draws what becomes of every view.
+// Draws the transforms of every view.
 Status ImageDecoder::draw(const ImageTask& task, const ImageRequest& request,
                           const Reading& reading) {
   const bool swap = swaps_axes(reading.orientation);
@@ -145,7 +147,7 @@ Status ImageDecoder::draw(const ImageTask& task, const ImageRequest& request,
   return Status::okay();
 }
 
-// Asks where the pixels of every view go.
+// Gets the memory for the pixels of every view.
 Status ImageDecoder::place(Place place, void* context) {
   for (std::size_t i = 0; i < count_; ++i) {
     View& view = views_[i];
@@ -195,7 +197,8 @@ Status ImageDecoder::open_raw(const ImageRequest& request, Reading& reading) con
   return Status::okay();
 }
 
-// [begin, begin + size) of `limit` samples, all at the decoded scale, is the crop.
+// Plans an axis of the upright image. The crop is [begin, begin + size) of `limit` samples, all at
+// the decoded scale.
 Status ImageDecoder::plan_axis(const Reading& reading, const CropPlan& plan, bool vertical,
                                double begin, double size, std::int32_t limit, Axis& axis) const {
   const std::int32_t out = vertical ? plan.out_height : plan.out_width;
@@ -241,14 +244,14 @@ Status ImageDecoder::plan(const ImageRequest& request, Reading& reading) {
   return status;
 }
 
-// Of view.plan, for an image that lies in memory or is decoded to it.
+// Plans view.plan for an image of pixels, which is in memory or is decoded to memory.
 Status ImageDecoder::plan_pixels(const Reading& reading, View& view) {
   const CropPlan& plan = view.plan;
   const bool swap = swaps_axes(reading.orientation);
   const std::int32_t height = swap ? reading.stored_width : reading.stored_height;
   const std::int32_t width = swap ? reading.stored_height : reading.stored_width;
-  // A reduced image has its last sample cut short, at the stored right and bottom: where the
-  // upright axis runs the other way, that sample comes first.
+  // The last sample of a reduced image, at the stored right and bottom edges, may stand for fewer
+  // pixels. If the upright axis is reversed, that sample is the first one.
   const int d = reading.denominator;
   const std::int32_t down = reduced(height, d), across = reduced(width, d);
   const double slack_y = mirrors_y(reading.orientation) ? double(down) * d - height : 0;
@@ -274,7 +277,7 @@ Status ImageDecoder::plan_pixels(const Reading& reading, View& view) {
   return status;
 }
 
-// The pixels of a rectangle of the upright image, with as many channels as are resampled.
+// Reads the pixels of a rectangle of the upright image, converted to reading.channels.
 Status ImageDecoder::read_region(const ImageRequest& request, const Reading& reading,
                                  const Rect& upright, Pixels& out) {
   const bool swap = swaps_axes(reading.orientation);
@@ -350,7 +353,7 @@ Status ImageDecoder::convert(const Reading& reading, const Rect& upright, Pixels
   return Status::okay();
 }
 
-// pixels: of the view's region.
+// Resamples a view and stores it. pixels: those of the view's region.
 Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, const Pixels& pixels,
                             View& view) {
   const Stopwatch watch(counters_.resample_ns);
@@ -370,15 +373,15 @@ Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading,
   const auto width = static_cast<std::size_t>(view.plan.window_width);
   const bool planar = store.layout == Layout::chw || augmented;
   const bool expanded = reading.channels != task.channels;  // gray to RGB
-  // An image that is cropped again is moved to other memory, which has kReadPad readable bytes
-  // after it. The image's memory in the batch has not.
+  // An image that is cropped again must be in a buffer with kReadPad readable bytes after it, which
+  // the memory of the batch does not have.
   const bool moves = !view.drawn.crops.empty() || view.drawn.height != view.plan.window_height ||
                      view.drawn.width != view.plan.window_width;
   const bool stored_so =
       store.element == Element::u8 &&
       (augmented ? store.layout == Layout::chw && !moves && view.out_channels == task.channels
                  : planar || !expanded);
-  // All channels of the batch are planes of what is augmented; else gray is expanded at the end.
+  // An augmented image has all channels of the batch; otherwise gray is expanded at the end.
   const auto channels = static_cast<std::size_t>(augmented ? task.channels : reading.channels);
   const std::size_t bytes = height * width * channels;
   window.pixels = static_cast<std::uint8_t*>(view.out);
@@ -447,7 +450,7 @@ Status ImageDecoder::deliver_augmented(const ImageTask& task, const Reading& rea
   return status;
 }
 
-// Runs the drawn operations; `image` moves to other memory where its size changes.
+// Runs the drawn operations. If the size changes, `image` moves to another buffer.
 Status ImageDecoder::augment(View& view, Planes& image) {
   const Stopwatch watch(counters_.augment_ns);
   Status status;

@@ -1,4 +1,4 @@
-// What image.cpp and image_planes.cpp share.
+// Helpers that image.cpp, image_planes.cpp and other decoders of images share.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,10 @@ namespace fastio {
 
 inline Status no_memory() { return Status::error(Code::memory, "no memory for decoded pixels"); }
 
+// Whether an EXIF orientation swaps height and width.
 inline bool swaps_axes(int orientation) { return orientation >= 5; }
 
-// Whether the upright image's y (x) runs against the stored axis that it lies along.
+// Whether y (x) of the upright image has the opposite direction of the stored axis along it.
 inline bool mirrors_y(int orientation) {
   return orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
 }
@@ -21,6 +22,7 @@ inline bool mirrors_x(int orientation) {
   return orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
 }
 
+// Adds the nanoseconds of its lifetime to a counter.
 class Stopwatch {
  public:
   explicit Stopwatch(Count& total) : total_(total), start_(std::chrono::steady_clock::now()) {}

@@ -1,6 +1,6 @@
 // The functions of ImageDecoder for images whose planes are resampled before colours are converted:
-// block records and baseline JPEGs. Only the parts of a block record that the
-// crop needs are read. An image that lies on its side is turned after resampling.
+// block records and baseline JPEGs. Only the parts of a block record that the crop needs are read.
+// If the orientation swaps axes, the result is transposed after resampling.
 #include <algorithm>
 #include <string>
 
@@ -10,9 +10,9 @@
 namespace fastio {
 namespace {
 
-// From which shrink on a plane is decoded at a half, a quarter and an eighth of its size. A half
-// begins where the result is within 44 dB of that of a full decode (benchmarks/LOG.md). Of a block
-// record, an eighth needs the DC section alone, which is worth most, and begins earlier.
+// The least shrink at which a plane is decoded at 1/2, 1/4 and 1/8 of its size. From 4 on, the PSNR
+// of 1/2 against a full decode is at least 44 dB (benchmarks/LOG.md). For block records, 1/8 begins
+// earlier: it needs only the DC section, which saves most.
 constexpr double kHalf = 4, kQuarter = 8, kEighth = 16, kEighthOfBlocks = 8;
 
 int reduction(double shrink, bool blocks) {
@@ -21,7 +21,7 @@ int reduction(double shrink, bool blocks) {
   return shrink >= kHalf ? 2 : 1;
 }
 
-// An axis of the upright image as one of the stored image, which it may run against.
+// Maps an axis of the upright image to the stored image. against: the axis is reversed.
 PlanarAxis stored_axis(const AxisSpec& spec, std::int32_t begin, std::int32_t size, bool against) {
   PlanarAxis axis;
   axis.spec = spec;
@@ -51,6 +51,7 @@ PlaneRegion joined(PlaneRegion region, const PlaneRegion& other) {
   return region;
 }
 
+// Whether decoding both regions together needs no more samples than decoding each of them.
 bool shares(const PlaneRegion& a, const PlaneRegion& b) {
   return a.components == b.components && std::equal(a.reduce, a.reduce + 3, b.reduce) &&
          area(joined(a, b)) <= area(a) + area(b);
@@ -80,8 +81,8 @@ Status ImageDecoder::decode_planes(const ImageTask& task, const ImageRequest& re
   return status;
 }
 
-// Groups the views that are decoded together: those of the same reduction whose common region is no
-// larger than their own regions in all. `all`: all views that are not empty are one group.
+// Groups the views that are decoded together: those with the same reduction whose joined region is
+// not larger than the sum of their regions. all: all views that are not empty form one group.
 void ImageDecoder::group_views(bool all) {
   group_count_ = 0;
   for (std::size_t i = 0; i < count_; ++i) {
@@ -103,7 +104,7 @@ void ImageDecoder::group_views(bool all) {
   }
 }
 
-// Bytes of the record: where they are already, or read into `scratch`.
+// Returns bytes of the record: those in memory, or else read into `scratch`.
 Status ImageDecoder::fetch(const ImageRequest& request, const ByteRange& range, Buffer& scratch,
                            const std::uint8_t*& bytes) {
   if (request.data) {
@@ -130,7 +131,8 @@ Status ImageDecoder::open_blocks(const ImageTask& task, const ImageRequest& requ
   Status status = fetch(request, head, header_, bytes);
   if (status.ok()) status = blocks_.open(*task.codebook, bytes, head.size(), request.size);
   if (status.code == Code::truncated && head.end < request.size) {
-    // The columns named another size than the record: it is the record that counts.
+    // The dataset's columns have another image size than the record, so the bound was too small.
+    // The record's size is used.
     head.end = request.size;
     status = fetch(request, head, header_, bytes);
     if (status.ok()) status = blocks_.open(*task.codebook, bytes, head.size(), request.size);
@@ -143,8 +145,8 @@ Status ImageDecoder::open_blocks(const ImageTask& task, const ImageRequest& requ
   return status;
 }
 
-// Views of a block record have reductions of their own; those of a JPEG, which is decoded once, the
-// smallest.
+// Plans the views that are made from planes. Each view of a block record has its own reduction. The
+// views of a JPEG, which is decoded once, all have the smallest one.
 Status ImageDecoder::plan_planes(const ImageRequest& request, const Reading& reading) {
   if (!reading.shape) return Status::okay();
   const bool blocks = request.codec == Codec::blocks;
@@ -156,7 +158,7 @@ Status ImageDecoder::plan_planes(const ImageRequest& request, const Reading& rea
     double across = double(plan.crop_width) / plan.out_width;
     if (swap) std::swap(down, across);
     const int luma = reduction(std::min(down, across), blocks);
-    // At an eighth the DC section is to suffice for all planes.
+    // At 1/8, the DC section has to suffice for all planes.
     if (blocks && luma == 8) return {8, 8};
     return {luma, reduction(std::min(down / shape.sub_y, across / shape.sub_x), blocks)};
   };
@@ -245,7 +247,8 @@ Status ImageDecoder::finish_planes(const ImageTask& task, const Reading& reading
   return status.ok() ? deliver(task, reading, window, view) : status;
 }
 
-// The stored image lies on its side, and so does what comes of it.
+// Resamples a view whose orientation swaps axes: resamples in the stored orientation, then
+// transposes the result.
 Status ImageDecoder::turn_planes(const Reading& reading, const PlaneView* planes,
                                  const Window& window, View& view) {
   constexpr int kTranspose = 5;

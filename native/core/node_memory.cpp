@@ -14,7 +14,7 @@ namespace fastio {
 namespace {
 
 constexpr std::size_t kHugePage = 2u << 20;
-constexpr std::size_t kPlace = 64u << 10;  // copies begin at multiples of it: of any page size
+constexpr std::size_t kPlace = 64u << 10;  // the alignment of copies: a multiple of any page size
 #ifdef MADV_COLLAPSE
 constexpr int kCollapse = MADV_COLLAPSE;
 #else
@@ -25,7 +25,7 @@ constexpr std::size_t rounded(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-// Maps bytes [0, size) of a file for reading, from an address that huge pages can be mapped at.
+// Maps bytes [0, size) of a file for reading, at an address that is aligned to a huge page.
 const std::uint8_t* mapped(int fd, std::size_t size) {
   const std::size_t wanted = rounded(size, kHugePage);
   void* const room = ::mmap(nullptr, wanted + kHugePage, PROT_NONE,
@@ -49,8 +49,8 @@ const std::uint8_t* mapped(int fd, std::size_t size) {
   return static_cast<const std::uint8_t*>(data);
 }
 
-// Has the system provide memory for bytes of a file. False: there is none. Where it is missing when
-// it is written to, the process is killed (SIGBUS).
+// Allocates memory for bytes of a file in memory. Returns false if there is none. Without this, the
+// process would be killed by SIGBUS if there were none when it writes.
 bool allocated(int fd, std::size_t at, std::size_t bytes) {
 #ifdef __linux__
   while (::fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0)
@@ -133,7 +133,7 @@ void NodeMemory::release(std::size_t shard) { lock(shard, F_UNLCK); }
 
 std::shared_ptr<std::uint8_t> NodeMemory::room(std::size_t shard, std::size_t bytes) {
   Entry& mine = entry(shard);
-  // Where a process was killed while it wrote to it, its place is used again.
+  // If a process was killed while it filled this entry, its space is reused.
   if (mine.offset < data_begin(shards_) || mine.bytes != bytes) {
     const std::size_t place = rounded(bytes, kPlace);
     const std::uint64_t before = header_->used.fetch_add(place, std::memory_order_relaxed);
@@ -145,8 +145,8 @@ std::shared_ptr<std::uint8_t> NodeMemory::room(std::size_t shard, std::size_t by
   if (mine.offset > size_ || size_ - mine.offset < bytes) return nullptr;
   const std::size_t begin = mine.offset / kHugePage * kHugePage;
   const std::size_t end = rounded(mine.offset + bytes, kHugePage);
-  // An empty huge page costs less than one that is put together from small ones later. The system
-  // makes one of a page that is there.
+  // Collapse empty pages to huge pages now, which costs less than after they are filled. The system
+  // collapses only ranges in which a page is present, so touch one page of each.
   for (std::size_t at = begin; at < end; at += kHugePage) {
     if (!allocated(fd_, at, 1)) return nullptr;
     static_cast<void>(*static_cast<const volatile std::uint8_t*>(data_ + at));

@@ -1,15 +1,18 @@
-// Copies of shards, and marks of them, that all processes of one user on one machine share.
+// Copies of shards that all processes of one user on one machine share.
 //
-// It is a file in memory without a name (memfd_create), which fastio/runtime/node.py creates and
-// finds. Nobody has to free it: the system does when the last process that has it open or mapped
-// has ended, for whatever reason. In the file are an entry for each shard, and then the copies.
+// They are in an anonymous file in memory (memfd_create), which fastio/runtime/node.py creates and
+// finds. The system frees it when the last process that has it open or mapped has ended, for
+// whatever reason. The file contains an entry for each shard, and then the copies.
 //
-// - A process that wants to fill an entry claims it with a lock of the system. If it is killed, the
-//   lock goes, and the next process that claims the entry begins again. Nobody waits for it.
+// - A process claims an entry with a file lock before it fills it. If the process is killed, the
+//   lock is released, and the next process that claims the entry starts again. No process waits for
+//   another one.
 // - An entry is published after its copy is complete: `what`, a number that identifies the file
-//   that was copied, is written last. It is never changed again, and so is the copy.
-// - A reader uses a copy only if `what` is the number of the file that it has opened itself. So a
-//   dataset that was replaced is never read from the copy of the old one.
+// that
+//   was copied, is written last. After that, neither the entry nor the copy is changed.
+// - A reader uses a copy only if `what` is the number of the file that it has opened itself, so
+// that
+//   a dataset that was replaced is never read from a copy of the old one.
 #pragma once
 
 #include <atomic>
@@ -19,36 +22,38 @@
 
 namespace fastio {
 
-// Thread-safe, except that one thread at a time claims, fills and releases entries. The lock
-// belongs to the open file description: a forked child must not claim entries.
+// Thread-safe, except that only one thread at a time may claim, fill and release entries. Locks
+// belong to the open file description, so a forked child must not claim entries.
 class NodeMemory {
  public:
-  // fd: of a file of bytes_for(shards, ...) bytes or more, which cannot become smaller. It is
-  // duplicated. Throws std::invalid_argument, or std::system_error where it cannot be mapped.
+  // fd: a file of at least bytes_for(shards, ...) bytes, which must be sealed against shrinking.
+  // The descriptor is duplicated. Throws std::invalid_argument if the file is too small, and
+  // std::system_error if it cannot be mapped.
   NodeMemory(int fd, std::size_t shards);
   ~NodeMemory();
   NodeMemory(const NodeMemory&) = delete;
   NodeMemory& operator=(const NodeMemory&) = delete;
 
-  // The size of a file for so many shards, whose copies have `data` bytes in all. What no copy was
-  // written to takes no memory.
+  // Returns the size of a file for `shards` shards, whose copies have `data` bytes in total. Unused
+  // parts of the file take no memory.
   static std::size_t bytes_for(std::size_t shards, std::size_t data);
 
   std::size_t shards() const { return shards_; }
 
-  // `what` of a shard's entry; 0: it was not published.
+  // Returns `what` of a shard's entry, or 0 if it is not published.
   std::uint64_t published(std::size_t shard) const;
 
-  // The copy of a shard, in which its entry says there are so many bytes; null if it was not
-  // published, or is that of another file.
+  // Returns the copy of a shard, or null if it is not published, is the copy of another file, or
+  // has another size.
   const std::uint8_t* find(std::size_t shard, std::uint64_t what, std::size_t bytes) const;
 
-  // Locks an entry. False: another process has it, or the system has no such locks.
+  // Locks an entry. Returns false if another process has locked it, or if the system does not
+  // support such locks.
   bool claim(std::size_t shard);
   void release(std::size_t shard);
 
-  // The memory that a claimed entry's copy is to be written to, in huge pages if the system has
-  // some. Null: there is no room. It can be written to while it is held.
+  // Returns the memory for the copy of a claimed entry, in huge pages if possible, or null if there
+  // is no room. It is writable as long as the pointer is kept.
   std::shared_ptr<std::uint8_t> room(std::size_t shard, std::size_t bytes);
 
   // Publishes a claimed entry. what: not 0.
@@ -57,10 +62,10 @@ class NodeMemory {
  private:
   struct Entry {
     std::atomic<std::uint64_t> what;
-    std::uint64_t offset, bytes;  // of the copy; changed only by who has claimed the entry
+    std::uint64_t offset, bytes;  // of the copy; changed only by the process that has the claim
   };
   struct Header {
-    std::atomic<std::uint64_t> used;  // bytes of copies for which there is a place
+    std::atomic<std::uint64_t> used;  // bytes that are allocated to copies
   };
   static std::size_t data_begin(std::size_t shards);
   bool lock(std::size_t shard, short type) const;
@@ -71,7 +76,7 @@ class NodeMemory {
   std::size_t size_ = 0;
   Header* header_ = nullptr;  // mapped for reading and writing, up to the first copy
   Entry* entries_ = nullptr;
-  const std::uint8_t* data_ = nullptr;  // the whole file, for reading; begins with a huge page
+  const std::uint8_t* data_ = nullptr;  // the whole file, read-only, aligned to a huge page
 };
 
 }  // namespace fastio

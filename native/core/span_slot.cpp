@@ -8,7 +8,8 @@
 namespace fastio {
 namespace {
 
-// Spans a thread claims at a time: about so many bytes, so that the last ones are shared evenly.
+// A thread claims spans of about this many bytes at a time, so that the last spans are shared
+// evenly.
 constexpr std::uint64_t kClaimBytes = 256 << 10;
 constexpr std::uint64_t kMostClaimed = 4096;
 
@@ -59,7 +60,7 @@ void SpanSlot::fill(std::size_t begin, std::size_t end, Worker&) {
     if (left) std::memset(to + bytes, 0, left);
   }
   if (!Mapping::any_damaged()) return;
-  const std::lock_guard lock(failing_);  // after the copying, which may have found it out
+  const std::lock_guard lock(failing_);  // after the copies, which detect damage
   for (std::size_t i = begin; i < end; ++i)
     if (sources_[static_cast<std::size_t>(spans_[i].source)]->damaged())
       failures_.emplace_back(

@@ -1,5 +1,4 @@
-// Pieces of mapped files while threads copy them into a batch: the rows of fields whose sizes
-// differ from row to row.
+// The slot of rows whose sizes differ: threads copy ranges of mapped files into a batch.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +12,23 @@
 
 namespace fastio {
 
-// `bytes` bytes of a mapping, from `begin` on, go to `target` of the batch's memory; what is left
-// of `room` there becomes zeros.
+// A copy of `bytes` bytes of mapping `source`, from offset `begin` on, to offset `target` of the
+// batch's memory. The rest of the `room` bytes there is filled with zeros.
 struct Span {
   std::int32_t source;
   std::int64_t begin, bytes, target, room;
 };
 
-// A "row" of this slot is a span; the rows of its failures are numbers of spans.
+// A row of this slot is a span, also in failures().
 class SpanSlot : public Slot {
  public:
   using Sources = std::vector<std::shared_ptr<const Mapping>>;
 
-  // Whether every span lies in its source and in `size` bytes of memory. Targets that overlap are
-  // the caller's fault, and end in either's bytes.
+  // Checks that every span lies in its source, and in `size` bytes of memory. Targets must not
+  // overlap, which is not checked: the memory would then have the bytes of either span.
   static Status check(const Sources& sources, const std::vector<Span>& spans, std::size_t size);
 
-  // sources, spans: as they passed check(). out: the memory.
+  // sources, spans: must have passed check(). out: the batch's memory.
   SpanSlot(Sources sources, std::vector<Span> spans, std::uint8_t* out);
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;

@@ -13,13 +13,13 @@
 namespace fastio {
 namespace {
 
-// Bytes that the system is asked for ahead of the copying thread, and that it copies at a time.
+// The bytes that are copied at a time, and requested ahead.
 constexpr std::size_t kPiece = 8u << 20;
-constexpr std::size_t kAligned = 64;  // columns in shared memory begin at multiples of it
-// How often to look whether a shard is ready that another process copies.
+constexpr std::size_t kAligned = 64;  // the alignment of columns in shared memory
+// The time between two tests of whether another process has finished copying a shard.
 constexpr std::chrono::milliseconds kLook{20};
 
-// Tells the system what is read next of a mapping, or not at all any more.
+// madvise() for a range of a mapping that need not be aligned.
 void advise(const std::uint8_t* data, std::size_t bytes, int advice) {
   constexpr std::uintptr_t kPage = 4096;
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
@@ -27,7 +27,8 @@ void advise(const std::uint8_t* data, std::size_t bytes, int advice) {
   ::madvise(reinterpret_cast<void*>(aligned), bytes + (begin - aligned), advice);
 }
 
-// Copies a part of a mapping, from the disk where it is not cached. False: `stop` became true.
+// Copies a part of a mapping, and reads ahead what is not cached. Returns false if `stop` became
+// true.
 bool copy_mapped(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes,
                  const std::atomic<bool>& stop) {
   advise(from, std::min(bytes, kPiece), MADV_WILLNEED);
@@ -66,7 +67,7 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
     const std::uint64_t end = std::uint64_t{field.offset} + field.width;
     if (!field.in_segments()) reach_[field.column] = std::max(reach_[field.column], end);
   }
-  // About two entries a shard: a look into the guide, and a step or two from there.
+  // About two entries per shard, so that shard_of() takes a step or two after the look-up.
   while ((rows() >> guide_shift_) > 2 * static_cast<std::int64_t>(shards())) ++guide_shift_;
   guide_.resize(static_cast<std::size_t>((rows() - 1) >> guide_shift_) + 1);
   std::uint32_t shard = 0;
@@ -132,7 +133,7 @@ Status Table::set_memory(std::size_t shard, const std::vector<MemoryColumn>& giv
   return Status::okay();
 }
 
-// Whether all rows of a shard fit into this number of bytes of a column.
+// Checks that all rows of a shard fit in `bytes` bytes of a column.
 Status Table::check_column(std::size_t column, std::size_t shard, std::uint64_t bytes) const {
   const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
   const std::uint64_t reach = reach_[column], stride = strides_[column];
@@ -162,16 +163,16 @@ void Table::unset(std::size_t shard) {
   if (shard < shards()) replace(shard, nullptr, nullptr);
 }
 
-// Puts `columns` in the place of a shard, if `expected`, where it is given, is there still. A state
-// that gathers look at is copied first: once, however many shards are replaced before the next
-// snapshot.
+// Replaces the columns of a shard, unless `expected` is given and they are no longer those. If
+// there are snapshots of the state, it is copied first: once, however many shards are replaced
+// before the next snapshot.
 void Table::replace(std::size_t shard, const ShardColumns* expected,
                     std::shared_ptr<const ShardColumns> columns) {
-  std::shared_ptr<State> old;  // goes after the lock, as what was there does: they may unmap files
+  std::shared_ptr<State> old;  // destroyed after the lock, because that may unmap files
   const std::lock_guard lock(mutex_);
   const ShardColumns* const there = state_->known.shards[shard].get();
   if (expected && there != expected) return;
-  if (state_->snapshots.load(std::memory_order_acquire)) {  // first, since it may throw
+  if (state_->snapshots.load(std::memory_order_acquire)) {  // before any change: may throw
     old = std::make_shared<State>();
     old->known = state_->known;
     state_.swap(old);
@@ -228,7 +229,7 @@ void Table::make_resident(std::shared_ptr<NodeMemory> node) {
     crew_.start([self = shared_from_this()] { self->copy_all(); });
     copying_ = true;
   } catch (const std::exception&) {
-    // No thread, or no memory for one: no copies.
+    // Without a thread, shards stay mapped.
   }
 }
 
@@ -248,7 +249,7 @@ void Table::close(std::chrono::nanoseconds patience) {
 }
 
 void Table::copy_all() {
-  std::size_t waiting = 0;  // shards in turn that other processes are copying
+  std::size_t waiting = 0;  // consecutive shards in the queue that other processes are copying
   for (;;) {
     Copy copy;
     {
@@ -282,8 +283,8 @@ void Table::copy_all() {
   }
 }
 
-// Null: there is no memory, the table was closed, or the file was cut off meanwhile, which the
-// gathers notice.
+// Copies the columns of a shard. Returns null if there is no memory, if the table was closed, or if
+// the file was truncated meanwhile, which gathers detect.
 std::shared_ptr<const ShardColumns> Table::copied(const Copy& copy) const {
   auto columns = std::make_shared<ShardColumns>();
   columns->segments = copy.from->segments;
@@ -299,8 +300,9 @@ std::shared_ptr<const ShardColumns> Table::copied(const Copy& copy) const {
   return columns;
 }
 
-// The columns in shared memory, copied by another process or here. later: another process copies
-// them now. Null otherwise: there is no room, it is the copy of another file, or as for copied().
+// Returns the columns in shared memory, copied by another process or here. Returns null, and sets
+// `later`, if another process is copying them now. Returns null also if there is no room, if the
+// copy is that of another file, or for the reasons of copied().
 std::shared_ptr<const ShardColumns> Table::shared(const Copy& copy, bool& later) const {
   std::size_t bytes = 0;
   std::vector<std::size_t> begin;
@@ -314,7 +316,7 @@ std::shared_ptr<const ShardColumns> Table::shared(const Copy& copy, bool& later)
     auto columns = std::make_shared<ShardColumns>();
     columns->segments = copy.from->segments;
     for (const std::size_t at : begin) columns->begin.push_back(data + at);
-    columns->memory.emplace_back(node_, data);  // keeps all of it mapped
+    columns->memory.emplace_back(node_, data);  // shares the ownership of node_
     return columns;
   };
   if (copy.what == 0 || bytes == 0) return nullptr;
@@ -324,7 +326,7 @@ std::shared_ptr<const ShardColumns> Table::shared(const Copy& copy, bool& later)
     return nullptr;
   }
   const std::shared_ptr<void> claimed(nullptr, [&](void*) { node_->release(copy.shard); });
-  if (node_->published(copy.shard)) return found();  // meanwhile
+  if (node_->published(copy.shard)) return found();  // published before the entry was claimed
   const std::shared_ptr<std::uint8_t> room = node_->room(copy.shard, bytes);
   if (!room) return nullptr;
   for (std::size_t i = 0; i < begin.size(); ++i)

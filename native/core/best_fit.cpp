@@ -5,7 +5,8 @@
 namespace fastio {
 namespace {
 
-// Which rooms have bins: a bit a room, and a bit for each 64 of those.
+// The set of rooms (free sizes) for which there are bins: one bit per room, and one bit for each 64
+// of these.
 class RoomSet {
  public:
   explicit RoomSet(std::int32_t most)
@@ -19,7 +20,7 @@ class RoomSet {
     bits_[room / 64] &= ~(std::uint64_t{1} << (room % 64));
     if (!bits_[room / 64]) words_[room / 4096] &= ~(std::uint64_t{1} << (room / 64 % 64));
   }
-  // The smallest room of at least `size`; SIZE_MAX where there is none.
+  // Returns the smallest room of at least `size`, or SIZE_MAX if there is none.
   std::size_t at_least(std::size_t size) const {
     std::size_t word = size / 64;
     const std::uint64_t here = bits_[word] >> (size % 64);
@@ -44,7 +45,7 @@ class RoomSet {
 std::vector<std::int64_t> best_fit(const std::int32_t* sizes, std::size_t count,
                                    std::int32_t room) {
   const auto most = static_cast<std::size_t>(room);
-  // Longest first, pieces of one size in their order: a counting sort.
+  // Counting sort: longest first, pieces of equal size in their order.
   std::vector<std::size_t> place(most + 2, 0);
   for (std::size_t i = 0; i < count; ++i) ++place[most - static_cast<std::size_t>(sizes[i]) + 1];
   for (std::size_t i = 1; i < place.size(); ++i) place[i] += place[i - 1];
@@ -53,7 +54,7 @@ std::vector<std::int64_t> best_fit(const std::int32_t* sizes, std::size_t count,
     order[place[most - static_cast<std::size_t>(sizes[i])]++] = i;
 
   RoomSet rooms(room);
-  std::vector<std::vector<std::int64_t>> bins(most + 1);  // by the room that they have
+  std::vector<std::vector<std::int64_t>> bins(most + 1);  // by their room
   std::vector<std::int64_t> bin_of(count);
   std::int64_t made = 0;
   for (const std::size_t piece : order) {

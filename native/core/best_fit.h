@@ -1,4 +1,4 @@
-// Pieces into bins of one size, as few as best-fit decreasing takes.
+// Bin packing by best-fit decreasing, for bins of equal size.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace fastio {
 
-// The bin of each piece: longest first, each into the fullest bin that has room for it, or else
-// into a new one; of several such bins into the one that became so last. Sizes are in [1, room].
-// Takes O(pieces + room / 64) time a piece at worst, and about constant time where sizes repeat
-// (Johnson, "Near-optimal bin packing algorithms", 1973).
+// Returns the bin of each piece. Pieces are placed longest first, each into the fullest bin that
+// has room for it, or else into a new bin; of several equally full bins, into the one that was
+// filled to that level last. sizes: in [1, room]. A piece takes at most O(room / 64) time, and
+// about constant time if sizes repeat (Johnson, "Near-optimal bin packing algorithms", 1973).
 std::vector<std::int64_t> best_fit(const std::int32_t* sizes, std::size_t count, std::int32_t room);
 
 }  // namespace fastio

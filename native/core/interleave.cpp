@@ -9,18 +9,18 @@
 namespace fastio {
 namespace {
 
-constexpr std::size_t kTileBytes = 16 << 10;  // half of the first cache
+constexpr std::size_t kTileBytes = 16 << 10;  // half of the L1 cache
 constexpr std::size_t kTileRows = 64;
 constexpr std::size_t kLine = 64;
 
-// Records are dealt in groups of about so many bytes, and prefetched some groups ahead; of a longer
-// record, its first bytes: the processor goes on by itself.
+// Records are dealt in groups of about kGroupBytes, and prefetched kGroupsAhead groups ahead. Of a
+// longer record, the first kAskedBytes are prefetched; the hardware prefetcher continues.
 constexpr std::size_t kGroupBytes = 4096, kMostInGroup = 32, kGroupsAhead = 1, kAskedBytes = 1024;
 
-// Beyond it, numbers have no exact place among doubles.
+// Positions up to this limit are exact as doubles.
 constexpr std::int64_t kMostPositions = std::int64_t{1} << 52;
 
-// Which chunk positions are in, without a division.
+// Computes the chunk of positions, without a division.
 class Divider {
  public:
   explicit Divider(std::int64_t rows) : rows_(rows), inverse_(1.0 / static_cast<double>(rows)) {}
@@ -37,7 +37,8 @@ class Divider {
   double inverse_;
 };
 
-// The bucket of a position, counted from the first one of a chunk on, and the place in it.
+// Computes the bucket of a position, relative to the first bucket of chunk `first`, and the place
+// in the bucket.
 class Places {
  public:
   Places(const Cut& cut, std::int64_t first)
@@ -83,11 +84,11 @@ void copy_column(const std::uint8_t* in, std::size_t width, std::size_t n, std::
   }
 }
 
-// Rows [begin, begin + n) of all columns as records at `out`.
+// Writes rows [begin, begin + n) of all columns as records to `out`.
 void fill_tile(const std::vector<RecordColumn>& columns, std::size_t begin, std::size_t n,
                std::uint8_t* out, std::size_t stride) {
   for (std::size_t c = 0; c < columns.size();) {
-    std::size_t run = 0;  // of columns of 4 bytes side by side
+    std::size_t run = 0;  // the number of adjacent columns of 4 bytes
     while (run < 8 && c + run < columns.size() && columns[c + run].width == 4 &&
            columns[c + run].offset == columns[c].offset + 4 * run)
       ++run;
@@ -103,8 +104,8 @@ void fill_tile(const std::vector<RecordColumn>& columns, std::size_t begin, std:
   }
 }
 
-// Copies `width` bytes, at `in` of record 0, of each of n records whose numbers are in `from`, to
-// `out`, one after the other.
+// Copies a field of `width` bytes of n records to `out`, without gaps. in: the field in record 0.
+// from: the numbers of the records.
 using Take = void (*)(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
                       std::size_t stride, std::size_t width, std::uint8_t* out);
 
@@ -114,7 +115,7 @@ void take_rows(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
   for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, in + from[i] * stride, width);
 }
 
-// A number of bytes known within a factor of two is copied by two moves that may overlap.
+// Copies `width` bytes, from `half` to twice as many, by two moves that may overlap.
 template <std::size_t half>
 void take_within(const std::uint8_t* in, const std::uint32_t* from, std::size_t n,
                  std::size_t stride, std::size_t width, std::uint8_t* out) {
@@ -142,7 +143,8 @@ Take take_of(std::size_t width) {
   return take_any;
 }
 
-// A number that another thread may change: what was looked at is what is used.
+// Reads a number that another thread may change exactly once, so that the value that was checked is
+// the one that is used.
 template <typename T>
 T read_once(const T& number) {
   return *static_cast<const volatile T*>(&number);
@@ -156,7 +158,7 @@ void fetch_to_write(const std::uint8_t* begin, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i, 1);
 }
 
-// inverse[places[i]] = i; false where the places are not 0 to count - 1 in some order.
+// Sets inverse[places[i]] = i. Returns false unless the places are a permutation of [0, count).
 bool invert(const std::uint32_t* places, std::size_t count, std::vector<std::uint32_t>& inverse) {
   constexpr std::uint32_t kNone = UINT32_MAX;
   inverse.assign(count, kNone);
@@ -181,7 +183,7 @@ bool append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* po
     const auto next = static_cast<std::size_t>(bucket.next++);
     bucket.places[next] = place;
     std::uint8_t* const to = bucket.records + next * stride;
-    // Buckets are many streams, more than the processor foresees.
+    // There are more buckets than streams that the hardware prefetcher can follow.
     fetch_to_write(to + 2 * stride, stride);
     std::memcpy(to, tile + i * stride, stride);
   }
@@ -214,7 +216,7 @@ bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
   std::vector<std::uint8_t> tile(tile_rows * stride);
   for (std::size_t begin = 0; begin < n; begin += tile_rows) {
     const std::size_t some = std::min(tile_rows, n - begin);
-    // Columns are more streams than the processor foresees, too.
+    // There may also be more columns than the hardware prefetcher can follow.
     const std::size_t next = std::min(tile_rows, n - begin - some);
     for (const RecordColumn& column : columns)
       fetch_ahead(column.data + (begin + some) * column.width, next * column.width);
@@ -226,9 +228,9 @@ bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
 
 bool deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
           std::size_t stride, const std::vector<RecordField>& fields) {
-  std::vector<std::uint32_t> from;  // which record goes to each place
+  std::vector<std::uint32_t> from;  // the record for each place
   if (!invert(places, count, from)) return false;
-  // Records are read in no order, and are asked for; the arrays are written from front to back.
+  // Records are read in random order, so they are prefetched. The arrays are written sequentially.
   const std::size_t group =
       std::clamp<std::size_t>(kGroupBytes / (stride + kLine), 1, kMostInGroup);
   const std::size_t asked = std::min(stride, kAskedBytes);

@@ -1,4 +1,4 @@
-// Eight columns of 4 bytes to rows, with AVX2: eight rows of them at a time.
+// Transposes eight columns of 4 bytes to records, with AVX2: eight rows at a time.
 #include "interleave.h"
 #include "intrinsics.h"
 
@@ -15,7 +15,7 @@ inline __attribute__((always_inline)) void store(Byte* out, __m256i values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), values);
 }
 
-// Rows [row, row + 8).
+// Writes rows [row, row + 8).
 inline __attribute__((always_inline)) void eight_rows(const Byte* const* columns, std::size_t row,
                                                       Byte* out, std::size_t stride) {
   __m256i pair[8], four[8];

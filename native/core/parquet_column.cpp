@@ -19,12 +19,12 @@ Status corrupt(const char* what) { return Status::error(Code::corrupt, what); }
 
 Status unsupported(const char* what) { return Status::error(Code::unsupported, what); }
 
-// Bits of `in` to bits [first, first + count) of `out`, which are ones.
+// Copies bits to bits [first, first + count) of `out`, which must be ones.
 void put_bits(const Byte* in, std::size_t count, Byte* out, std::size_t first) {
   out += first / 8;
   const std::size_t shift = first % 8;
   for (std::size_t i = 0; i < count; i += 8) {
-    // What is not wanted of the last byte counts as ones.
+    // Treat the unused bits of the last byte as ones.
     const unsigned rest = count - i < 8 ? 0xFFu << (count - i) & 0xFFu : 0;
     const unsigned zeros = ~(in[i / 8] | rest) & 0xFFu;
     const unsigned moved = zeros << shift;
@@ -44,9 +44,9 @@ std::size_t count_ones(const Byte* bits, std::size_t count) {
   return ones;
 }
 
-// Sets bits [first, first + count) of `out`, which are zeros.
+// Sets bits [first, first + count) of `out`, which must be zeros.
 void put_ones(std::size_t count, Byte* out, std::size_t first) {
-  const std::size_t last = first + count;  // behind them
+  const std::size_t last = first + count;  // the end of the range
   const unsigned head = 0xFFu << first % 8 & 0xFFu, tail = (1u << last % 8) - 1;
   Byte *at = out + first / 8, *const end = out + last / 8;
   if (at == end) {
@@ -58,7 +58,7 @@ void put_ones(std::size_t count, Byte* out, std::size_t first) {
   if (tail) *end |= static_cast<Byte>(tail);
 }
 
-// Copies bits to bits [first, first + count) of `out`, which are zeros.
+// Copies bits to bits [first, first + count) of `out`, which must be zeros.
 void copy_bits(const Byte* in, std::size_t count, Byte* out, std::size_t first) {
   if (first % 8 == 0) {
     std::memcpy(out + first / 8, in, (count + 7) / 8);
@@ -75,7 +75,7 @@ void copy_bits(const Byte* in, std::size_t count, Byte* out, std::size_t first) 
   }
 }
 
-// Levels of 0 or 1 as bits, which are zeros before; false: they are damaged.
+// Converts levels of 0 or 1 to bits, which must be zeros. Returns false if the levels are damaged.
 bool levels_to_bits(Runs runs, Byte* bits) {
   Run run;
   for (std::size_t first = 0; runs.left(); first += run.count) {
@@ -164,7 +164,7 @@ Status ColumnDecoder::read_dictionary(const PageHeader& header, Part page) {
   return Status::okay();
 }
 
-// The page's own bytes, or those that they stand for: decompressed to `memory`.
+// Returns the bytes of a page, decompressed to `memory` if the chunk is compressed.
 Status ColumnDecoder::decompress(Part in, std::size_t bytes, Memory& memory, Part& out) {
   out = in;
   if (!chunk_.snappy)
@@ -222,7 +222,8 @@ Status ColumnDecoder::read_data(const PageHeader& header, Part page) {
   return Status::okay();
 }
 
-// How many values are not null; where some are, which ones to `level_memory_` and to the validity.
+// Sets `valid` to the number of values that are not null. If some are null, writes their bitmap to
+// `level_memory_` and to the validity.
 Status ColumnDecoder::read_levels(const PageHeader& header, Part levels, std::size_t& valid) {
   valid = header.values;
   if (!header.values) return Status::okay();
@@ -243,7 +244,7 @@ Status ColumnDecoder::read_levels(const PageHeader& header, Part levels, std::si
   return Status::okay();
 }
 
-// The values that are not null, side by side from the page's first row on.
+// Decodes the values that are not null, without gaps, from the page's first row on.
 Status ColumnDecoder::read_values(const PageHeader& header, Part values, std::size_t valid) {
   const auto width = static_cast<std::size_t>(chunk_.width);
   Byte* const out = values_ + done_ * width;

@@ -1,6 +1,6 @@
-// A column chunk of a Parquet file to an array: flat columns of numbers of 4 or 8 bytes, of bytes
-// not trusted. Encodings PLAIN and dictionaries; data pages of versions 1 and 2; not compressed, or
-// Snappy.
+// Decodes a column chunk of a Parquet file to an array: flat columns of numbers of 4 or 8 bytes.
+// Supports PLAIN and dictionary encodings, data pages of versions 1 and 2, and no compression or
+// Snappy. The bytes are not trusted.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,29 @@
 
 namespace fastio {
 
-// What a file's footer says of a column chunk.
+// A column chunk, as the file's footer describes it.
 struct ColumnChunk {
-  const std::uint8_t* data;  // its pages
+  const std::uint8_t* data;  // the pages
   std::size_t bytes;
   std::size_t rows;
   int width;      // bytes of a number: 4 or 8
-  bool nullable;  // it has definition levels, of 1 at most
+  bool nullable;  // there are definition levels, of at most 1
   bool snappy;
-  bool checked = false;  // pages are compared with their checksums, where they have any
+  bool checked = false;  // whether to compare the checksums of pages that have one
 };
 
-// Decodes column chunks, one after the other: not thread-safe. It keeps the memory that it took, up
-// to kKeptBytes a buffer.
+// Decodes column chunks, one after the other. Not thread-safe. Keeps its buffers, up to kKeptBytes
+// each.
 class ColumnDecoder {
  public:
   static constexpr std::size_t kKeptBytes = std::size_t{8} << 20;
 
-  // The values of all rows to `values`, chunk.rows * chunk.width bytes: zero where they are null.
-  // `validity` (where chunk.nullable): (chunk.rows + 7) / 8 bytes, Arrow's bitmap of what is not
-  // null; written only if there are nulls. `nulls`: how many.
+  // Decodes all rows. values: chunk.rows * chunk.width bytes; nulls become 0. validity: if
+  // chunk.nullable, (chunk.rows + 7) / 8 bytes for Arrow's validity bitmap, which is written only
+  // if there are nulls. nulls: set to the number of nulls.
   //
-  // Code::unsupported: it has pages that this does not decode; Code::corrupt, Code::truncated: it
-  // is damaged; Code::memory. What was written by then is of no use.
+  // Returns Code::unsupported if there are pages that this class does not decode, and Code::corrupt
+  // or Code::truncated if the chunk is damaged. After an error, the output is undefined.
   Status decode(const ColumnChunk& chunk, std::uint8_t* values, std::uint8_t* validity,
                 std::size_t& nulls);
 
@@ -43,7 +43,7 @@ class ColumnDecoder {
     std::unique_ptr<std::uint8_t[]> bytes;
     std::size_t size = 0;
 
-    std::uint8_t* room(std::size_t wanted);  // null: there is none
+    std::uint8_t* room(std::size_t wanted);  // null: there is not enough memory
     void shrink();
   };
   struct Part {
@@ -64,7 +64,7 @@ class ColumnDecoder {
   ColumnChunk chunk_ = {};
   std::uint8_t* values_ = nullptr;
   std::uint8_t* validity_ = nullptr;
-  std::size_t done_ = 0;  // rows
+  std::size_t done_ = 0;  // the rows that are decoded
   std::size_t nulls_ = 0;
   bool has_dictionary_ = false;
   Part dictionary_ = {};

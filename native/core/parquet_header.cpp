@@ -23,9 +23,10 @@ enum : int {
   kUuid = 13,
 };
 
-constexpr int kDeepest = 16;  // structs and lists within one another
+constexpr int kDeepest = 16;  // the deepest nesting of structs and lists
 
-// Once something is wrong, `ok` is false and everything reads as nothing: each loop ends.
+// Reads Thrift's compact protocol. After an error, ok() is false and all reads return nothing, so
+// that loops end.
 class ThriftReader {
  public:
   ThriftReader(const Byte* at, const Byte* end) : at_(at), end_(end) {}
@@ -33,8 +34,8 @@ class ThriftReader {
   const Byte* at() const { return at_; }
   bool ok() const { return ok_; }
 
-  // Calls read(id, type) for each field of a struct, which reads the field's value, or says false:
-  // it is skipped.
+  // Calls read(id, type) for each field of a struct. It must read the field's value, or return
+  // false to skip it.
   template <typename Read>
   void each_field(const Read& read, int depth = 0) {
     std::int64_t id = 0;
@@ -51,7 +52,7 @@ class ThriftReader {
     }
   }
 
-  // A size: an i32 that is not negative.
+  // Reads a size: an i32 that is not negative.
   bool size(int type, std::size_t& out) {
     std::int32_t value = 0;
     if (!i32(type, value)) return false;
@@ -68,7 +69,7 @@ class ThriftReader {
     return true;
   }
 
-  // An i32 that stands for 32 bits.
+  // Reads an i32 as 32 bits.
   bool bits(int type, std::uint32_t& out) {
     std::int32_t value = 0;
     if (!i32(type, value)) return false;
@@ -121,7 +122,7 @@ class ThriftReader {
     at_ += count;
   }
 
-  // A value as it stands in a struct, where a type says a boolean's value.
+  // Skips a value of a struct, in which the type contains the value of a boolean.
   void skip(int type, int depth) {
     if (depth >= kDeepest) ok_ = false;
     if (!ok_) return;
@@ -154,7 +155,8 @@ class ThriftReader {
     }
   }
 
-  // An element takes a byte at least, so these loops end with the bytes.
+  // Skips an element of a list. It takes at least one byte, so loops over elements end when the
+  // bytes do.
   void skip_element(int type, int depth) {
     if (type == kTrue || type == kFalse) return skip_bytes(1);
     skip(type, depth);
@@ -231,7 +233,7 @@ Status read_page_header(const Byte*& at, const Byte* end, PageHeader& header) {
   constexpr int kNone = -1;
   header = {};
   std::int32_t type = kNone;
-  int about = kNone;  // the type whose own part the header has
+  int about = kNone;  // the page type whose struct the header contains
   bool sizes[2] = {};
   ThriftReader in(at, end);
   in.each_field([&](int id, int kind) {

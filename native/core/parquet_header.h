@@ -1,5 +1,5 @@
-// The header of a Parquet page: a Thrift struct in the compact protocol (parquet.thrift,
-// PageHeader), of bytes not trusted.
+// Parses the header of a Parquet page: a Thrift struct in the compact protocol (parquet.thrift,
+// PageHeader). The bytes are not trusted.
 #pragma once
 
 #include <cstddef>
@@ -23,22 +23,22 @@ enum class Encoding : std::int32_t {
 
 struct PageHeader {
   PageType type = PageType::data;
-  std::size_t bytes = 0;       // of the page behind its header, as stored
-  std::size_t full_bytes = 0;  // the same, not compressed
-  std::size_t values = 0;      // nulls among them
+  std::size_t bytes = 0;       // of the page after its header, as stored
+  std::size_t full_bytes = 0;  // of the page after its header, decompressed
+  std::size_t values = 0;      // including nulls
   bool has_crc = false;
-  std::uint32_t crc = 0;  // CRC-32 of the page behind its header, as stored
+  std::uint32_t crc = 0;  // CRC-32 of the page after its header, as stored
   Encoding encoding = Encoding::plain;
   Encoding level_encoding = Encoding::rle;  // of definition levels
-  // Of version 2 alone.
+  // Only in data pages of version 2.
   std::size_t nulls = 0;
   std::size_t definition_bytes = 0;
   std::size_t repetition_bytes = 0;
   bool compressed = true;
 };
 
-// Reads the header at `at` and puts `at` behind it. What it does not know is skipped. All sizes
-// are in [0, 2**31); whether there are so many bytes is the caller's to check.
+// Parses the header at `at`, and advances `at` past it. Skips unknown fields. All sizes are in
+// [0, 2**31); the caller must check that there are so many bytes.
 Status read_page_header(const std::uint8_t*& at, const std::uint8_t* end, PageHeader& header);
 
 }  // namespace fastio

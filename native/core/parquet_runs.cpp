@@ -11,7 +11,7 @@ namespace {
 
 using Byte = std::uint8_t;
 
-constexpr std::size_t kBlock = 1024;  // indices that are unpacked before they are used
+constexpr std::size_t kBlock = 1024;  // indices that are unpacked at a time
 
 template <typename T>
 T load(const Byte* at) {
@@ -53,7 +53,7 @@ bool look_up_as(Runs runs, int bits, const Byte* dictionary, std::size_t entries
 template <typename T>
 void spread_as(const Byte* bits, std::size_t count, std::size_t valid, Byte* out) {
   std::size_t from = valid;
-  for (std::size_t i = count; i-- > from;) {  // below, every value is where it belongs
+  for (std::size_t i = count; i-- > from;) {  // once i == from, all values are in their positions
     const bool is_valid = bits[i / 8] >> i % 8 & 1;
     store<T>(out + sizeof(T) * i, is_valid ? load<T>(out + sizeof(T) * --from) : T{0});
   }
@@ -78,7 +78,7 @@ bool Runs::next(Run& run) {
   if (run.packed) {
     const std::size_t groups = head >> 1;
     run.count = std::min(8 * groups, left_);
-    // The last group may be cut short behind the numbers that are wanted.
+    // The last group may be truncated after the numbers that are used.
     if ((run.count * bits + 7) / 8 > there) return false;
     at_ += std::min(groups * bits, there);
   } else {

@@ -1,5 +1,5 @@
-// Parquet's hybrid of runs and bit-packed numbers (Encodings.md, "RLE = 3"), of bytes not trusted:
-// indices of a dictionary, and definition levels.
+// Decodes Parquet's hybrid of runs and bit-packed numbers (Encodings.md, "RLE = 3"), which encodes
+// indices of dictionaries and definition levels. The bytes are not trusted.
 #pragma once
 
 #include <cstddef>
@@ -7,27 +7,27 @@
 
 namespace fastio {
 
-inline constexpr int kMostBits = 32;  // of a number
+inline constexpr int kMostBits = 32;  // the largest width of a number
 
-// A run of one number, or bit-packed numbers.
+// A run: repetitions of one number, or bit-packed numbers.
 struct Run {
   bool packed;
-  std::size_t count;          // numbers of it that are wanted, at least one
-  std::uint32_t value;        // where not packed
-  const std::uint8_t* bytes;  // where packed: (count * bits + 7) / 8 bytes at least, up to `end`
+  std::size_t count;          // the numbers to use, at least one
+  std::uint32_t value;        // if not packed
+  const std::uint8_t* bytes;  // if packed: at least (count * bits + 7) / 8 bytes, up to `end`
   const std::uint8_t* end;
 };
 
-// The runs of `count` numbers of `bits` in [0, kMostBits] each.
+// Iterates over the runs of `count` numbers of `bits` bits each, in [0, kMostBits].
 class Runs {
  public:
   Runs(const std::uint8_t* at, const std::uint8_t* end, int bits, std::size_t count)
       : at_(at), end_(end), bits_(bits), left_(count) {}
 
-  // Numbers that no run had yet.
+  // Returns how many numbers are not in the runs so far.
   std::size_t left() const { return left_; }
 
-  // The next run; false: the bytes end before, or are not such runs.
+  // Gets the next run. Returns false if the bytes end too early, or are not valid.
   bool next(Run& run);
 
  private:
@@ -37,19 +37,20 @@ class Runs {
   std::size_t left_;
 };
 
-// Bit-packed numbers of `bits` in [0, kMostBits]: out[i] for i < count. Reads nothing beyond `end`,
-// which is (count * bits + 7) / 8 bytes behind `in` at least. Returns the greatest of them.
+// Unpacks `count` bit-packed numbers of `bits` bits, in [0, kMostBits]. Reads nothing beyond `end`,
+// which must be at least (count * bits + 7) / 8 bytes after `in`. Returns the greatest number.
 std::uint32_t unpack(const std::uint8_t* in, const std::uint8_t* end, int bits, std::size_t count,
                      std::uint32_t* out);
 
-// Values of `width` 4 or 8 bytes from a dictionary of `entries`, by the numbers of `runs`; false:
-// the runs are damaged, or a number is not in the dictionary. No pointer need be aligned.
+// Decodes `count` indices from the runs in [in, end), and writes the values, of `width` 4 or 8
+// bytes, that a dictionary of `entries` values has for them. Returns false if the runs are damaged,
+// or if an index is not in the dictionary. Pointers need not be aligned.
 bool look_up(const std::uint8_t* in, const std::uint8_t* end, int bits, std::size_t count,
              const std::uint8_t* dictionary, std::size_t entries, int width, std::uint8_t* out);
 
-// Makes room for nulls in place: the first values of `out`, of `width` 4 or 8 bytes, go to where
-// `bits` has ones, in order; zeros to the others. `bits` has (count + 7) / 8 bytes, and `valid`
-// ones among its first `count`.
+// Makes room for nulls, in place: moves the first `valid` values of `out`, of `width` 4 or 8 bytes,
+// to the positions at which `bits` has ones, in order, and writes zeros to the others. bits:
+// (count + 7) / 8 bytes, with `valid` ones among the first `count` bits.
 void spread(const std::uint8_t* bits, std::size_t count, std::size_t valid, int width,
             std::uint8_t* out);
 

@@ -1,4 +1,4 @@
-// Runs with AVX2: eight bit-packed numbers at a time; eight bits of nulls at a time.
+// parquet_runs.h with AVX2: eight bit-packed numbers, or eight bits of nulls, at a time.
 #include "intrinsics.h"
 #include "parquet_runs.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using Byte = std::uint8_t;
 
-// Numbers of so many bits lie in four bytes, wherever their first bit is.
+// The largest width of numbers that lie within four bytes, at any bit offset.
 constexpr int kMostBitsInFour = 25;
 
 inline __attribute__((always_inline)) __m256i load(const void* at) {
@@ -31,15 +31,15 @@ inline __attribute__((always_inline)) std::uint32_t greatest(__m256i values) {
   return most;
 }
 
-// Which of the values that are left each lane takes: for eight bits of nulls, 0, 1, ... where they
-// have ones.
+// Returns for each lane the index of the value that it takes: 0, 1, ... in the lanes in which the
+// mask of eight bits has ones.
 inline __attribute__((always_inline)) __m256i lanes(unsigned mask) {
   const std::uint64_t chosen =
       _pdep_u64(0x0706050403020100, _pdep_u64(mask, 0x0101010101010101) * 255);
   return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(chosen)));
 }
 
-// All ones in the lanes whose bit is set.
+// Returns all ones in the lanes whose bit is set.
 inline __attribute__((always_inline)) __m256i ones(unsigned mask) {
   const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask)), bit), bit);
@@ -50,7 +50,7 @@ inline __attribute__((always_inline)) __m256i ones(unsigned mask) {
 std::uint32_t unpack_avx2(const Byte* in, const Byte* end, int bits, std::size_t count,
                           std::uint32_t* out) {
   if (bits < 1 || bits > kMostBitsInFour) return unpack_portable(in, end, bits, count, out);
-  // Four numbers in each half of a register; the second half's begin at bit 4 * bits.
+  // Each half of a register has four numbers; those of the second half begin at bit 4 * bits.
   const auto step = static_cast<std::size_t>(bits);
   const std::size_t second = step / 2;
   alignas(32) Byte bytes[32];
@@ -77,7 +77,8 @@ std::uint32_t unpack_avx2(const Byte* in, const Byte* end, int bits, std::size_t
 
 void spread_avx2(const Byte* bits, std::size_t count, std::size_t valid, int width, Byte* out) {
   if (width != 4) return spread_portable(bits, count, valid, width, out);
-  // From the end, eight at a time: those to come are all before the eight that are written.
+  // From the end, eight at a time: all values still to be read are before the eight that are
+  // written.
   std::size_t left = valid, at = count;
   while (at % 8 && at > left) {
     --at;

@@ -19,7 +19,7 @@
 namespace fastio {
 namespace {
 
-// How long to wait for threads whose work is not wanted any more.
+// The time to wait for threads whose results are no longer needed.
 constexpr std::chrono::milliseconds kEnd{50};
 
 std::int64_t thread_ns() {
@@ -50,7 +50,7 @@ struct RecodingState {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<RecodedImage> images;  // these are the mutex's
+  std::vector<RecodedImage> images;  // this and the members below are guarded by mutex
   std::vector<bool> done;
   std::size_t left = 0;
 
@@ -77,8 +77,8 @@ class Worker {
   explicit Worker(std::shared_ptr<RecodingState> state)
       : state_(std::move(state)), encoder_(*state_->codebook) {}
 
-  // Encodes image i, and returns the processor time that it took. An image must not end the thread,
-  // or the others would wait for it for good.
+  // Encodes image i, and returns the processor time that it took. Catches all exceptions: if one
+  // ended the thread, the image would never be done.
   std::int64_t encode(std::size_t i) {
     const std::int64_t begin = thread_ns();
     RecodedImage image;

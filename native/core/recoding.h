@@ -13,7 +13,7 @@
 
 namespace fastio {
 
-// Where JPEG files lie: ranges of files. All vectors have one entry an image.
+// The JPEG files to recode, as ranges of files. All vectors have one entry per image.
 struct JpegPlaces {
   std::shared_ptr<FileSet> files;
   std::vector<std::int64_t> file, offset, length;

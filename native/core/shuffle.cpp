@@ -49,20 +49,21 @@ std::uint64_t decipher(const Feistel& network, std::uint64_t x) {
   return static_cast<std::uint64_t>(high) << network.low_bits | low;
 }
 
-// Positions that are taken through the steps of an order together.
+// The positions that are processed together.
 constexpr std::size_t kChunk = 512;
 
-// Up to so many, one after the other is as fast.
+// Up to this many values, processing one after the other is as fast.
 constexpr std::size_t kFew = 3;
 
-// Older processors divide 32 bits several times as fast as 64.
+// Older processors divide 32-bit numbers several times as fast as 64-bit numbers.
 std::uint64_t divide(std::uint64_t a, std::uint64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
 }
 
-// to[i] = from[i], changed by `change(values, count)` a chunk at a time. False: one is not in
-// [0, n). Each is copied and looked at then, so that nobody can change it in between.
+// Copies `from` to `to` in chunks, which change(values, count) maps in place. Returns false if a
+// number is not in [0, n). Numbers are checked after they are copied, because another thread may
+// change `from`.
 template <typename Change>
 bool in_chunks(std::uint64_t n, const std::int64_t* from, std::size_t count, std::int64_t* to,
                const Change& change) {
@@ -79,7 +80,7 @@ bool in_chunks(std::uint64_t n, const std::int64_t* from, std::size_t count, std
   return true;
 }
 
-// to[i] = first + i, changed likewise.
+// Writes first + i to `to`, in chunks, which change(values, count) maps in place.
 template <typename Change>
 void range_in_chunks(std::uint64_t first, std::size_t count, std::int64_t* to,
                      const Change& change) {
@@ -92,8 +93,8 @@ void range_in_chunks(std::uint64_t first, std::size_t count, std::int64_t* to,
   }
 }
 
-// Calls part(window, begin, end) for each longest run values[begin, end) of one window, which
-// `find` gives of its first.
+// Calls part(window, begin, end) for each maximal run values[begin, end) within one window. find:
+// returns the window of a value.
 template <typename Find, typename Part>
 void in_windows(const std::uint64_t* values, std::size_t count, const Find& find,
                 const Part& part) {
@@ -146,8 +147,8 @@ std::uint64_t Permutation::invert(std::uint64_t value) const {
   return x;
 }
 
-// Those that fell outside are put together and walk on: whether one did is a coin's toss, and a
-// branch for it would cost more than the cipher.
+// Cycle walking. Compacts the values that are outside of [0, n), and enciphers them again. A branch
+// for each value would be mispredicted half of the time, which costs more than the cipher.
 void Permutation::walk(bool backwards, std::uint64_t* values, std::size_t count) const {
   auto* kernel = &feistel_portable;
 #ifdef FASTIO_X86

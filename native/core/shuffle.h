@@ -1,4 +1,4 @@
-// Permutations as arithmetic: a keyed bijection on [0, n), no table and no state.
+// Permutations of [0, n) as keyed bijections, computed without tables or state.
 //
 // Domain and range: [0, n), 1 <= n <= 2**48. Method: a Feistel network of 8 rounds over the
 // smallest power of two >= max(n, 256), with cycle walking (Black and Rogaway, "Ciphers with
@@ -18,7 +18,7 @@ namespace fastio {
 
 inline constexpr std::uint64_t kMaxRows = 1ull << 48;
 
-// Mixes words into a key; used to derive one key an epoch, a window and so on from the seed.
+// Mixes two words into a key, to derive the key of an epoch, a window, ... from the seed.
 std::uint64_t mix_key(std::uint64_t a, std::uint64_t b);
 
 class Permutation {
@@ -26,17 +26,17 @@ class Permutation {
   // n in [1, kMaxRows].
   Permutation(std::uint64_t n, std::uint64_t key);
 
-  // position in [0, n).
+  // Maps a position in [0, n).
   std::uint64_t operator()(std::uint64_t position) const;
 
-  // The position that is mapped to `value` in [0, n).
+  // Returns the position that is mapped to `value`, in [0, n).
   std::uint64_t invert(std::uint64_t value) const;
 
-  // The same for each of `count` values, in place.
+  // The same for `count` values, in place.
   void apply(std::uint64_t* positions, std::size_t count) const;
   void invert(std::uint64_t* values, std::size_t count) const;
 
-  // The same for first, first + 1, ..., first + count <= n.
+  // The same for [first, first + count), where first + count <= n.
   void range(std::uint64_t first, std::size_t count, std::int64_t* rows) const;
   void invert_range(std::uint64_t first, std::size_t count, std::int64_t* positions) const;
 
@@ -47,10 +47,10 @@ class Permutation {
   Feistel network_;
 };
 
-// Window order: the rows are cut in blocks of `block` consecutive rows (the last may be shorter);
-// the blocks are permuted, and the rows within each run of `window` permuted blocks are permuted
-// together. A reader that holds `window` blocks can therefore serve the order with whole-block
-// reads, each block read once. Bijection on [0, n) as above.
+// The window order: rows are divided into blocks of `block` consecutive rows (the last may be
+// shorter). The blocks are permuted, and then the rows within each window of `window` consecutive
+// permuted blocks. So a reader that holds `window` blocks can serve the order with reads of whole
+// blocks, each of which is read once. A bijection on [0, n), as above.
 class WindowPermutation {
  public:
   // A range of positions, [begin, end).
@@ -61,14 +61,14 @@ class WindowPermutation {
   // n in [1, kMaxRows]; block, window >= 1.
   WindowPermutation(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key);
 
-  // One position or row in [0, n), or `count` of them in place. Arrays whose neighbours are in one
-  // window are about ten times as fast as single ones.
+  // Map a position to its row, or a row to its position, in [0, n): one, or `count` in place. Per
+  // value, arrays whose neighbours are in the same window are about ten times as fast.
   std::uint64_t operator()(std::uint64_t position) const;
   std::uint64_t invert(std::uint64_t row) const;
   void apply(std::uint64_t* positions, std::size_t count) const;
   void invert(std::uint64_t* rows, std::size_t count) const;
 
-  // The positions of the window that a block is in, the block being in [0, blocks()).
+  // Returns the positions of the window that contains a block, in [0, blocks()).
   Span window_of(std::uint64_t block) const {
     return span_of(first_slot(block_order_.invert(block)));
   }
@@ -77,9 +77,9 @@ class WindowPermutation {
  private:
   struct Window {
     Span span;
-    Permutation inside;  // of its positions, from 0 on
+    Permutation inside;  // of its positions, relative to span.begin
   };
-  std::uint64_t first_slot(std::uint64_t slot) const;  // of the window that holds it
+  std::uint64_t first_slot(std::uint64_t slot) const;  // of the window that contains `slot`
   Span span_of(std::uint64_t first) const;
   Window window_at(std::uint64_t position) const;
   void mix_windows(bool backwards, std::uint64_t* positions, std::size_t count) const;
@@ -88,13 +88,13 @@ class WindowPermutation {
 
   std::uint64_t n_, block_, window_, key_, blocks_, deficit_;
   Permutation block_order_;
-  std::uint64_t short_slot_;  // where the permuted order puts the short last block
+  std::uint64_t short_slot_;  // the slot of the short last block in the permuted order
 };
 
-// Arrays of `count`: rows at consecutive positions from `first` on, first + count <= n, or
-// positions of consecutive rows; rows at positions, positions of rows, and the window of blocks.
-// Those that are given an array read each of its numbers once; false: one of them is out of range,
-// and what is in the other array then is of no use.
+// The same for arrays of `count` numbers. The functions with `first` compute the rows at
+// consecutive positions, or the positions of consecutive rows, where first + count <= n. The others
+// compute the rows at positions, the positions of rows, or the windows of blocks. They read each
+// input once, and return false if one is out of range; the output is then undefined.
 void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
                    std::int64_t* rows);
 void permute_inverse_range(std::uint64_t n, std::uint64_t key, std::uint64_t first,

@@ -1,4 +1,4 @@
-// The Feistel network with AVX2: 32 values at once, their halves in eight registers.
+// The Feistel network with AVX2: 32 values at once, whose halves are in eight registers.
 #include <algorithm>
 #include <array>
 
@@ -18,7 +18,7 @@ inline __attribute__((always_inline)) __m256i mixed(__m256i x, std::uint32_t key
   return _mm256_and_si256(x, mask);
 }
 
-// Eight values: value i in the 32-bit lane 2 i, value i + 4 in lane 2 i + 1.
+// Eight values: value i is in 32-bit lane 2 * i, and value i + 4 in lane 2 * i + 1.
 struct Halves {
   __m256i low, high;
 };
@@ -53,7 +53,7 @@ inline __attribute__((always_inline)) void mix_low(Halves& x, std::uint32_t key,
   x.low = _mm256_xor_si256(x.low, mixed(x.high, key, mask));
 }
 
-// For each set of lanes: their numbers, first to last, then anything.
+// For each set of lanes, as bits: the lanes' numbers in ascending order. The rest is arbitrary.
 constexpr auto kCompress = [] {
   std::array<std::array<std::uint32_t, 8>, 256> table{};
   for (std::size_t set = 0; set < table.size(); ++set)
@@ -66,7 +66,7 @@ inline __attribute__((always_inline)) __m256i lanes_of(unsigned set) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kCompress[set].data()));
 }
 
-// Eight values of 32 bits. The high half needs no mask while there are no bits above it.
+// Eight values of 32 bits. The high halves need no mask as long as no bits are above them.
 struct Narrow {
   __m256i low, high;
 };
@@ -77,7 +77,7 @@ inline __attribute__((always_inline)) void mix(Narrow& x, const Feistel& network
   x.low = _mm256_xor_si256(x.low, mixed(x.high, network.keys[round + 1], low_mask));
 }
 
-// A pair of rounds, undone.
+// Inverts a pair of rounds.
 inline __attribute__((always_inline)) void unmix(Narrow& x, const Feistel& network, int round,
                                                  __m256i low_mask, __m256i high_mask) {
   x.low = _mm256_xor_si256(x.low, mixed(x.high, network.keys[round + 1], low_mask));
@@ -107,13 +107,14 @@ inline __attribute__((always_inline)) void encipher(const Feistel& network, __m2
     x[i] = _mm256_or_si256(_mm256_sll_epi32(halves[i].high, low_bits), halves[i].low);
 }
 
-// Values that fell outside and walk on, and where they belong. There is room for a vector behind.
+// Values outside of [0, n), which have to be enciphered again, and their positions. There is room
+// for a vector after the last one.
 struct Walking {
   static constexpr std::size_t kMost = 2048;
   std::uint32_t values[kMost + kNarrow], places[kMost + kNarrow];
   std::size_t count = 0;
 
-  // Takes those lanes of eight that are at or above n, of the `lanes` first ones.
+  // Appends those of the first `lanes` lanes that are n or more. last: n - 1.
   void take(__m256i x, __m256i at, __m256i last, std::size_t lanes) {
     const __m256i inside = _mm256_cmpeq_epi32(_mm256_min_epu32(x, last), x);  // x <= n - 1
     const unsigned all = lanes < 8 ? (1u << lanes) - 1 : 0xFF;
@@ -128,7 +129,7 @@ struct Walking {
   }
 };
 
-// Enciphers those that walk until all are inside.
+// Enciphers the walking values until all are in [0, n).
 template <bool backwards>
 void walk_on(const Feistel& network, __m256i last, Walking& walking, std::int64_t* rows) {
   while (walking.count > 0) {
@@ -146,7 +147,7 @@ void walk_on(const Feistel& network, __m256i last, Walking& walking, std::int64_
         alignas(32) std::uint32_t now[8];
         _mm256_store_si256(reinterpret_cast<__m256i*>(now), x[j]);
         for (std::size_t lane = 0; lane < lanes; ++lane)
-          rows[walking.places[begin + lane]] = now[lane];  // for the last time, where inside
+          rows[walking.places[begin + lane]] = now[lane];  // overwritten later if outside
         walking.take(x[j], at, last, lanes);
       }
     }
@@ -201,8 +202,8 @@ void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values,
   const __m256i low_mask = _mm256_set1_epi32(static_cast<int>(network.low_mask));
   const __m256i high_mask = _mm256_set1_epi32(static_cast<int>(network.high_mask));
   const std::uint32_t* keys = network.keys;
-  // Four groups of eight at a time: a round waits for the one before it, its multiplications above
-  // all.
+  // Process four groups of eight at a time, to hide the latency of a round, mainly that of its
+  // multiplications.
   for (std::size_t i = 0; i < count; i += kFeistelGroup) {
     Halves a = load(values + i, low_bits, low_mask), b = load(values + i + 8, low_bits, low_mask);
     Halves c = load(values + i + 16, low_bits, low_mask);

@@ -1,4 +1,4 @@
-// The kernels of shuffle.h: a Feistel network over many values at once, portable and with AVX2.
+// The kernels of shuffle.h: a Feistel network for many values at once, portable and with AVX2.
 // Plain pointers and numbers only (see native/README.md, Instruction sets).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace fastio {
 
-// A bijection of the numbers below 2**(low bits + high bits), 8 to 48 bits in all.
+// A bijection on [0, 2**(low bits + high bits)), with 8 to 48 bits in total.
 struct Feistel {
   static constexpr int kRounds = 8;
   int low_bits;
@@ -15,7 +15,7 @@ struct Feistel {
   std::uint32_t keys[kRounds];
 };
 
-// Values that a kernel takes at once: counts are multiples of it.
+// The values that a kernel processes at once: counts must be multiples of it.
 inline constexpr std::size_t kFeistelGroup = 32;
 
 // Enciphers `count` values in place, or deciphers them.
@@ -23,8 +23,8 @@ void feistel_portable(const Feistel& network, bool backwards, std::uint64_t* val
                       std::size_t count);
 void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values, std::size_t count);
 
-// Positions [first, first + count) of an order of [0, n), first + count <= n <= 2**32, their rows
-// into `rows`: enciphered, or deciphered, again and again until they are below n.
+// Computes the rows of positions [first, first + count), where first + count <= n <= 2**32:
+// enciphers, or deciphers, each value until it is below n (cycle walking).
 void feistel_range_avx2(const Feistel& network, bool backwards, std::uint64_t n,
                         std::uint64_t first, std::size_t count, std::int64_t* rows);
 

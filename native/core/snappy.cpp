@@ -25,14 +25,14 @@ inline void copy8(Byte* out, const Byte* in) {
   std::memcpy(out, &bytes, 8);
 }
 
-// 32 bytes, loaded before any is stored.
+// Copies 32 bytes. Loads all before it stores any.
 inline void copy32(Byte* out, const Byte* in) {
   const Register a = load16(in), b = load16(in + 16);
   store16(out, a);
   store16(out + 16, b);
 }
 
-// A number of up to 32 bits, seven a byte; false: it does not end in time.
+// Reads a number of up to 32 bits, with seven bits per byte. Returns false if it does not end.
 bool read_length(const Byte*& at, const Byte* end, std::uint32_t& value) {
   std::uint64_t found = 0;
   for (int shift = 0; shift < 35 && at < end; shift += 7) {
@@ -52,8 +52,8 @@ std::uint32_t little_endian(const Byte* in, std::size_t bytes) {
   return value;
 }
 
-// `length` <= 64 bytes from `offset` before `out`, on which they may depend; up to 16 more are
-// written.
+// Copies `length` <= 64 bytes from `offset` bytes before `out`; the ranges may overlap, so that a
+// pattern is repeated. Writes up to 16 bytes more.
 inline void copy_back(Byte* out, std::size_t offset, std::size_t length) {
   const Byte* from = out - offset;
   Byte* const end = out + length;
@@ -65,7 +65,7 @@ inline void copy_back(Byte* out, std::size_t offset, std::size_t length) {
     } while (out < end);
     return;
   }
-  // A pattern shorter than a register: each copy makes it twice as long.
+  // The pattern is shorter than a register: each copy doubles its length.
   while (out - from < 8) {
     const auto pattern = out - from;
     copy8(out, from);
@@ -79,13 +79,13 @@ inline void copy_back(Byte* out, std::size_t offset, std::size_t length) {
   } while (out < end);
 }
 
-// What a tag byte says of itself.
+// What a tag byte encodes.
 struct Tag {
-  std::uint8_t length;  // of a literal or copy; 0: it is longer, or its offset is
-  std::uint8_t next;    // from the tag to the next one
-  std::uint8_t least;   // a copy that is not of what it writes has this offset at least
-  std::uint8_t high;    // of a copy's offset: its bits 8 to 10
-  std::uint32_t mask;   // of a copy's offset: which bits of what is behind the tag
+  std::uint8_t length;  // of a literal or copy; 0: the length or the offset needs more bytes
+  std::uint8_t next;    // the bytes from this tag to the next one
+  std::uint8_t least;   // the least offset of a copy that does not overlap its output
+  std::uint8_t high;    // bits 8 to 10 of a copy's offset
+  std::uint32_t mask;   // the bits after the tag byte that belong to a copy's offset
 };
 
 struct Tags {
@@ -105,11 +105,12 @@ struct Tags {
 
 constexpr Tags kTags;
 
-// Bytes that must be there, on both sides, for a tag and what it says to be taken without care.
+// The bytes that must be left in the input and in the output to process a tag without bounds
+// checks.
 constexpr std::ptrdiff_t kCareless = 72;
 
-// Takes tags while that is possible without care. Which kind the next one is cannot be predicted,
-// so literals and copies take the same way, without a branch.
+// Processes tags as long as no bounds checks are needed. The kind of the next tag is unpredictable,
+// so literals and copies are processed by the same code, without a branch.
 inline void run(const Byte*& in, const Byte* in_end, const Byte* begin, Byte*& out, Byte* end) {
   while (in_end - in >= kCareless && end - out >= kCareless) {
     const Tag& tag = kTags.of[*in];

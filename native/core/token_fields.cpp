@@ -15,7 +15,7 @@ void put_value_as(std::uint8_t* out, std::size_t count, std::int64_t value) {
   for (std::size_t i = 0; i < count; ++i) std::memcpy(out + sizeof(T) * i, &number, sizeof(T));
 }
 
-// first, first + 1, ...
+// Writes first, first + 1, ...
 template <typename T>
 void put_count_as(std::uint8_t* out, std::size_t count, std::size_t first) {
   for (std::size_t i = 0; i < count; ++i) {

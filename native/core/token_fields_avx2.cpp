@@ -10,13 +10,13 @@ namespace {
 using Byte = std::uint8_t;
 constexpr std::size_t kTokens = 8;
 
-// How far ahead of what is written lines are prefetched.
+// The prefetch distance for writes, in bytes.
 constexpr std::size_t kWriteAhead = 1024;
 
 template <typename T>
 constexpr std::size_t kVectors = kTokens * sizeof(T) / 32;
 
-// Eight numbers; with 8 bytes, the second vector has the last four.
+// Eight numbers. If they have 8 bytes, the second vector has the last four.
 template <typename T>
 struct Numbers {
   __m256i vector[kVectors<T>];

@@ -1,4 +1,4 @@
-// Kernels: numbers of 8, 16 or 32 bits without a sign to 32 or 64 bits.
+// Widens unsigned numbers of 8, 16 or 32 bits to 32 or 64 bits.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace fastio {
 
-// from, to: bytes of a number: from 1, 2 or 4, to 4 or 8, to > from or both 4. Neither side need be
-// aligned. Reads and writes nothing beyond `count` numbers.
+// Widens `count` numbers. from, to: the bytes of a number: 1, 2 or 4, and 4 or 8, where to > from
+// or both are 4. Pointers need not be aligned. Reads and writes nothing beyond `count` numbers.
 void widen(const std::uint8_t* in, std::size_t count, int from, int to, std::uint8_t* out);
 
 // The kernels, for tests; arguments as above.

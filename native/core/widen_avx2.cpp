@@ -1,4 +1,4 @@
-// Widening with AVX2: 32 bytes out at a time, four times.
+// Widening with AVX2: writes four registers of 32 bytes at a time.
 #include "intrinsics.h"
 #include "widen.h"
 
@@ -23,7 +23,7 @@ inline __attribute__((always_inline)) void store(Byte* out, __m256i values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), values);
 }
 
-// One register of 32 bytes out of the bytes at `in`.
+// Returns a register of numbers, widened from the bytes at `in`.
 template <int from, int to>
 inline __attribute__((always_inline)) __m256i widened(const Byte* in) {
   if constexpr (to == 4 && from == 1) return _mm256_cvtepu8_epi32(load8(in));
@@ -33,13 +33,13 @@ inline __attribute__((always_inline)) __m256i widened(const Byte* in) {
   if constexpr (to == 8 && from == 4) return _mm256_cvtepu32_epi64(load16(in));
 }
 
-// How far ahead of what is read and written memory is asked for. What is written counts: without
-// being asked for, a line that is nowhere near takes as long to write as to read.
+// The prefetch distances, in bytes, for reads and for writes. Writes need one too: a store to a
+// line that is not cached takes as long as a load.
 constexpr std::size_t kReadAhead = 512, kWriteAhead = 1024;
 
 template <int from, int to>
 void run(const Byte* in, std::size_t count, Byte* out) {
-  constexpr std::size_t kPer = 32 / to;  // numbers a register
+  constexpr std::size_t kPer = 32 / to;  // numbers per register
   std::size_t i = 0;
   for (; i + 4 * kPer <= count; i += 4 * kPer) {
     __builtin_prefetch(in + i * from + kReadAhead);

@@ -3,11 +3,11 @@
 //
 //   codec CODEBOOK ROUNDS CROPS [LEVEL] < paths of JPEG files, one a line
 //
-// With a level (portable, avx2, ...) only whole crops are timed, on that one: what a profiler is to
-// see, and what two builds are compared by.
+// With a level (portable, avx2, ...), only whole crops are timed, on that level: for profiling, and
+// for comparing two builds.
 //
 // Everything is in memory. A round runs every part on every instruction set of the machine, so that
-// a clock that drifts does it to all alike; printed is what each round found.
+// changes of the clock rate affect all alike. The results of each round are printed.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,9 +33,9 @@
 namespace fastio {
 namespace {
 
-constexpr std::int32_t kSize = 224;  // of the crops' results
-constexpr std::uint64_t kSeed = 0;   // of the crops
-constexpr int kIdctRepeats = 4;      // of a tile, between two looks at the clock
+constexpr std::int32_t kSize = 224;  // the size of the resized crops, in pixels
+constexpr std::uint64_t kSeed = 0;   // the seed of the crops
+constexpr int kIdctRepeats = 4;      // repetitions of a tile per measurement
 constexpr double kShrinks[] = {1, 2, 4, 8};
 const char* const kShrinkNames[] = {"below 1", "1 to 2", "2 to 4", "4 to 8", "8 and more"};
 
@@ -46,7 +46,7 @@ double since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
 }
 
-// A tile with what the decoder knows of it when it expands it.
+// A tile, with the arguments of expand_tile().
 struct Tile {
   BlockRuns runs;
   TilePart part;
@@ -69,7 +69,7 @@ struct Photo {
   std::vector<Tile> tiles;
 };
 
-// Where the rows and tiles of the photo's record stand.
+// Finds the rows and tiles of the photo's record.
 void find_parts(const Codebook& book, Photo& photo) {
   const BlockHeader& header = photo.header;
   const std::uint8_t* record = photo.record.data();
@@ -93,7 +93,7 @@ void find_parts(const Codebook& book, Photo& photo) {
   }
 }
 
-// Null: no record can hold the photo.
+// Returns null if no record can hold the photo.
 std::unique_ptr<Photo> open_photo(const Codebook& book, const std::string& path) {
   auto photo = std::make_unique<Photo>();
   photo->path = path;
@@ -113,7 +113,7 @@ std::unique_ptr<Photo> open_photo(const Codebook& book, const std::string& path)
   return photo;
 }
 
-// The photos, the tasks on them, and what is counted once.
+// The photos, the parts that are timed, and the counts that do not depend on the level.
 class Bench {
  public:
   Bench(const std::string& codebook, int crops) : crops_(crops) {
@@ -174,7 +174,7 @@ class Bench {
   Codebook book_;
   Chain chain_;
   std::vector<std::unique_ptr<Photo>> photos_;
-  std::uint64_t digest_ = 0;  // of all crops' pixels, the same at every level and round
+  std::uint64_t digest_ = 0;  // a hash of all crops' pixels, equal at every level and round
   std::size_t blocks_ = 0, jpeg_bytes_ = 0, record_bytes_ = 0;
   int foreign_ = 0;
   const char* level_ = "";
@@ -210,7 +210,7 @@ void Bench::time_expand() {
   note("expand ns/block", per_block(ns));
 }
 
-// The coefficients of a tile lie in the first cache, as they do in the decoder.
+// The coefficients of a tile are in the L1 cache, as in the decoder.
 void Bench::time_idct(int size) {
   alignas(64) static std::int16_t blocks[64 * (kTileBlocks + 4)];
   constexpr std::ptrdiff_t kStride = 8 * kTileColumns + 2 * kIdctSlack;
@@ -247,7 +247,7 @@ const char* shrink_name(const CropPlan& plan) {
                       std::begin(kShrinks)];
 }
 
-// Whole images as the loader's threads decode them, but for the reading.
+// Times whole images, decoded as by the loader's threads, but without reading files.
 void Bench::time_crops() {
   ImageCounters counters;
   ImageDecoder decoder(counters);
@@ -309,8 +309,8 @@ void Bench::time_encoding() {
   note("encode ms", per_image_ms(encode_ns));
 }
 
-// What a crop reads and writes in memory if no plane is decoded at a reduced size. Orientation and
-// flips do not matter for that.
+// Counts the bytes that a crop reads and writes in memory if no plane is decoded at a reduced size.
+// This does not depend on the orientation and on flips.
 void Bench::count_moved(const Photo& photo, const CropPlan& plan, Moved& moved) const {
   const BlockShape& shape = photo.header.shape;
   PlanarAxis x, y;

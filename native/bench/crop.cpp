@@ -1,11 +1,11 @@
 // Decodes crops of photos on one instruction set, for counting instructions (tools/arm count), and
-// prints a checksum of their pixels: every instruction set of every processor gives the same.
+// prints a checksum of their pixels, which is the same on all instruction sets and processors.
 //
 //   crop LEVEL blocks|jpeg CODEBOOK CROPS < paths of JPEG files, one a line
 //
-// LEVEL is "portable", "neon", "avx2", ... Crops are RandomResizedCrop(224) with a flip, their
-// seeds fixed. What is done once a photo (encoding its record) does not depend on CROPS: the
-// difference between two runs is what crops take.
+// LEVEL is "portable", "neon", "avx2", ... Crops are RandomResizedCrop(224) with a flip, with fixed
+// seeds. The work that is done once per photo (encoding its record) does not depend on CROPS, so
+// the difference between two runs is the cost of the crops.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -29,7 +29,7 @@ struct Photo {
   int orientation = 1;
 };
 
-// False: no record can hold the photo.
+// Returns false if no record can hold the photo.
 bool open_photo(const Codebook& book, const std::string& path, Codec codec, Photo& photo) {
   std::vector<std::uint8_t> bytes = read_all(path);
   JpegCoefficients coefficients;
@@ -49,7 +49,7 @@ bool open_photo(const Codebook& book, const std::string& path, Codec codec, Phot
   return true;
 }
 
-// Not inlined: tools/arm leaves what this takes out of what it counts.
+// Not inlined, so that tools/arm can exclude its instructions.
 [[gnu::noinline]] std::uint32_t pixel_sum(std::uint32_t sum,
                                           const std::vector<std::uint8_t>& pixels) {
   for (const std::uint8_t pixel : pixels) sum = (sum ^ pixel) * 16777619u;
@@ -67,7 +67,7 @@ Chain crop_and_flip() {
   return chain;
 }
 
-// The checksum of the pixels of `crops` crops of each photo.
+// Returns the checksum of the pixels of `crops` crops of each photo.
 std::uint32_t decode_crops(const std::vector<Photo>& photos, Codec codec, const Codebook& book,
                            int crops) {
   const Chain chain = crop_and_flip();

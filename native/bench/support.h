@@ -1,4 +1,4 @@
-// What the benchmarks that read files share.
+// Helpers that the benchmarks share.
 #pragma once
 
 #include <cstdio>

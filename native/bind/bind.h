@@ -1,4 +1,5 @@
-// What the binding files share: one function a concept, and the table of errors.
+// What the binding files share: types that Python holds, helpers, and the function of each file
+// that registers its bindings.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -30,21 +31,22 @@ template <typename T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// A path as the bytes that the file system has: Python's str of a name that is not UTF-8 has
-// surrogates, which os.fsencode turns back into these bytes, and nanobind's std::string refuses.
+// A path as the bytes of the file system. Python's str of a name that is not UTF-8 has surrogates:
+// os.fsencode converts them back to these bytes, while nanobind's std::string rejects them.
 struct FilePath {
   std::string value;
 };
 
-// What Python holds of objects that worker threads share. Never a nanobind shared_ptr of a Python
-// object: dropping the last one on a worker thread would take the interpreter's lock.
+// The Python objects below hold shared_ptrs to objects that worker threads also use. They are never
+// nanobind's shared_ptrs of Python objects: releasing the last of these on a worker thread would
+// take the GIL.
 struct SharedChain {
-  // The chain as it is now, which nobody changes any more.
+  // Returns the current chain, which is immutable.
   std::shared_ptr<const Chain> get() const {
     const std::lock_guard lock(mutex_);
     return value_;
   }
-  // Calls `change` with a longer chain.
+  // Replaces the chain by a copy to which `change` has added steps.
   template <typename Change>
   void extend(const Change& change) {
     const std::lock_guard lock(mutex_);
@@ -60,7 +62,8 @@ struct SharedChain {
 struct SharedCodebook {
   std::shared_ptr<const Codebook> value;
 };
-// In a forked child, what the parent's threads may have been changing is never destroyed.
+// In a forked child, the value is leaked, because a thread of the parent may have left it
+// half-changed.
 struct SharedFiles {
   explicit SharedFiles(std::shared_ptr<FileSet> files) : value(std::move(files)) {}
   SharedFiles(SharedFiles&&) = default;
@@ -87,7 +90,7 @@ struct SharedTable {
       static_cast<void>(new std::shared_ptr<Table>(std::move(value)));
       return;
     }
-    const nb::gil_scoped_release unlocked;  // its thread is waited for
+    const nb::gil_scoped_release unlocked;  // close() waits for a thread
     value->close();
   }
 
@@ -95,19 +98,20 @@ struct SharedTable {
   std::vector<Source> memory;  // arrays that hold the shards; gathers also keep them
 };
 
-// Raises the exception that stands for a bad status; returns for a good one.
+// Raises the Python exception for a status that is not ok.
 void raise_for(const Status& status);
 
 // Raises ValueError unless `given` == `wanted`.
 void check_length(const char* name, std::size_t given, std::size_t wanted);
 
-// A copy, which nobody changes while it is checked and used.
+// Returns a copy of an array, which other threads cannot change while it is checked and used.
 template <typename T>
 std::vector<T> copied(const Vector<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.size());
 }
 
-// What rows of images are to be. normalize: scales and biases of so many channels; uint8 without.
+// The form of images in a batch. normalize: the scales and biases of `channels` channels, for
+// float32; without it, images are uint8.
 using Normalize = std::optional<std::array<std::vector<double>, 2>>;
 StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channels);
 

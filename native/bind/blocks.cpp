@@ -1,4 +1,4 @@
-// Block records for Python: making them, taking them apart, looking at them.
+// Block records for Python: encoding and decoding them, reading pixels, and training codebooks.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -18,7 +18,7 @@
 namespace fastio {
 namespace {
 
-// What one thread needs to encode, kept between images.
+// The objects that a thread needs to encode, which are reused for the next image.
 struct Workbench {
   explicit Workbench(const Codebook& book) : encoder(book) {}
 
@@ -29,7 +29,7 @@ struct Workbench {
 
 // A codebook as Python holds it.
 struct HeldCodebook : SharedCodebook {
-  // A workbench that no other thread uses; give it back with put().
+  // Returns a workbench that no other thread uses. Return it with put().
   std::unique_ptr<Workbench> take() {
     {
       const std::lock_guard lock(mutex);
@@ -55,7 +55,7 @@ nb::bytes as_bytes(const std::vector<std::uint8_t>& data) {
   return nb::bytes(reinterpret_cast<const char*>(data.data()), data.size());
 }
 
-// A record with the readable bytes behind it that decoding needs.
+// Copies a record to a buffer, which has the padding that decoders need.
 Status padded(const std::uint8_t* data, std::size_t size, Buffer& out) {
   if (!out.resize(size)) return Status::error(Code::memory, "no memory for a block record");
   if (size > 0) std::memcpy(out.data(), data, size);
@@ -94,7 +94,7 @@ std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book, std::int6
   return result;
 }
 
-// Everything in a record, checked.
+// Decodes a whole record, and checks every byte.
 Status unpack(const Codebook& book, const std::uint8_t* data, std::size_t size,
               JpegCoefficients& out, std::int64_t max_pixels = kAnyPixels) {
   Buffer record;
@@ -164,17 +164,18 @@ Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int
                owner);
 }
 
-// Asked for now and then by long work without the interpreter's lock: Ctrl-C ends it.
+// Returns false if a signal handler raised. Long operations call this regularly without the GIL, so
+// that Ctrl-C ends them.
 bool no_signal_waits() {
   const nb::gil_scoped_acquire acquire;
   return PyErr_CheckSignals() == 0;
 }
 
-// A codebook for these JPEG files. At most about `most_blocks` of their blocks are looked at,
-// evenly. Files that are damaged, or that no record can hold, are left out.
+// Trains a codebook on these JPEG files: on at most about `most_blocks` of their blocks, evenly
+// distributed. Skips files that are damaged, or that no record can hold.
 Status train_on(const std::vector<Bytes>& jpegs, std::size_t most_blocks, int iterations,
                 std::uint64_t seed, std::vector<std::uint8_t>& codebook) {
-  // A block takes about 13 bytes of a file; an odd step draws from all columns alike.
+  // A block takes about 13 bytes of a file. For the odd step, see sample_blocks().
   std::size_t bytes = 0;
   for (const Bytes& jpeg : jpegs) bytes += jpeg.size();
   const std::size_t every =

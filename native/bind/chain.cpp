@@ -1,3 +1,4 @@
+// Chains of transforms for Python: builds them from Python's arguments, and reports what was drawn.
 #include "core/chain.h"
 
 #include <nanobind/stl/array.h>
@@ -18,7 +19,7 @@ std::array<std::int32_t, 12> numbers_of(const CropPlan& p) {
           p.window_height, p.window_width, p.flip_horizontal, p.flip_vertical};
 }
 
-// Whether Python may ask for an operation. The others are added by steps of a chain.
+// Whether Python may create an operation. The others are only added by steps of a chain.
 bool stands_alone(PixelOp op) {
   switch (op) {
     case PixelOp::one_channel:
@@ -32,7 +33,7 @@ bool stands_alone(PixelOp op) {
   }
 }
 
-// How many numbers say what an operation does.
+// Returns how many numbers an operation has.
 int count_of(PixelOp op) {
   switch (op) {
     case PixelOp::affine:
@@ -80,7 +81,7 @@ GeometryStep flip(Kind kind, double probability) {
   return step;
 }
 
-// An operation as Python is told of it.
+// Returns an operation as a tuple for Python.
 nb::tuple told(const DrawnOp& drawn, const DrawnChain& chain) {
   nb::list numbers;
   if (drawn.op == PixelOp::crop) {

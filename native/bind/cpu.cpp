@@ -1,3 +1,4 @@
+// Instruction sets for Python: core/cpu.h.
 #include "core/cpu.h"
 
 #include <nanobind/stl/string.h>

@@ -1,3 +1,5 @@
+// The engine, its slots and files for Python: core/engine.h. This is the code that keeps the memory
+// of batches alive until threads have finished with it.
 #include "core/engine.h"
 
 #include <unistd.h>
@@ -33,7 +35,7 @@ struct OutArray {
   std::int32_t height = 0, width = 0;
 };
 
-// The memory of a batch: (rows, H, W, C) or (rows, C, H, W), uint8 or float32.
+// Checks the array for a batch: (rows, H, W, C) or (rows, C, H, W), uint8 or float32.
 OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const StoreSpec& store,
                    int channels, std::size_t rows) {
   const bool hwc = store.layout == Layout::hwc;
@@ -45,14 +47,14 @@ OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const 
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
 }
 
-// What an engine and its slots share.
+// State that an engine and its slots share.
 struct Away {
-  std::atomic<int> threads{0};     // that work or wait without the interpreter's lock
-  std::atomic<bool> hangs{false};  // a worker did not come back: waiting is of no use
+  std::atomic<int> threads{0};     // Python threads that are in native code without the GIL
+  std::atomic<bool> hangs{false};  // a worker hangs, so that waiting for it is useless
 };
 using SharedAway = std::shared_ptr<Away>;
 
-// Lets go of the interpreter's lock for a scope.
+// Releases the GIL for a scope.
 class Unlocked {
  public:
   explicit Unlocked(const SharedAway& away) : away_(away->threads) {
@@ -71,10 +73,10 @@ class Unlocked {
   std::optional<nb::gil_scoped_release> release_;
 };
 
-// Memory that threads write to.
+// Memory that worker threads write to.
 using Memory = nb::ndarray<nb::c_contig, nb::device::cpu>;
 
-// A slot with its memory, made before the slot is queued.
+// A slot with its memory. Created before the slot is queued.
 struct SlotMemory {
   std::shared_ptr<Slot> slot;
   std::vector<Memory> memory;
@@ -84,8 +86,9 @@ struct SlotMemory {
   bool done() const { return slot->wait(std::chrono::nanoseconds(0)); }
 };
 
-// Slots whose threads did not come back, when Python let go of them: they and their memory stay
-// until the threads do. Never destroyed, as such a thread may outlive everything else.
+// Slots that Python released while a thread that hangs had claimed rows of them. They and their
+// memory are kept until the thread continues. Never destroyed, because such a thread may outlive
+// everything else.
 class Orphans {
  public:
   static Orphans& all() {
@@ -98,7 +101,7 @@ class Orphans {
     first_ = slot.release();
     any_.store(true, std::memory_order_relaxed);
   }
-  // Lets go of those that are done by now. With the interpreter's lock.
+  // Frees the slots that are done by now. The caller must hold the GIL.
   void look() {
     if (!any_.load(std::memory_order_relaxed)) return;
     SlotMemory* done = nullptr;
@@ -125,9 +128,9 @@ class Orphans {
   SlotMemory* first_ = nullptr;
 };
 
-// A slot as Python holds it, with its memory: should Python let go of it early (an exception
-// between two lines will do), the rows in hand are waited for. That takes milliseconds; where a
-// thread does not come back, the memory is kept for it, and Python goes on.
+// The Python object of a slot, with its memory. If Python releases it early, for example because of
+// an exception, the destructor waits for the rows that threads have claimed, which takes
+// milliseconds. If a thread hangs, the memory is kept for it (see Orphans).
 class HeldSlot {
  public:
   HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, std::vector<Source> sources,
@@ -145,7 +148,7 @@ class HeldSlot {
   ~HeldSlot() {
     if (!kept_) return;  // moved from
     if (forked()) {
-      static_cast<void>(kept_.release());  // no thread will finish it, and its lock may look held
+      static_cast<void>(kept_.release());  // leaked: no thread finishes it; its mutex may be locked
       return;
     }
     if (kept_->done()) return;
@@ -163,7 +166,7 @@ class HeldSlot {
   ImageSlot* images() const { return images_; }  // null: there are none
   bool forked() const { return ::getpid() != pid_; }
 
-  // The interpreter's lock is not let go of where there is nothing to wait for.
+  // Keeps the GIL if the slot is done already.
   bool wait(std::chrono::nanoseconds timeout) const {
     if (slot().wait(std::chrono::nanoseconds(0))) return true;
     const Unlocked unlocked(away_);
@@ -174,7 +177,8 @@ class HeldSlot {
     if (!forked()) kept_->slot->cancel();
   }
 
-  // Nothing waits for this slot any more, nor for others of its engine when they go.
+  // Gives up waiting for this slot. If a thread hangs, the destructors of the engine's other slots
+  // do not wait either.
   void abandon() const {
     if (forked()) return;
     kept_->slot->cancel();
@@ -189,7 +193,7 @@ class HeldSlot {
   pid_t pid_;
 };
 
-// An engine as Python holds it.
+// The Python object of an engine.
 struct HeldEngine {
   explicit HeldEngine(int threads) : engine(checked(threads)) {}
   ~HeldEngine() { close(); }
@@ -203,9 +207,9 @@ struct HeldEngine {
     return threads;
   }
 
-  // Returns when all threads that were away have the interpreter's lock back. A daemon thread that
-  // asked for it after the interpreter's end would end the process with an error. One that waits
-  // for a worker that does not come back is not waited for.
+  // Returns when all Python threads that were in native code have taken the GIL again: a daemon
+  // thread that takes it after the interpreter has ended would abort the process. Does not wait for
+  // threads that wait for a worker that hangs.
   void close() {
     if (engine.forked()) return;
     const nb::gil_scoped_release release;
@@ -220,9 +224,9 @@ struct HeldEngine {
   SharedAway away = std::make_shared<Away>();
 };
 
-// Gives a slot to the threads. What Python holds of it is made first: memory that threads write to
-// is held whatever fails from here on. Queueing takes locks that threads hold; a closed engine is
-// not to be left for: see close().
+// Queues a slot. The HeldSlot exists before, so that the memory that threads write to is kept
+// whatever fails from here on. Releases the GIL, because queueing takes locks that workers hold;
+// but not if the engine is closed: see HeldEngine::close().
 HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
   Orphans::all().look();
   if (engine.engine.closed() || engine.engine.forked()) {
@@ -234,17 +238,18 @@ HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
   return slot;
 }
 
-// What becomes of each image, and where it goes to; null: the images keep their own sizes.
+// A view: its chain, whether the layout is channels-last, how to normalise, and the array for the
+// batch, or none if the images keep their own sizes.
 using ViewArguments = std::tuple<const SharedChain*, bool, Normalize, std::optional<Memory>>;
 
-// Images in memory: the arrays, whose numbers the reads have in place of files', and whether the
+// Images in memory: the arrays, whose indices the reads have as numbers of files, and whether the
 // images are (channels, height, width).
 using MemoryArguments =
     std::tuple<std::vector<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>>, bool>;
 
 using ImageSource = std::variant<const SharedFiles*, MemoryArguments>;
 
-// Returns where images lie. Arrays are added to `sources`, which keep them alive.
+// Returns where the images are. Adds arrays to `sources`, which keeps them alive.
 ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) {
   if (const auto* files = std::get_if<const SharedFiles*>(&source)) {
     if (!*files) throw nb::type_error("files is None");
@@ -259,7 +264,7 @@ ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) 
   return {std::move(parts), planar};
 }
 
-// Where the index of each row's JPEG lies: the files; and of each row a file, offset and length.
+// The indexes of the rows' JPEGs: the files, and for each row the file's number, offset and length.
 using IndexArguments = std::tuple<std::vector<const SharedMapping*>, Vector<std::int32_t>,
                                   Vector<std::int64_t>, Vector<std::int64_t>>;
 
@@ -281,7 +286,8 @@ IndexReads index_reads(const std::optional<IndexArguments>& arguments, std::size
   return reads;
 }
 
-// The reads of several batches, which are converted and checked once. They have no keys.
+// The reads of several batches, which are converted and checked once. submit() adds the keys of
+// random draws.
 struct SharedReads {
   std::shared_ptr<const ImageReads> value;
 };
@@ -352,7 +358,8 @@ HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArg
   return queue(held, HeldSlot(std::move(slot), std::move(kept), std::move(sources), held.away));
 }
 
-// Where rows of each field go; the arrays are of any type, and large enough.
+// Returns the memory for the rows of each field. Arrays may have any type, but must be large
+// enough.
 std::vector<std::uint8_t*> check_outs(const Table& table,
                                       const std::vector<std::optional<Memory>>& outs,
                                       std::size_t rows) {
@@ -372,7 +379,7 @@ HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::in
   check_rows(*table.value, kept);
   auto slot = std::make_shared<GatherSlot>(table.value, std::move(kept),
                                            check_outs(*table.value, out, rows.size()));
-  // Waking up a thread would take longer than to copy so few bytes from memory.
+  // Batches of at most this many bytes are copied here, because waking a thread takes longer.
   constexpr std::size_t kFewBytes = 32 << 10;
   const bool here = !table.memory.empty() && slot->bytes() <= kFewBytes && !held.engine.closed() &&
                     !held.engine.forked();
@@ -415,7 +422,7 @@ HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources
 }
 
 bool wait(const HeldSlot& slot, double timeout_s) {
-  constexpr double kLongest = 1e6;  // what fits into nanoseconds
+  constexpr double kLongest = 1e6;  // seconds; fits into 64 bits as nanoseconds
   const double bounded = timeout_s > 0 ? std::min(timeout_s, kLongest) : 0;
   return slot.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9)));
 }
@@ -425,7 +432,7 @@ void check_done(const HeldSlot& slot) {
     throw std::runtime_error("threads are at work on this slot: wait() first");
 }
 
-// The rows that are not whole, as (row, code, message).
+// Returns the rows that failed, as (row, code, message).
 nb::list failures(const HeldSlot& slot) {
   check_done(slot);
   nb::list found;
@@ -436,7 +443,7 @@ nb::list failures(const HeldSlot& slot) {
 
 using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 
-// An image of its own size, whose memory goes over to the array. None where the row failed.
+// Returns an image that keeps its own size, as an array that owns the memory. None: the row failed.
 std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t view) {
   check_done(slot);
   if (!slot.images() || row >= slot.slot().rows() || view >= slot.images()->views())

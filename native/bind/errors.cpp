@@ -1,3 +1,4 @@
+// The table of errors: which Python exception each Status code becomes.
 #include <string>
 
 #include "bind.h"
@@ -27,14 +28,14 @@ void raise_for(const Status& status) {
     case Code::unforeseen:
       PyErr_SetString(PyExc_RuntimeError, text);
       break;
-    case Code::cancelled:  // by a signal, whose handler has raised already
+    case Code::cancelled:  // by a signal, whose handler has set the exception already
       break;
   }
   throw nb::python_error();
 }
 
 void bind_status(nb::module_& m) {
-  // Codes of the rows that a slot could not fill, on which Python acts.
+  // The codes of failed rows that Python distinguishes.
   m.attr("TRUNCATED") = static_cast<int>(Code::truncated);
   m.attr("CORRUPT") = static_cast<int>(Code::corrupt);
   m.attr("FOREIGN") = static_cast<int>(Code::foreign);

@@ -1,3 +1,4 @@
+// Single images for Python: headers, checks, and one image with a chain of transforms.
 #include "core/image.h"
 
 #include <nanobind/stl/array.h>
@@ -39,7 +40,7 @@ nb::tuple probe(const Bytes& data, std::int64_t max_pixels) {
     const nb::gil_scoped_release release;
     JpegDecoder decoder;
     status = decoder.open(bytes, size, true, header);
-    // Four components are sound all the same: Pillow's to decode.
+    // A JPEG with 2 or 4 components is valid; Pillow decodes it.
     if (status.ok() || (status.code == Code::foreign && header.components > 0))
       status = check_pixels(header.height, header.width, max_pixels);
     JpegIndex found;
@@ -71,7 +72,7 @@ void transform(const SharedChain& chain, std::uint64_t seed, std::uint64_t epoch
   task.epoch = epoch;
   const int channels = static_cast<int>(out.shape(channels_last ? 2 : 0));
   if (channels != 1 && channels != 3) throw nb::value_error("out must have 1 or 3 channels");
-  task.channels = kept->channels(3) == 1 ? 3 : channels;  // gray is made of colours
+  task.channels = kept->channels(3) == 1 ? 3 : channels;  // the chain converts colours to gray
   if (out.dtype() != (normalize ? nb::dtype<float>() : nb::dtype<std::uint8_t>()))
     throw nb::value_error("out must be float32 where it is normalised, and else uint8");
   task.store = store_spec(channels_last, normalize, channels);
@@ -90,7 +91,7 @@ void transform(const SharedChain& chain, std::uint64_t seed, std::uint64_t epoch
   Status status;
   {
     const nb::gil_scoped_release release;
-    Buffer padded;  // the resampler reads a little past the end
+    Buffer padded;  // the resampler reads past the end
     if (padded.resize(pixels.size())) {
       std::memcpy(padded.data(), source, pixels.size());
       request.data = padded.data();

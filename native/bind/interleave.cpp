@@ -1,3 +1,4 @@
+// Shuffling rows of columns for Python: core/interleave.h.
 #include "core/interleave.h"
 
 #include <nanobind/stl/tuple.h>
@@ -15,7 +16,7 @@ namespace {
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Bytes of a row of an array of all rows, that must fit in a record at `offset`.
+// Returns the bytes of a row of an array. They must fit in a record at `offset`.
 std::uint32_t width_of(std::size_t bytes, std::size_t rows, std::size_t offset,
                        std::size_t stride) {
   const std::size_t width = rows ? bytes / rows : 0;
@@ -32,11 +33,11 @@ Cut checked_cut(std::int64_t rows, int shift, std::size_t stride) {
   return {rows, shift};
 }
 
-// The buckets of a chunk, in its memory: the records of one, behind them the place of each, then
-// the next bucket's. `add(bucket)` is called for each.
+// Calls add(bucket) for each bucket of a chunk. The chunk's memory has, for one bucket after the
+// other, the records and then their places.
 template <typename Add>
 void each_bucket(const Memory& memory, const Cut& cut, std::size_t stride, const Add& add) {
-  // Divided, not multiplied: the product may have more than 64 bits.
+  // Divide instead of multiplying, because the product may overflow.
   if (memory.size() / (stride + sizeof(std::uint32_t)) < static_cast<std::size_t>(cut.rows))
     throw nb::value_error("a chunk's memory is too small");
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::uint32_t))

@@ -1,8 +1,10 @@
+// The module fastio._native: registers the bindings of the other files.
 #include "bind.h"
 
 NB_MODULE(_native, m) {
   m.doc() = "fastio's native engine. Not a public interface: use the fastio package.";
-  // A daemon thread that the interpreter's exit ends keeps what it held: nothing to warn users of.
+  // Daemon threads that end with the interpreter never release their objects. That is no leak to
+  // warn users of.
   nanobind::set_leak_warnings(false);
   fastio::bind_cpu(m);
   fastio::bind_status(m);

@@ -1,3 +1,4 @@
+// Permutations for Python: core/shuffle.h.
 #include <optional>
 
 #include "bind.h"
@@ -8,8 +9,8 @@ namespace {
 
 using Out = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Lets go of the interpreter's lock where there is enough to do: a batch's positions take less time
-// than getting it back can.
+// Releases the GIL if there are enough positions: those of a single batch take less time than
+// taking the GIL again may.
 class Unlocked {
  public:
   explicit Unlocked(std::size_t positions) {

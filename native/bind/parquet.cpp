@@ -1,3 +1,4 @@
+// Column chunks of Parquet for Python: core/parquet_column.h.
 #include <mutex>
 
 #include "bind.h"
@@ -8,7 +9,7 @@ namespace {
 
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Its memory is used by one call at a time: a second one waits.
+// A decoder that one call uses at a time: concurrent calls wait.
 struct LockedDecoder {
   std::mutex lock;
   ColumnDecoder value;
@@ -20,7 +21,7 @@ bool overlap(const std::uint8_t* a, std::size_t a_bytes, const std::uint8_t* b,
   return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
 }
 
-// The number of nulls; -1: not for us.
+// Returns the number of nulls, or -1 if ColumnDecoder does not support the chunk.
 std::int64_t decode(LockedDecoder& self, const Bytes& data, std::size_t rows, int width,
                     bool nullable, bool snappy, const Memory& values, const Memory& validity,
                     bool checked) {

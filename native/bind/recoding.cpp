@@ -1,4 +1,4 @@
-// Images that are recoded beside other work, for Python.
+// Recoding of JPEGs to block records in the background, for Python: core/recoding.h.
 #include "core/recoding.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void stop(Recoding& self) {
   self.stop();
 }
 
-// Everything about the images, and their records one after the other.
+// Returns the results for all images, and their records, concatenated.
 nb::tuple take(Recoding& self) {
   std::vector<RecodedImage> images;
   std::unique_ptr<std::uint8_t[]> data;
@@ -65,7 +65,7 @@ nb::tuple take(Recoding& self) {
     const nb::gil_scoped_release release;
     if (!self.wait(std::chrono::nanoseconds(0)))
       throw std::runtime_error("images are not done yet");
-    self.stop();  // here, since it may have to wait
+    self.stop();  // without the GIL, because it may wait
     images.swap(self.images());
     for (const RecodedImage& image : images) total += image.record.size();
     data.reset(new std::uint8_t[total]);

@@ -1,3 +1,4 @@
+// Tables, mappings and shared memory for Python: core/table.h, mapping.h and node_memory.h.
 #include "core/table.h"
 
 #include <nanobind/stl/optional.h>
@@ -26,7 +27,7 @@ void open_mapping(SharedMapping* self, const FilePath& path) {
   new (self) SharedMapping{std::move(mapping)};
 }
 
-// The bytes, in an array that keeps them mapped.
+// Returns the bytes of a mapping as an array, which keeps them mapped.
 nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> data(const SharedMapping& self) {
   auto* const kept = new std::shared_ptr<const Mapping>(self.value);
   const nb::capsule owner(
@@ -68,7 +69,8 @@ void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mappin
   raise_for(self.value->set(shard, mapping.value, places, std::move(kept), what));
 }
 
-// The rows of an array lie stride(0) items apart; the items of a row are contiguous.
+// Sets a shard's columns. The rows of an array are stride(0) items apart, and the items of a row
+// are contiguous.
 void set_memory(SharedTable& self, std::size_t shard, std::vector<Source> arrays) {
   std::vector<MemoryColumn> columns;
   for (const Source& array : arrays) {
@@ -94,7 +96,7 @@ void make_node_memory(SharedNodeMemory* self, int fd, std::size_t shards) {
   }
 }
 
-// The entry of a shard, which has to be there.
+// Returns the memory after checking that it has an entry for this shard.
 NodeMemory& memory_of(const SharedNodeMemory& self, std::size_t shard) {
   if (shard >= self.value->shards()) throw nb::index_error("no such shard");
   return *self.value;
@@ -132,7 +134,7 @@ void close(SharedTable& self) {
 }  // namespace
 
 void check_rows(const Table& table, const std::vector<std::int64_t>& rows) {
-  std::int64_t outside = 0;  // a sign bit: one pass without branches
+  std::int64_t outside = 0;  // negative if any row is outside; needs no branch per row
   const std::int64_t* const data = rows.data();
   const std::int64_t last = table.rows() - 1;
   const std::size_t count = rows.size();

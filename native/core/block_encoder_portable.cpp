@@ -1,3 +1,4 @@
+// The portable kernels of the block encoder.
 #include <algorithm>
 #include <bit>
 

@@ -1,3 +1,4 @@
+// Expansion with AVX2 and BMI2: pdep moves the bits of each plane to their positions.
 #include "expand_walk.h"
 #include "intrinsics.h"
 

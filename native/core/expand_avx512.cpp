@@ -1,3 +1,4 @@
+// expand_words.h, compiled with VBMI.
 #include "expand_words.h"
 
 namespace fastio {

@@ -1,3 +1,4 @@
+// expand_words.h, compiled for AVX-512 without VBMI.
 #include "expand_words.h"
 
 namespace fastio {

@@ -1,3 +1,4 @@
+// Expansion with look-up tables: for processors without pdep, or where it is slow.
 #include <bit>
 #include <cstring>
 

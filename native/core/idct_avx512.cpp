@@ -1,3 +1,4 @@
+// idct_quads.h, compiled with VBMI and VNNI.
 #include "idct_quads.h"
 
 namespace fastio {

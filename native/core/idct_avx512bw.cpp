@@ -1,3 +1,4 @@
+// idct_quads.h, compiled for AVX-512 without VBMI and VNNI.
 #include "idct_quads.h"
 
 namespace fastio {

@@ -1,3 +1,4 @@
+// The kernels of pixel_kernels.h, compiled for AVX-512.
 #include "pixel_table.h"
 
 namespace fastio {

@@ -1,3 +1,4 @@
+// The portable kernels of pixel_kernels.h.
 #include "pixel_table.h"
 
 namespace fastio {

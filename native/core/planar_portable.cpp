@@ -1,3 +1,4 @@
+// The portable kernels of the planar resampler: plain loops that compilers vectorise.
 #include "planar_kernels.h"
 #include "planar_taps.h"
 

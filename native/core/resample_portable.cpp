@@ -1,3 +1,4 @@
+// The portable kernels of the resampler: plain loops that compilers vectorise.
 #include <algorithm>
 
 #include "resample_kernels.h"

@@ -1,3 +1,4 @@
+// Splitting pixels and converting them to floats, with AVX2.
 #include <cstring>
 
 #include "intrinsics.h"

@@ -1,3 +1,4 @@
+// Splitting pixels with AVX-512.
 #include "intrinsics.h"
 #include "store_kernels.h"
 

@@ -1,3 +1,4 @@
+// Splitting pixels and converting them to floats, with NEON.
 #include <arm_neon.h>
 
 #include "store_kernels.h"

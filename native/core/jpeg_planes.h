@@ -21,7 +21,7 @@ namespace fastio {
 struct JpegInput;
 class JpegScan;
 
-// One a thread; keeps its memory between images.
+// Not thread-safe: each thread has its own, which keeps its memory between images.
 class JpegPlanes {
  public:
   // Returns whether the file can be decoded here: a single Huffman-coded scan of 8-bit components

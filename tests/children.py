@@ -97,8 +97,16 @@ def run_ranks(
     return done
 
 
-def killed_at(number: int) -> None:
-    """Has this process killed right before so manieth call of a function that changes files."""
+def killed_at(
+    number: int, owner: Any = os, names: Sequence[str] = ("fsync", "replace", "unlink")
+) -> None:
+    """Has this process killed right before so manieth call of a function that changes files.
+
+    Args:
+        number: of the call, from 1 on.
+        owner: the module or class whose functions are counted.
+        names: of these functions.
+    """
     calls = count(1)
 
     def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,8 +117,8 @@ def killed_at(number: int) -> None:
 
         return call
 
-    for name in ("fsync", "replace", "unlink"):
-        setattr(os, name, deadly(getattr(os, name)))
+    for name in names:
+        setattr(owner, name, deadly(getattr(owner, name)))
 
 
 def in_fork(work: Callable[[], object]) -> int:

@@ -137,9 +137,14 @@ def import_transformers() -> Any:
     """Hugging Face's models, which import torchvision where there is one; skips the test where
     they are not installed."""
     transformers = pytest.importorskip("transformers")
+    torchvision_first()
+    return transformers
+
+
+def torchvision_first() -> None:
+    """Imports torchvision where it is installed, before a package that imports it."""
     if find_spec("torchvision") is not None:
         import_torchvision()
-    return transformers
 
 
 def tell(row: int) -> tuple[int, int, int]:

@@ -638,28 +638,14 @@ def test_the_command_appends(data: Path, tmp_path: Path) -> None:
 
 # Appends numbers to a URL, and is killed right before the given write of an object.
 REMOTE_KILLER = """
-import json, os, signal, sys
+import json, sys
 
 url, kill_at, options = sys.argv[1:]
 from fastio.pack import pack
 from fastio.store import Store
+from tests.children import killed_at
 
-calls = 0
-
-
-def deadly(function):
-    def call(*args):
-        global calls
-        calls += 1
-        if calls == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args)
-
-    return call
-
-
-for name in ("write", "replace", "delete"):
-    setattr(Store, name, deadly(getattr(Store, name)))
+killed_at(int(kill_at), Store, ("write", "replace", "delete"))
 options = json.loads(options)
 pack(list(range(100, 125)), url, shard_size=80, append=True, storage_options=options)
 """

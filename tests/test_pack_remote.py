@@ -29,28 +29,14 @@ URL = "memory://packs/dataset"
 
 # Packs, and kills itself right before the given write of an object.
 KILLER = """
-import json, os, signal, sys
+import json, sys
 
 source, destination, kill_at, shard_size, options = sys.argv[1:]
 from fastio.pack import pack
 from fastio.store import Store
+from tests.children import killed_at
 
-calls = 0
-
-
-def deadly(function):
-    def call(*args):
-        global calls
-        calls += 1
-        if calls == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args)
-
-    return call
-
-
-for name in ("write", "replace"):
-    setattr(Store, name, deadly(getattr(Store, name)))
+killed_at(int(kill_at), Store, ("write", "replace"))
 pack(source, destination, shard_size=int(shard_size), storage_options=json.loads(options))
 """
 

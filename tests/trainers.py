@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import warnings
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.support import import_torchvision
+from tests.support import torchvision_first
 
 ROWS, BATCH = 44, 8
 STEPS = -(-ROWS // BATCH)
@@ -20,8 +19,7 @@ def import_trainers(name: str, into: dict[str, Any]) -> None:
 
     Called by a fixture: each of pytest's processes imports all files of tests, and one runs a file.
     """
-    if find_spec("torchvision") is not None:
-        import_torchvision()  # as the trainers do
+    torchvision_first()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that they import, about each other
         module = import_module(name)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +31,6 @@ class HuggingFaceDataset(Rows):
         source: a directory that `save_to_disk` wrote, a `datasets.Dataset`, or one of them opened
             as a table with these options.
         options: which columns become which fields, as of tables.
-        roots: folders, beside its own, that files which it names may lie in.
 
     Attributes:
         path: the directory, or what messages call the dataset.
@@ -47,17 +45,10 @@ class HuggingFaceDataset(Rows):
     recodes = True
     row_grouping = "possible"
 
-    def __init__(
-        self,
-        source: Any,
-        options: TableOptions | None = None,
-        roots: Iterable[str | os.PathLike[str]] | None = None,
-    ) -> None:
-        self._given = source, options, roots
+    def __init__(self, source: Any, options: TableOptions | None = None) -> None:
+        self._given = source, options
         opened = isinstance(source, HuggingFaceTable)
-        self._table: HuggingFaceTable = (
-            source if opened else HuggingFaceTable(source, options, roots)
-        )
+        self._table: HuggingFaceTable = source if opened else HuggingFaceTable(source, options)
         self.path = self._table.name
         self._options = options or TableOptions()
         table = self._table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 ORIENTATION_TAG = 0x0112
+_SMALL = 1 << 15  # pixels of a picture that is kept
 
 
 def pixels(height: int, width: int, seed: int = 0, channels: int = 3) -> NDArray[np.uint8]:
     """Smooth colours with a little noise: uint8 (H, W, C)."""
+    drawn = _small_pixels if height * width <= _SMALL else _pixels
+    return drawn(height, width, seed, channels).copy()
+
+
+def _pixels(height: int, width: int, seed: int, channels: int) -> NDArray[np.uint8]:
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [
@@ -25,6 +32,10 @@ def pixels(height: int, width: int, seed: int = 0, channels: int = 3) -> NDArray
     ]
     noisy = np.stack(waves, -1) + rng.normal(0, 4, (height, width, channels))
     return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+# Hundreds of tests write folders of the same small pictures.
+_small_pixels = lru_cache(512)(_pixels)
 
 
 def save(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -41,7 +52,14 @@ def picture(height: int = 24, width: int = 32, seed: int = 0) -> Image.Image:
 
 def jpeg(height: int = 24, width: int = 32, seed: int = 0, **options: Any) -> bytes:
     """A JPEG file."""
-    return save(picture(height, width, seed), "JPEG", **options)
+    if options or height * width > _SMALL:
+        return save(picture(height, width, seed), "JPEG", **options)
+    return _small_jpeg(height, width, seed)
+
+
+@lru_cache(512)
+def _small_jpeg(height: int, width: int, seed: int) -> bytes:
+    return save(picture(height, width, seed), "JPEG")
 
 
 def oriented_jpeg(orientation: int, height: int = 24, width: int = 32) -> bytes:

@@ -388,10 +388,15 @@ def _serve_folder(path: str, ranges: bool) -> None:
 
 
 def _serve_s3() -> None:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from moto.server import ThreadedMotoServer
     from werkzeug.serving import WSGIRequestHandler
 
     WSGIRequestHandler.disable_nagle_algorithm = True  # as above
+    # For each request, moto looks for the service among its folders, and writes a line to stderr.
+    app = create_backend_app("s3")
+    DomainDispatcherApplication.get_application = lambda self, environ: app
+    WSGIRequestHandler.log_request = lambda *_: None
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     print(server.get_host_and_port()[1], flush=True)

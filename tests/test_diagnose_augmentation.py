@@ -160,6 +160,7 @@ def test_threads_that_mostly_augment_are_waited_for_as_such() -> None:
     assert found.rates()["augment"] == pytest.approx(2000 / 0.6)
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_a_doctor_times_each_step_of_a_folder(script: Any, tmp_path: Path) -> None:
     v = import_torchvision().transforms
     script.train = v.Compose([v.RandomResizedCrop(16), v.ColorJitter(0.4), rotated, v.ToTensor()])

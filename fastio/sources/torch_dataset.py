@@ -31,9 +31,11 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 
+from fastio.runtime.sockets import ensure_short_socket_paths
 from fastio.shown import without_addresses
 from fastio.sources.folder import FolderDataset
 from fastio.sources.stateful import is_stateful
+from fastio.sources.worker_start import WorkerStart
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
 _WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
@@ -288,6 +290,9 @@ class TorchReader:
         in_order = settings.in_order or not settings.num_workers
         kind = stateful_loader() if in_order and may_have_state(dataset) else None
         self.keeps_state = kind is not None
+        if settings.num_workers:
+            ensure_short_socket_paths()
+            arguments["worker_init_fn"] = WorkerStart(settings.worker_init_fn, self.keeps_state)
         with warnings.catch_warnings():  # torchdata 0.11 calls what torch 2.13 deprecated
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")
             self._loader: Any = (kind or DataLoader)(dataset, **batching, **arguments)

@@ -86,6 +86,7 @@ OWNERS = {
         "train",
         "diagnose",
         "sources.torch_calls",
+        "sources.worker_start",
         "sources.torch_dataset",
         "sources.torch_rows",
         "views.subsets",

@@ -78,7 +78,7 @@ def test_a_pack_from_or_to_such_a_name_is_an_error_with_a_name(name: str, tmp_pa
     with pytest.raises(FastioError):
         fastio.pack(name, tmp_path / "out")
     numbered_folder(tmp_path / "folder", (1, 1))
-    with pytest.raises(PackError, match=r"null byte|too long"):
+    with pytest.raises(PackError, match=r"null (byte|character)|too long"):
         fastio.pack(tmp_path / "folder", tmp_path / name)
 
 

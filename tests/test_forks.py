@@ -177,7 +177,13 @@ def test_several_threads_that_fork_at_once_wait_for_each_other() -> None:
 
 def in_thread_fork() -> int:
     """Forks in any thread: `in_fork` sets signals, which only the main thread may do."""
-    child = os.fork()
+    while True:
+        try:
+            child = os.fork()
+            break
+        except RuntimeError as error:  # of filelock, where others fork while it is told of one
+            if "filelock" not in str(error):
+                raise
     if not child:
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -233,6 +233,15 @@ def test_the_forms_have_the_same_images(photos: Path, packed: Path, last: bool) 
             )
 
 
+def test_padded_lists_behind_a_url_are_those_of_files(photos: Path, packed: Path) -> None:
+    url = "memory://padded_lists"
+    fastio.pack(photos, url, shard_size="5KB")
+    how: dict[str, Any] = {"transforms": CROP, "seed": 2, "ragged": "padded"}
+    for here, there in zip(batches(packed, **how), batches(url, **how), strict=True):
+        assert torch.equal(here["images_length"], there["images_length"])
+        assert torch.equal(here["images"], there["images"])
+
+
 def test_images_of_different_sizes_are_lists_of_lists(photos: Path, packed: Path) -> None:
     for source in (photos, packed):
         for batch in batches(source, transforms=None):

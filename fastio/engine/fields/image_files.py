@@ -219,8 +219,19 @@ class ImageSource:
 
 
 def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
-    """Returns the reads of rows from the blocks that were fetched for them."""
-    block, offset = stager.blocks.locate(field, rows, reads)
+    """Returns the reads of rows from the blocks that were fetched for them.
+
+    Negative rows are the padding of lists, at least one row is not. No block has the padding, and
+    nobody reads it: it gets the block of another image.
+    """
+    there = rows >= 0
+    if there.all():
+        block, offset = stager.blocks.locate(field, rows, reads)
+    else:
+        some = replace(reads, file=reads.file[there], offset=reads.offset[there])
+        blocks, offsets = stager.blocks.locate(field, rows[there], some)
+        block, offset = np.full(len(rows), blocks[0]), np.zeros(len(rows), np.int64)
+        block[there], offset[there] = blocks, offsets
     # Blocks come and go, and a descriptor that is kept would keep the bytes of one that is gone.
     return replace(
         reads,

@@ -29,6 +29,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- WorkerDied (RuntimeError)             a worker process of a PerSample was killed
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
+    |-- DatasetClosed (ValueError)            the dataset was closed
     |-- PackageMissing (ImportError)          an optional package is not installed
     `-- BuildMissing (ImportError)            the native module is not built
 
@@ -185,6 +186,10 @@ class LoaderTimeout(FastioError, TimeoutError):
 
 class LoaderClosed(FastioError, RuntimeError):
     """The loader was used after `close()`."""
+
+
+class DatasetClosed(FastioError, ValueError):
+    """A dataset was read after `close()`."""
 
 
 class PackageMissing(FastioError, ImportError):

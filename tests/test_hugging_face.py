@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 
 import fastio
 from fastio import (
+    DatasetClosed,
     FolderDataset,
     ImageError,
     Loader,
@@ -652,9 +653,9 @@ def test_a_closed_dataset_gives_no_places_of_images() -> None:
     opened = HuggingFaceDataset(image_dataset(3))
     opened.image_reads("image", np.arange(3))
     opened.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(DatasetClosed, match="closed"):
         opened.image_reads("image", np.arange(3))
-    with pytest.raises(ImageError, match="closed"):
+    with pytest.raises(DatasetClosed, match="closed"):
         opened.image("image", 0)
 
 

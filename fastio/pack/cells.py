@@ -32,6 +32,7 @@ from fastio.pack.images import (
 from fastio.pack.items import UNREAD, Item, Row
 from fastio.pack.unread_images import encode_unread
 from fastio.packed.image_lists import image_name
+from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import (
     ARRAY_DTYPES,
     CODEC_NAMES,
@@ -65,12 +66,15 @@ def encode_row(
     Raises:
         ImageError: An image file cannot be read, or an image cannot be stored.
         SchemaError: A value is missing or does not fit its field.
+        FastioError: One of `NOT_OF_SAMPLES`.
     """
     cells = []
     nbytes = 0
     for (name, field), value in zip(schema.fields.items(), item.values, strict=True):
         try:
             cell = _encode(field, value, images)
+        except NOT_OF_SAMPLES:
+            raise
         except Exception as error:  # MemoryError and RecursionError are a sample's own too
             if isinstance(field, PICTURES) and not isinstance(error, SchemaError):
                 named, cause = item.name, error

@@ -11,6 +11,7 @@ import pyarrow as pa
 from fastio.errors import SchemaError
 from fastio.pack.images import ImageCell
 from fastio.packed.image_lists import MOST_IMAGES
+from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import Image, Images, field_columns
 
 ImageCells = tuple[ImageCell, ...]
@@ -57,6 +58,8 @@ def encode_list(field: Images, value: Any, encode: Callable[[Image, Any], ImageC
             cells.append(encode(field.each, each))
         except SchemaError as error:
             raise SchemaError(f"image {index} of the list: {error}") from error
+        except NOT_OF_SAMPLES:
+            raise
         except Exception as error:  # MemoryError and RecursionError are a sample's own too
             raise ListedImageError(index, error) from error
     return tuple(cells)

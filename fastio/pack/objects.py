@@ -8,13 +8,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image as PillowImage
 
-from fastio.errors import FastioError, PackError, PerformanceWarning, SampleError, SchemaError, warn
+from fastio.errors import (
+    DatasetClosed,
+    FastioError,
+    PackError,
+    PerformanceWarning,
+    SampleError,
+    SchemaError,
+    warn,
+)
 from fastio.pack.cells import (
     as_array,
     field_values,
@@ -229,43 +236,6 @@ def call_with_source(
         raise
 
 
-def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
-    """Returns the samples of any iterable, which is iterated over only once."""
-    name = type(iterable).__name__
-    samples = iter(iterable)
-    if schema is None:
-        first = list(islice(samples, 1))
-        if not first:
-            raise PackError(f"there is nothing to pack: {name} has no samples")
-        samples = chain(first, samples)
-        schema = infer_schema(first[0], class_names(iterable))
-    wanted = schema
-
-    def items(start: int) -> Iterator[Item]:
-        position = 0
-        while True:
-            try:
-                sample = next(samples)
-            except StopIteration:
-                if position < start:
-                    raise ended(name, position, start) from None
-                return
-            except Exception as error:  # the iterable's own code, which cannot go on after it
-                raise SampleError(name, position, f"sample {position}", error) from error
-            if position >= start:
-                yield checked_item(wanted, position, sample)
-            position += 1
-
-    def pick(rows: Sequence[int]) -> Iterator[Item]:
-        raise PackError(
-            f"a codebook cannot be trained on a {name}, which can be iterated over only once: "
-            "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
-            "codebook or one from a file"
-        )
-
-    return Source(name, wanted, None, False, items, pick)
-
-
 def checked_item(schema: Schema, position: int, sample: Any) -> Item:
     """Returns a sample as an item, or why it does not have the structure of the schema."""
     name = f"sample {position}"
@@ -299,7 +269,7 @@ def _first_schema(dataset: Any, name: str) -> Schema:
     for position in range(len(dataset)):
         try:
             (sample,) = _samples(dataset, [position], name)
-        except _WrongCountError:
+        except (_WrongCountError, DatasetClosed):
             raise
         except Exception as error:  # as in `_read`
             first_error = first_error or error
@@ -337,7 +307,7 @@ def _samples(dataset: Any, rows: Sequence[int], name: str) -> list[Any]:
 def _read(dataset: Any, row: int, wanted: Schema, name: str) -> Item:
     try:
         (sample,) = _samples(dataset, [row], name)
-    except _WrongCountError:
+    except (_WrongCountError, DatasetClosed):
         raise
     except Exception as error:  # a dataset's own code: which errors it has is not known
         return unreadable(name, row, error)
@@ -349,7 +319,7 @@ def _read_many(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> 
     if len(rows) > 1 and _gives_several(dataset):
         try:
             samples = _samples(dataset, rows, name)
-        except _WrongCountError:
+        except (_WrongCountError, DatasetClosed):
             raise
         except Exception:  # one of them may be bad: reading them one by one finds it
             pass

@@ -19,6 +19,7 @@ from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, trai
 from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source
 from fastio.pack.journal import Plan, UnitEnd
 from fastio.packed import FORMAT_VERSION, ShardTable
+from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.runtime.ahead import in_order
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, Schema, is_fixed_width, row_bytes
 
@@ -82,12 +83,18 @@ class RowEncoder:
         return RowEncoder, (self._source, self._schema, images, self._codebook)
 
     def __call__(self, item: Item, stamp: bytes = b"") -> Row:
-        """Returns a sample as a row, which has an error if the sample is bad."""
+        """Returns a sample as a row, which has an error if the sample is bad.
+
+        Raises:
+            FastioError: One of `NOT_OF_SAMPLES`, which says nothing about the sample.
+        """
         if item.error is not None:
             return Row(item.name, stamp, error=item.error)
         try:
             self._check_class(item)
             cells, nbytes = encode_row(self._schema, self._images, self._source, item)
+        except NOT_OF_SAMPLES:
+            raise
         except FastioError as error:
             return Row(item.name, stamp, error=error)
         return Row(item.name, stamp, cells, self._fixed_bytes + nbytes)

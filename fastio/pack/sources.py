@@ -26,9 +26,10 @@ from fastio.pack.items import (
     source_of_rows,
     unreadable,
 )
+from fastio.pack.iterables import iterated_source
 from fastio.pack.joined import JoinedRows
 from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
-from fastio.pack.objects import call_with_source, indexed_source, is_indexed, iterated_source
+from fastio.pack.objects import call_with_source, indexed_source, is_indexed
 from fastio.pack.row_sources import RowSource, column_source, open_memory, table_source
 from fastio.pack.tokens.encoders import TokenOptions
 from fastio.pack.tokens.source import open_documents

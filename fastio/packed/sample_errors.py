@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fastio.errors import (
+    DatasetClosed,
     LoaderClosed,
     ManifestInvalid,
     SampleError,
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from fastio.packed.rows import Rows
 
 # Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
-# whole shard, tar or store, whose thousands of rows are not bad samples to be left out.
+# whole dataset, shard, tar or store, whose thousands of rows are not bad samples to be left out.
 NOT_OF_SAMPLES = (
+    DatasetClosed,
     LoaderClosed,
     ManifestInvalid,
     ShardCorrupt,

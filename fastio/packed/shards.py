@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.cache import CacheFolder, Source
-from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.errors import DatasetClosed, FastioError, ShardCorrupt, SourceNotFound
 from fastio.packed.comparisons import Comparisons
 from fastio.packed.manifest import Manifest, version_name
 from fastio.packed.shard import ShardReader, file_pieces
@@ -74,11 +74,11 @@ class OpenShards:
         self._closed = False
 
     def get(self, shard: int) -> ShardReader:
-        """Returns a shard's reader, which is opened if necessary; ValueError after `close`."""
+        """Returns a shard's reader, which is opened if necessary; DatasetClosed after `close`."""
         self._owner.take_over(self._begin_anew)
         with self._lock:
             if self._closed:
-                raise ValueError(f"{self._path}: this dataset was closed")
+                raise DatasetClosed(f"{self._path}: this dataset was closed: open it again")
             kept = self._kept.get(shard)
             if kept is not None:
                 self._kept.move_to_end(shard)

@@ -109,7 +109,7 @@ class HuggingFaceDataset(Rows):
 
         Raises:
             IndexError: a row number is out of range.
-            ValueError: after `close`.
+            DatasetClosed: after `close`.
         """
         column = self._images[field]
         extents = column.extents(rows)
@@ -134,7 +134,8 @@ class HuggingFaceDataset(Rows):
         """Returns the bytes of one image.
 
         Raises:
-            ValueError: the row has none; or after `close`.
+            ValueError: the row has none.
+            DatasetClosed: after `close`.
             OSError: its file cannot be read.
             IndexError: the row number is out of range.
         """

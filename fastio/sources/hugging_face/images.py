@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastio.errors import ShardCorrupt
+from fastio.errors import DatasetClosed, ShardCorrupt
 from fastio.runtime.lifecycle import new_lock
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.rows import SelectedRows
@@ -162,7 +162,7 @@ class ImageColumn:
 
         Raises:
             IndexError: If a row number is out of range.
-            ValueError: After `close`.
+            DatasetClosed: After `close`.
         """
         n = len(rows)
         found = ImageExtents(
@@ -188,7 +188,8 @@ class ImageColumn:
         """Returns the bytes of one image.
 
         Raises:
-            ValueError: If the row has neither bytes nor a path; or after `close`.
+            ValueError: If the row has neither bytes nor a path.
+            DatasetClosed: After `close`.
             OSError: If its file cannot be read.
         """
         ((batch, _, local),) = self._rows.by_batch(np.array([row], np.int64))
@@ -238,7 +239,7 @@ class ImageColumn:
         if part is None:
             with self._lock:
                 if self._closed:  # the descriptors may already belong to other files
-                    raise ValueError("the dataset was closed: open it again")
+                    raise DatasetClosed("the dataset was closed: open it again")
                 part = self._parts.get(batch)
                 if part is None:
                     part = self._parts[batch] = self._described(batch)

@@ -269,7 +269,7 @@ def _first_schema(dataset: Any, name: str) -> Schema:
     for position in range(len(dataset)):
         try:
             (sample,) = _samples(dataset, [position], name)
-        except (_WrongCountError, DatasetClosed):
+        except _NOT_OF_SAMPLES:
             raise
         except Exception as error:  # as in `_read`
             first_error = first_error or error
@@ -280,6 +280,10 @@ def _first_schema(dataset: Any, name: str) -> Schema:
 
 class _WrongCountError(PackError):
     """A dataset returned another number of samples than it was asked for."""
+
+
+# Errors of a dataset's methods that end the pack; all others are about the samples asked for.
+_NOT_OF_SAMPLES = (_WrongCountError, DatasetClosed)
 
 
 def _gives_several(dataset: Any) -> bool:
@@ -307,7 +311,7 @@ def _samples(dataset: Any, rows: Sequence[int], name: str) -> list[Any]:
 def _read(dataset: Any, row: int, wanted: Schema, name: str) -> Item:
     try:
         (sample,) = _samples(dataset, [row], name)
-    except (_WrongCountError, DatasetClosed):
+    except _NOT_OF_SAMPLES:
         raise
     except Exception as error:  # a dataset's own code: which errors it has is not known
         return unreadable(name, row, error)
@@ -319,7 +323,7 @@ def _read_many(dataset: Any, rows: Sequence[int], wanted: Schema, name: str) -> 
     if len(rows) > 1 and _gives_several(dataset):
         try:
             samples = _samples(dataset, rows, name)
-        except (_WrongCountError, DatasetClosed):
+        except _NOT_OF_SAMPLES:
             raise
         except Exception:  # one of them may be bad: reading them one by one finds it
             pass

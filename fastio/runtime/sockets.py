@@ -19,8 +19,9 @@ def ensure_short_socket_paths() -> None:
 
     Tensors in shared memory are sent to other processes through such sockets, and the fork server
     has one. With a TMPDIR of more than 75 bytes, as batch systems of clusters set it, binding a
-    socket fails with "AF_UNIX path too long". Does nothing if paths are short, or no short folder
-    can be written to. Child processes that start afterwards use the same folder.
+    socket fails with "AF_UNIX path too long". Child processes that start afterwards use the same
+    folder, which is removed when this process ends. Does nothing if the path is short enough, or if
+    no folder with a short path is writable.
     """
     config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     used = config.get("tempdir") or os.path.join(tempfile.gettempdir(), _FOLDER)

@@ -221,8 +221,8 @@ class ImageSource:
 def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
     """Returns the reads of rows from the blocks that were fetched for them.
 
-    Negative rows are the padding of lists, at least one row is not. No block has the padding, and
-    nobody reads it: it gets the block of another image.
+    A negative row stands for padding in a list (`NO_IMAGE`), which lies in no block. Padding is
+    never read, so it is given the block of another image. At least one row must be an image.
     """
     there = rows >= 0
     if there.all():

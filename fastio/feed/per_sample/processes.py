@@ -29,6 +29,7 @@ from fastio.feed.per_sample.chunks import ChunkTask, SampleChunk
 from fastio.feed.per_sample.memory import SharedMemory
 from fastio.feed.per_sample.worker import NUMBER_BYTES, NewSegment, work
 from fastio.runtime.lifecycle import Owner
+from fastio.runtime.sockets import ensure_short_socket_paths
 
 _IN_HAND = 2  # tasks of a worker: the one that it works on, and the next
 _END_S = 1.0  # for workers to end by themselves, and after SIGTERM
@@ -123,6 +124,7 @@ class ProcessWorkers:
 
     def _started(self, number: int) -> _Worker:
         """Returns a worker whose process was started."""
+        ensure_short_socket_paths()  # of the fork server
         ours, theirs = self._context.Pipe(duplex=True)
         try:
             process = self._context.Process(

@@ -33,7 +33,6 @@ from fastio.feed.per_sample.threads import ThreadWorkers
 from fastio.order.plan import draw_keys
 from fastio.packed.rows import Rows
 from fastio.runtime.lifecycle import Owner
-from fastio.runtime.sockets import ensure_short_socket_paths
 from fastio.tensors.results import Layout, Results
 from fastio.transforms import STEPS, Compiled, PerSample, spoken
 
@@ -63,7 +62,6 @@ class ProcessSettings:
 
     def resolved(self) -> Any:
         """Returns the context of multiprocessing."""
-        ensure_short_socket_paths()
         given = self.context
         return multiprocessing.get_context(given) if isinstance(given, (str, type(None))) else given
 

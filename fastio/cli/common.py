@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastio.errors import SourceNotFound
 from fastio.shown import shown, shown_values
-from fastio.store.urls import is_remote
+from fastio.store.urls import is_remote, local_path
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +28,7 @@ def check_there(data: str | None) -> None:
     Raises:
         SourceNotFound: There is no such file or folder, and it is neither a pattern nor a URL.
     """
-    if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(data):
+    if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(local_path(data)):
         return
     raise SourceNotFound(f"{data}: no such folder, file or pattern")
 

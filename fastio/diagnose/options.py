@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastio.errors import BenchError as BenchError
+from fastio.store import local_path
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ class Options:
     storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("data", "val", "cache", "work"):
+            object.__setattr__(self, name, local_path(getattr(self, name)))
         if self.preset is not None and self.preset not in PRESETS:
             raise BenchError(
                 f"there is no preset {self.preset!r}. Known presets: {', '.join(sorted(PRESETS))}"

@@ -40,7 +40,8 @@ from fastio.runtime.memory import MAX_PIXELS
 from fastio.runtime.sizes import size_in_bytes
 from fastio.schema import Schema
 from fastio.sources.base import Options
-from fastio.store import is_remote
+from fastio.sources.registry import local_source
+from fastio.store import is_remote, local_path
 
 DEFAULT_SHARD_SIZE = "64MiB"
 
@@ -275,6 +276,7 @@ def pack(
         ShardCorrupt: A table file or a tar is damaged.
     """
     start = time.monotonic()
+    src, dst = local_source(src), local_path(dst)
     if max_pixels is None:
         max_pixels = max_pixels_of(src)
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))

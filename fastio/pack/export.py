@@ -16,6 +16,7 @@ from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.runtime.files import remove_leftovers
 from fastio.sources import open as open_data
+from fastio.store import local_path
 
 DEFAULT_TAR_SIZE = "256MiB"
 
@@ -102,6 +103,7 @@ def export(
     if to not in ("folder", "webdataset"):
         raise PackError(f"to must be 'folder' or 'webdataset', got {to!r}")
     tar_bytes = parse_size(shard_size)
+    folder = Path(local_path(dst))
     opened = open_data(dataset)
     try:
         if opened.packed is not opened:
@@ -120,11 +122,11 @@ def export(
         exporter: TarExporter | FolderExporter
         if to == "webdataset":
             images = () if field is None else (_image_field(opened, field),)
-            exporter = TarExporter(opened, images, Path(dst), tar_bytes)
+            exporter = TarExporter(opened, images, folder, tar_bytes)
         else:
-            exporter = FolderExporter(opened, Path(dst), _image_field(opened, field))
-        with writing_to(Path(dst)):
-            _prepare(Path(dst), opened, overwrite)
+            exporter = FolderExporter(opened, folder, _image_field(opened, field))
+        with writing_to(folder):
+            _prepare(folder, opened, overwrite)
             pool = workers or available_cores()
             count, nbytes = export_rows(exporter, numbers, pool, progress)
     finally:

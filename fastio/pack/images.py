@@ -32,6 +32,7 @@ from fastio.packed.pixels import (
 )
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
+from fastio.store import local_path
 
 # What `codec=` of pack() and Writer may say.
 ImageCodec = Literal["blocks", "jpeg", "raw"]
@@ -386,7 +387,7 @@ def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
         return CodebookChoice("default", default_codebook_data())
     if choice == TRAIN:
         return CodebookChoice("trained", None)
-    path = Path(choice)
+    path = Path(local_path(choice))
     try:
         data = path.read_bytes()
         open_codebook(data)

@@ -62,7 +62,7 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.files import mapped, whole_file
 from fastio.runtime.texts import FileSizes, Names
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
-from fastio.store import NoConditionalWrites, Stamp, is_remote, open_store
+from fastio.store import NoConditionalWrites, Stamp, is_remote, local_path, open_store
 
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
@@ -451,7 +451,8 @@ class RemoteDestination(Destination):
         if self._staging is None:
             return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
         # Each destination has its own folder, so that packs to different ones do not mix files.
-        folder = Path(self._staging) / f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
+        name = f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
+        folder = Path(local_path(self._staging)) / name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

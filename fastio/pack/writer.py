@@ -24,6 +24,7 @@ from fastio.pack.packer import Packer
 from fastio.pack.remote import open_destination
 from fastio.pack.samples import SampleEncoder
 from fastio.schema import Schema
+from fastio.store import local_path
 
 
 class Writer:
@@ -81,6 +82,7 @@ class Writer:
             )
         if append and overwrite:
             raise PackError("append and overwrite cannot be combined: choose one")
+        dst = local_path(dst)
         destination = open_destination(dst, storage_options, staging)
         base = open_base(dst, storage_options) if append else None
         options = sample_options(

@@ -48,7 +48,7 @@ from fastio.schema import (
     is_fixed_width,
 )
 from fastio.shown import without_secrets
-from fastio.store import FETCHES, Store, is_remote, open_store
+from fastio.store import FETCHES, Store, is_remote, local_path, open_store
 
 
 class ShardRows(NamedTuple):
@@ -150,13 +150,14 @@ class Dataset(Remote):
     ) -> None:
         if isinstance(version, bool) or not isinstance(version, (int, type(None))):
             raise OptionError(f"version must be an integer, from 1, or None, got {version!r}")
-        self._given = os.fspath(path), storage_options, cache
+        path = os.fspath(local_path(path))
+        self._given = path, storage_options, cache
         self.cache = cache
         try:
             self.shards = (
-                StoredShards(open_store(os.fspath(path), storage_options), cache, version)
+                StoredShards(open_store(path, storage_options), cache, version)
                 if is_remote(path)
-                else Shards(os.fspath(path), version)
+                else Shards(path, version)
             )
         except ManifestInvalid as error:
             if version is None:

@@ -30,7 +30,7 @@ from fastio.runtime.texts import Computed, Texts
 from fastio.schema import Bytes, Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.stored_files import StoredFiles, of_urls
-from fastio.store import Store, is_remote
+from fastio.store import Store, is_remote, local_path
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -90,7 +90,7 @@ class FolderDataset(Remote):
     def __init__(
         self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
     ) -> None:
-        root = os.fspath(path)
+        root = os.fspath(local_path(path))
         classes = _find_classes(root, tuple(extensions))
         relative: list[str] = []
         counts = []
@@ -411,10 +411,10 @@ class AudioFolder(FolderDataset):
     field = "audio"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        root = os.fspath(path)
+        root = os.fspath(local_path(path))
         names = flat_files(root, AUDIO_EXTENSIONS)
         if not names:
-            super().__init__(path, AUDIO_EXTENSIONS)
+            super().__init__(root, AUDIO_EXTENSIONS)
             return
         self._fill(root, PathTable(root, names), np.zeros(len(names), np.int64), ())
         self.schema = _schema(self.field, False, ())

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from fastio.runtime.files import read_file
+from fastio.store import local_path
 
 
 class NamedFiles:
@@ -31,7 +32,7 @@ class NamedFiles:
                 f"roots must be a list of folders, got one path: write roots=[{roots!r}]"
             )
         self._folder = folder
-        folders = [] if folder is None else [folder, *(os.fspath(root) for root in roots or ())]
+        folders = [] if folder is None else [folder, *(local_path(root) for root in roots or ())]
         self._roots = [os.path.realpath(each) for each in folders]
 
     def find(self, path: str) -> str:
@@ -40,7 +41,9 @@ class NamedFiles:
         Raises:
             PermissionError: that is in none of the folders.
             ValueError: the path has a NUL.
+            SourceNotFound: it is the URL of a file of another host.
         """
+        path = local_path(path)
         if self._folder is None:
             return path
         found = [os.path.realpath(os.path.join(root, path)) for root in self._roots]

@@ -27,7 +27,7 @@ from fastio.sources.table.kind import TABLES
 from fastio.sources.table.names import table_kind
 from fastio.sources.tar.kind import TARS
 from fastio.sources.tar.reader import is_tar_name
-from fastio.store import is_remote
+from fastio.store import is_remote, local_path
 
 _OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
 
@@ -51,6 +51,7 @@ def find(source: Any, options: Options | None = None) -> Found | None:
     options = options or Options()
     if isinstance(source, os.PathLike):
         source = os.fsdecode(source)
+    source = local_source(source)
     _check_names(source)
     source = hub_files(source, options)
     for kind in KINDS:
@@ -59,6 +60,15 @@ def find(source: Any, options: Options | None = None) -> Found | None:
         if parts is not None:
             return Found(kind, source, options, parts)
     return None
+
+
+def local_source(source: Any) -> Any:
+    """Returns a source with paths for file URLs, also in a list of paths; see `local_path`."""
+    if not is_named(source):
+        return source
+    return (
+        list(map(local_path, source)) if isinstance(source, (list, tuple)) else local_path(source)
+    )
 
 
 def is_named(source: Any) -> bool:
@@ -165,7 +175,7 @@ def open(
     """Open data of any kind that fastio reads, local, behind a URL, or in memory.
 
     Args:
-        source: one of these, most of which may also be a URL:
+        source: one of these, most of which may also be a URL (file:///folder is a local path):
 
             - the folder that `fastio.pack` or `fastio.Writer` wrote;
             - a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list;
@@ -409,6 +419,7 @@ def _check_options(found: Found) -> None:
 
 def why_nothing(source: Any) -> str:
     """Returns why no kind knows a source, and what to do."""
+    source = local_source(source)
     if isinstance(source, (list, tuple)):
         return (
             "the list is neither one of tars nor one of table files (Parquet, Arrow, CSV, JSONL); "

@@ -35,5 +35,10 @@ from fastio.store.retry import (
     NoConditionalWrites as NoConditionalWrites,
     Transfers as Transfers,
 )
-from fastio.store.urls import is_remote as is_remote, join as join, split as split
+from fastio.store.urls import (
+    is_remote as is_remote,
+    join as join,
+    local_path as local_path,
+    split as split,
+)
 from fastio.store.versions import Stamp as Stamp

@@ -1,4 +1,4 @@
-"""Functions on URLs: which paths are URLs, joining and splitting, their secrets and proxies."""
+"""Functions on URLs: which paths are URLs, file URLs, joining and splitting, secrets, proxies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import os
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
+from fastio.errors import SourceNotFound
 from fastio.shown import without_secrets
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = frozenset({"file", "local"})
+_FILE_URL = re.compile(r"(?is)(?:file|local):(?://([^/]*))?(/.*)\Z")
+_Path = TypeVar("_Path")
 _HTTP = frozenset({"http", "https"})
 _SECRET_OPTION = re.compile(
     r"secret|token|password|passwd|credential|sas|signature|auth|cookie|connection_string|key",
@@ -38,6 +41,30 @@ def is_remote(path: object) -> bool:
         return False
     found = _SCHEME.match(path)
     return found is not None and (found[2] == "::" or found[1].lower() not in _LOCAL)
+
+
+def local_path(path: _Path) -> _Path | str:
+    """Returns the path of a local file or folder, if it is given as a file URL (RFC 8089).
+
+    These are file:///folder/name, file://localhost/folder/name and file:/folder/name, also with
+    fsspec's scheme "local". Percent-encoded characters are decoded; "?" and "#" are characters of
+    names, so that patterns can be URLs, too. Anything else, such as a path, another URL or an open
+    dataset, is returned as it is. What takes a path from users passes it through this function.
+
+    Raises:
+        SourceNotFound: The URL has the name of another host.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        return path
+    found = _FILE_URL.match(os.fsdecode(path))
+    if found is None:
+        return path
+    if (found[1] or "").lower() not in ("", "localhost"):
+        raise SourceNotFound(
+            f"{found[0]} is a file of the host {found[1]!r}: a file on this machine is "
+            f"file:///{found[1]}{found[2]}, with three slashes, or the path itself"
+        )
+    return os.fsdecode(unquote_to_bytes(os.fsencode(found[2])))
 
 
 def join(url: str, *names: str) -> str:

@@ -36,7 +36,7 @@ from fastio.sources.table.kind import TABLES
 from fastio.sources.table.names import table_kind
 from fastio.sources.tar.dataset import TarDataset
 from fastio.sources.tar.kind import TARS
-from fastio.store import is_remote
+from fastio.store import is_remote, local_path
 
 MOST_FILES = 100_000  # that are taken out of the page cache one by one, in a few seconds
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
@@ -160,6 +160,7 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
         FastioError: it is damaged, or the store says why it does not give it.
         TimeoutError: the store does not answer.
     """
+    path = local_path(path)
     if is_remote(path):
         return within(_STORE_S, path, _in_store, path, storage_options)
     found = find(path)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackageMissing, PackError, SchemaError, SourceNotFound
 from fastio.sources.table.values import Ragged
+from fastio.store import local_path
 
 TOKENS = "tokens"  # the name of the field
 DocumentUnit = Literal["file", "line", "blank-line"]
@@ -275,7 +276,7 @@ def _load(tokenizer: Any) -> _Loaded | None:
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         return None
     if isinstance(tokenizer, (str, os.PathLike)):
-        path = os.path.expanduser(os.fspath(tokenizer))
+        path = os.path.expanduser(os.fspath(local_path(tokenizer)))
         if os.path.isdir(path):
             return _from_file(os.path.join(path, _FILE), path)
         looks_like_path = path.startswith((".", os.sep)) or path.endswith(".json")

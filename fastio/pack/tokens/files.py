@@ -12,7 +12,7 @@ from fastio.packed import is_dataset
 from fastio.runtime.files import check_file, unless_gone
 from fastio.shown import without_secrets
 from fastio.sources.table.names import table_kind
-from fastio.store import is_remote
+from fastio.store import is_remote, local_path
 
 _PLAIN = (".txt", ".txt.gz", ".txt.zst")
 _JSON = (".jsonl.zst", ".ndjson.zst")
@@ -51,7 +51,7 @@ def find_texts(src: Any) -> list[str] | None:
             f"{src[are_paths.index(True)]} is a path, and {str(other)[:80]!r} is not the path "
             "of an existing text file: give only paths, or only documents"
         )
-    return [path for item in src for path in _of_path(os.fspath(item))]
+    return [path for item in src for path in _of_path(os.fspath(local_path(item)))]
 
 
 def _is_path(item: Any) -> bool:
@@ -59,7 +59,7 @@ def _is_path(item: Any) -> bool:
         return True
     if not isinstance(item, str) or "\n" in item or "\0" in item:
         return False
-    return text_kind(item) is not None or os.path.isdir(item)
+    return text_kind(item) is not None or os.path.isdir(local_path(item))
 
 
 def _of_path(path: str) -> list[str]:

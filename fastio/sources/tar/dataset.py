@@ -31,7 +31,7 @@ from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import index_source, open_index
 from fastio.sources.tar.reader import LocalTars, StoreTars, TarReader, open_tars, tars_name
 from fastio.sources.tar.values import decode, is_integer
-from fastio.store import Stamp, Store
+from fastio.store import Stamp, Store, local_path
 
 Incomplete = Literal["raise", "skip", "keep"]
 
@@ -102,6 +102,11 @@ class TarDataset(Remote):
         self.cache = self.staged = None
         self._reopen: tuple[Any, ...] | None = None
         if index is None:
+            path = (
+                local_path(path)
+                if isinstance(path, (str, os.PathLike))
+                else list(map(local_path, path))
+            )
             opened = reader if isinstance(reader, StoreTars) else open_tars(path, storage_options)
             index = self._kept_index(opened, cache)
             reader, self._reopen = opened, (path, cache, storage_options)

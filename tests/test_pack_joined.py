@@ -165,8 +165,35 @@ def test_images_have_the_limits_of_their_parts(kind: str, tmp_path: Path) -> Non
     for number, parts in enumerate([[refused], [refused, refused], [allowed, refused]]):
         with pytest.raises(SampleError, match=r"more than max_pixels=1,?599"):
             fastio.pack(ConcatDataset(parts), tmp_path / f"{number}")
-    limited = packed(ConcatDataset([refused]), tmp_path / "out", max_pixels=pixels)
-    assert len(limited) == 3
+    for number, parts in enumerate([[refused], [allowed, refused]]):
+        limited = packed(ConcatDataset(parts), tmp_path / f"out-{number}", max_pixels=pixels)
+        assert len(limited) == 3 * len(parts)
+
+
+def test_images_are_copied_where_their_parts_differ_in_their_limits_only(tmp_path: Path) -> None:
+    path = packed(numbered_folder(tmp_path / "photos", (2, 1)), tmp_path / "packed").path
+    stored = fastio.open(path)
+    sizes = [stored.image("image", row).size // 3 for row in range(3)]
+    limited = fastio.open(path, max_pixels=max(sizes))
+    source = ConcatDataset([stored, limited])
+    assert open_as_pack(source).has_keys  # of rows of datasets, not of samples of Python
+    found = packed(source, tmp_path / "out")
+    for row in range(6):
+        np.testing.assert_array_equal(
+            found.stored_image("image", row).data, stored.stored_image("image", row % 3).data
+        )
+    refused = fastio.open(path, max_pixels=min(sizes) - 1)
+    source = ConcatDataset([stored, refused, Subset(limited, [0])])
+    left = packed(source, tmp_path / "skipped", on_error="skip")
+    assert [row[1] for row in left] == [source[row][1] for row in (0, 1, 2, 6)]
+
+
+def test_lists_of_images_have_the_limits_of_their_parts(tmp_path: Path) -> None:
+    rows = [{"images": [oriented_jpeg(1, 20, 30)] * count} for count in (2, 1)]
+    path = packed(rows, tmp_path / "packed").path
+    stored, refused = fastio.open(path), fastio.open(path, max_pixels=599)
+    left = packed(ConcatDataset([refused, stored]), tmp_path / "out", on_error="skip")
+    assert [len(row["images"]) for row in left] == [2, 1]
 
 
 @pytest.mark.parametrize("codec", ["blocks", "jpeg", "raw"])

@@ -277,8 +277,7 @@ def pack(
     """
     start = time.monotonic()
     src, dst = local_source(src), local_path(dst)
-    if max_pixels is None:
-        max_pixels = max_pixels_of(src)
+    limit = max_pixels_of(src) if max_pixels is None else max_pixels
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     from_url = from_url or lists_urls(src)
     if source_options is not None and not from_url:
@@ -290,7 +289,7 @@ def pack(
     check_apart(src, dst, overwrite)
     base = open_base(dst, of_destination) if append else None
     options = sample_options(
-        codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
+        codec, codebook, max_side, quality, shard_size, workers, on_error, limit, base
     )
     cache = _cache_to_copy(from_cache, options)
     data = Options(
@@ -303,6 +302,7 @@ def pack(
         nulls=nulls,
         filters=filters,
         roots=roots,
+        max_pixels=max_pixels,
         max_unzipped_bytes=max_unzipped_bytes,
         split=split,
         config=config,

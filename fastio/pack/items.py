@@ -41,12 +41,19 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class RowImage:
-    """An image that is still in an open dataset. `recoded`: the recoded images of its field."""
+    """An image that is still in an open dataset.
+
+    Attributes:
+        dataset, field, row: The dataset, and the place of the image in it.
+        recoded: The recoded images of the field, in a cache.
+        max_pixels: An image with more pixels is bad. If None, the limit of the pack applies.
+    """
 
     dataset: Rows
     field: str
     row: int
     recoded: RecodedImages | None = None
+    max_pixels: int | None = None
 
     def read(self) -> bytes:
         """Returns the bytes of the image file. Raises ValueError or OSError."""

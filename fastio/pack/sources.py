@@ -146,7 +146,7 @@ def _open_kind(
         if arrays is not None:
             return arrays
     if found is None:
-        return _open_samples(src, schema, data.kept, workers)
+        return _open_samples(src, schema, data, workers)
     if found.kind is HUGGING_FACE and schema is not None and kind is None:
         raise SchemaError(_NO_SCHEMA.format("a Hugging Face dataset, whose features"))
     packed = found.kind.pack(found, skip_damaged)
@@ -256,7 +256,7 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
 
 
 def _open_samples(
-    src: Any, schema: Schema | None, cache: Cache | None, workers: int
+    src: Any, schema: Schema | None, data: Options, workers: int
 ) -> Source | RowSource:
     """Returns data that no kind in the registry knows as a source."""
     if isinstance(src, (str, os.PathLike)):
@@ -276,8 +276,8 @@ def _open_samples(
         )
     folder = _files_of_image_folder(src)
     if folder is not None:
-        return rows_source(JoinedRows([folder]), _name_of(folder, folder.path), schema, cache)
-    joined = _joined_source(src, schema)
+        return rows_source(JoinedRows([folder]), _name_of(folder, folder.path), schema, data.kept)
+    joined = _joined_source(src, schema, data.max_pixels)
     if joined is not None:
         return joined
     if is_indexed(src):
@@ -290,12 +290,20 @@ def _open_samples(
     )
 
 
-def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None:
+def _joined_source(
+    src: Any, schema: Schema | None, max_pixels: int | None
+) -> Source | RowSource | None:
     """Returns a Subset or ConcatDataset of torch as a source; None if its rows cannot be joined.
 
     They can be joined if all datasets in it are fastio's, or TensorDatasets without images, with
-    the same fields and the same `max_pixels`.
+    the same fields. If their images have different limits (`max_pixels`), and the pack has none,
+    each image has that of its dataset; images that are objects of a store are not joined then.
     Images of packed datasets are copied as they are stored; others are encoded from their files.
+
+    Args:
+        src: What is packed.
+        schema: The schema to use instead of the datasets', or None.
+        max_pixels: The limit that the pack was given, or None.
     """
     if type(src).__module__ != "torch.utils.data.dataset":
         return None
@@ -305,8 +313,11 @@ def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None
     parts, picked = parts_of(src)
     found = [_rows_of(part) for part in parts if picked is not None or is_concat(src)]
     datasets = [dataset for dataset in found if dataset is not None]
-    alike = {(_in_any_order(dataset.schema), dataset.max_pixels) for dataset in datasets}
+    alike = {_in_any_order(dataset.schema) for dataset in datasets}
     if len(datasets) != len(parts) or len(alike) > 1:
+        return None
+    own_limits = max_pixels is None and len({dataset.max_pixels for dataset in datasets}) > 1
+    if own_limits and any(dataset.separate for dataset in datasets):
         return None
     rows, name = JoinedRows(datasets, picked), type(src).__name__
     if not len(rows):
@@ -314,7 +325,7 @@ def _joined_source(src: Any, schema: Schema | None) -> Source | RowSource | None
     columns = column_source(rows, name) if schema is None else None
     if columns is not None or any(as_rows(part) is None for part in parts):
         return columns
-    return rows_source(rows, name, schema)
+    return rows_source(rows, name, schema, own_limits=own_limits)
 
 
 def _in_any_order(schema: Schema) -> Schema:
@@ -334,7 +345,12 @@ def _rows_of(part: Any) -> Rows | None:
 
 
 def rows_source(
-    rows: JoinedRows, name: str, schema: Schema | None, cache: Cache | None = None
+    rows: JoinedRows,
+    name: str,
+    schema: Schema | None,
+    cache: Cache | None = None,
+    *,
+    own_limits: bool = False,
 ) -> Source:
     """Returns rows of datasets whose `row_key` identifies them.
 
@@ -345,6 +361,7 @@ def rows_source(
         schema: The schema to use instead of the datasets': with the same names, or, if samples are
             tuples, with the fields in the same order.
         cache: A cache that may have records of the images, if there is one dataset.
+        own_limits: Whether each image has the limit of its dataset, not that of the pack.
 
     Raises:
         SchemaError: The schema has fields that the datasets do not have.
@@ -400,7 +417,7 @@ def rows_source(
         some = np.array(places, np.int64)
         columns = dict(rows.gather_all(others, some)) if others else {}
         for field in lists:
-            columns[field] = rows.by_row(some, partial(image_lists, field))
+            columns[field] = rows.by_row(some, partial(image_lists, field, own_limits=own_limits))
         return [item(place, number, columns) for number, place in enumerate(places)]
 
     def image(field: str, dataset: Rows, row: int) -> RowImage | PillowFile | bytes:
@@ -410,7 +427,8 @@ def rows_source(
             return PillowFile(dataset.read(field, row), "L")
         if dataset.separate:
             return dataset.read(field, row)
-        return RowImage(dataset, field, row, recoded.get(field))
+        limit = dataset.max_pixels if own_limits else None
+        return RowImage(dataset, field, row, recoded.get(field), limit)
 
     def item(place: int, number: int, columns: Mapping[str, Any]) -> Item:
         at = rows.locate(place)
@@ -429,12 +447,14 @@ def rows_source(
 
 
 def image_lists(
-    field: str, dataset: Rows, rows: NDArray[np.int64]
+    field: str, dataset: Rows, rows: NDArray[np.int64], *, own_limits: bool
 ) -> list[tuple[RowImage, ...] | ValueError]:
     """Returns the images of the lists of rows, int64 (n,), that are still in a dataset.
 
-    In place of a list that is null, there is the error that it causes.
+    In place of a list that is null, there is the error that it causes. `own_limits`: see
+    `rows_source`.
     """
+    limit = dataset.max_pixels if own_limits else None
     listed = ListedImages(dataset, field)
     found: list[tuple[RowImage, ...] | ValueError] = []
     for row, count in zip(rows.tolist(), dataset.image_counts(field, rows).tolist(), strict=True):
@@ -442,7 +462,8 @@ def image_lists(
             found.append(ValueError(null_list(field)))
             continue
         numbers = image_numbers(np.full(count, row, np.int64), np.arange(count, dtype=np.int64))
-        found.append(tuple(RowImage(listed, field, number) for number in numbers.tolist()))
+        images = (RowImage(listed, field, each, None, limit) for each in numbers.tolist())
+        found.append(tuple(images))
     return found
 
 

@@ -5,6 +5,8 @@ They are encoded from their files, or copied from a packed dataset or a cache.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fastio import _native
@@ -24,6 +26,8 @@ def encode_unread(image: ImageFile | RowImage, field: Image, options: ImageOptio
     Raises:
         ValueError, OSError: As for `encode_file`, or it cannot be read.
     """
+    if isinstance(image, RowImage) and image.max_pixels is not None:
+        options = replace(options, max_pixels=image.max_pixels)
     packed = image.dataset.packed if isinstance(image, RowImage) else None
     if packed is not None and isinstance(image, RowImage):
         return _encode_packed(packed, image, field, options)

@@ -6,9 +6,10 @@ It does not import torch: some tests run where there is none (tools/arm).
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -192,3 +194,19 @@ def slow_reads(patch: pytest.MonkeyPatch) -> threading.Event:
 def contents(path: Path) -> dict[str, bytes]:
     """A folder's files by name."""
     return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
+
+
+def without_ids(files: Mapping[str, bytes]) -> dict[str, bytes | str]:
+    """What is the same in a dataset's files, by name, however and wherever it was packed.
+
+    In a store, the names of shards contain a random id, which is left out here. The manifest, which
+    has these names, becomes its fingerprint.
+    """
+    found: dict[str, bytes | str] = {}
+    for name, data in files.items():
+        plain = re.sub(r"-[0-9a-f]{16}(?=\.arrow)", "", name)
+        assert plain not in found, f"two of {plain}"
+        found[plain] = data
+        if name.startswith("manifest"):
+            found[plain] = pa.ipc.open_file(data).schema.metadata[b"fastio.xxh3"].decode()
+    return found

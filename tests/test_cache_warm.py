@@ -194,14 +194,15 @@ def test_what_is_damaged_at_the_source_is_named_and_not_kept(tmp_path: Path) -> 
     noise = np.random.default_rng(2).integers(0, 256, (100, 100, 3), dtype=np.uint8)
     fastio.pack([(noise, n) for n in range(60)], url, overwrite=True)
     fs = fsspec.filesystem("memory")
-    data = bytearray(fs.cat_file("/warm/damaged/shard-000000.arrow"))
+    (path,) = fs.glob("/warm/damaged/shard-000000-*.arrow")
+    data = bytearray(fs.cat_file(path))
     data[len(data) // 2] ^= 1
-    fs.pipe_file("/warm/damaged/shard-000000.arrow", bytes(data))
+    fs.pipe_file(path, bytes(data))
     report = warm(url, tmp_path / "cache")
     assert not report.complete
     assert 0 < report.rows_staged < 60
     (problem,) = report.damaged
-    assert "shard-000000.arrow row" in problem
+    assert f"{path.rpartition('/')[2]} row" in problem
     assert "CRC-32C" in problem
     assert Cache(tmp_path / "cache").verify().damaged == []
 
@@ -216,8 +217,9 @@ def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
     url = "memory://warm/missing"
     noise = np.random.default_rng(2).integers(0, 256, (100, 100, 3), dtype=np.uint8)
     fastio.pack([(noise, n) for n in range(60)], url, shard_size="500KB", overwrite=True)
-    fsspec.filesystem("memory").rm("/warm/missing/shard-000002.arrow")
-    with pytest.raises(fastio.SourceNotFound, match=r"shard-000002\.arrow"):
+    fs = fsspec.filesystem("memory")
+    fs.rm(fs.glob("/warm/missing/shard-000002-*.arrow")[0])
+    with pytest.raises(fastio.SourceNotFound, match=r"shard-000002-[0-9a-f]+\.arrow"):
         warm(url, tmp_path / "cache")
     status = Cache(tmp_path / "cache").status()
     assert (status.claims, status.processes) == (0, 0)

@@ -97,7 +97,8 @@ def made(folder: Path, change: Callable[[dict[str, pa.Array], dict[str, Any]], N
     change(arrays, description)
     description.setdefault("columns_xxh3", "")
     if description["columns_xxh3"] is not None:
-        description["columns_xxh3"] = hash_columns(list(arrays.values()))
+        changed = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+        description["columns_xxh3"] = hash_columns(changed)
     schema = batch.schema.with_metadata(manifest_metadata(description))
     write_sealed(
         folder / MANIFEST_NAME, pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema)

@@ -21,7 +21,7 @@ from fastio.packed import Manifest
 from fastio.sources.table.arrow import MemoryTable
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.tables import Tables
-from tests.support import packing_ends_after
+from tests.support import packing_ends_after, without_ids
 
 GROUPS = {"dense": ("I1", "I2", "I3"), "sparse": ("C1", "C2")}
 
@@ -234,7 +234,7 @@ def test_a_table_is_packed_to_a_url(tmp_path: Path) -> None:
 
     store = fsspec.filesystem("memory")
     found = {p.rpartition("/")[2]: store.cat(p) for p in store.ls("/bucket/table", detail=False)}
-    assert found == files(tmp_path / "out")
+    assert without_ids(found) == without_ids(files(tmp_path / "out"))
     assert report.rows == 500
 
 

@@ -13,14 +13,14 @@ import pytest
 
 import fastio
 from fastio.errors import PackError
-from fastio.pack.destination import is_task_output_name
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import Plan
+from fastio.pack.names import is_task_output_name
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, new_ending
 from fastio.pack.units import ShardWriter, pack_unit
 from fastio.store import open_store
 from tests.servers import S3
-from tests.support import contents
+from tests.support import contents, without_ids
 
 Task = Generator[None, None, WrittenUnit]
 
@@ -133,20 +133,20 @@ def test_a_task_that_outlives_its_driver_changes_nothing_in_the_next_pack(
 
     def meanwhile(self: Elsewhere, number: int, begin: Any) -> None:
         if number == 3:  # unit 2 has been accepted, and 3 has not
-            assert end(first).unit.entries[0].name == "shard-000002.arrow"
+            assert end(first).unit.entries[0].name.startswith("shard-000002")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Elsewhere, "before", meanwhile)
         pack(folder, out, shard_size=1200, overwrite=True, **options)
     fastio.pack(folder, tmp_path / "expected", shard_size=1200)
-    expected = contents(tmp_path / "expected")
-    assert files() == expected
-    assert end(second).unit.entries[0].name in expected
+    expected = files()
+    assert without_ids(expected) == without_ids(contents(tmp_path / "expected"))
+    assert end(second).unit.entries[0].name.startswith("shard-000003")
     left = files().keys() - expected.keys()
     assert len(left) == 1
     assert all(map(is_task_output_name, left))
     assert fastio.gc(out, **options).files == 1
-    assert files() == expected
+    assert without_ids(files()) == without_ids(expected)
 
 
 def test_a_resumed_pack_deletes_what_tasks_of_the_killed_driver_have_written(
@@ -168,7 +168,7 @@ def test_a_resumed_pack_deletes_what_tasks_of_the_killed_driver_have_written(
     assert seen
     assert not any(seen)
     fastio.pack(folder, tmp_path / "expected", shard_size=1000)
-    assert files() == contents(tmp_path / "expected")
+    assert without_ids(files()) == without_ids(contents(tmp_path / "expected"))
 
 
 def test_shards_that_no_driver_has_accepted_do_not_keep_a_pack_from_starting(
@@ -194,7 +194,7 @@ def test_a_shard_that_is_missing_when_it_is_accepted_is_named(
             yield replace(written, ending=new_ending())
 
     monkeypatch.setattr(Elsewhere, "run", lose)
-    with pytest.raises(PackError, match=r"shard-000000\.arrow was written .* but is missing in"):
+    with pytest.raises(PackError, match=r"shard-000000\S*\.arrow was written .* but is missing in"):
         pack(folder, out, shard_size=1000, **options)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +33,8 @@ from fastio.pack.journal import (
     remove_if,
     writing_to,
 )
-from fastio.pack.stored_journal import PART_ENDING
-from fastio.pack.task_output import WRITTEN_ENDING, FolderOutput, TaskOutput, WrittenUnit
+from fastio.pack.names import is_own_name, is_task_output_name
+from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit
 from fastio.packed import (
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -45,47 +44,12 @@ from fastio.packed import (
     version_name,
 )
 from fastio.runtime.files import (
-    TEMPORARY_ENDING,
     flush_folder,
     read_file,
     second_name,
     whole_file,
 )
 from fastio.runtime.texts import FileSizes, Names
-
-_OWN_NAME = re.compile(
-    r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
-    rf"(?:{WRITTEN_ENDING})?(?:{TEMPORARY_ENDING})?"
-    rf"|{re.escape(JOURNAL_NAME)}(?:{PART_ENDING})?"
-)
-
-
-_WRITTEN = re.compile(WRITTEN_ENDING)
-
-
-def is_own_name(name: str) -> bool:
-    """Returns whether only a pack can have written a file, judging by its name."""
-    return _OWN_NAME.fullmatch(name) is not None
-
-
-def is_task_output_name(name: str) -> bool:
-    """Returns whether a file is a shard that its driver has not accepted; see `task_output`."""
-    return is_own_name(name) and _WRITTEN.search(name) is not None
-
-
-def shard_name(unit: int, part: int, version: int = 1) -> str:
-    """Returns the file name of a shard, given its unit, its number in the unit, and its version."""
-    of_version = f"v{version}-" if version > 1 else ""
-    return f"shard-{of_version}{unit:06d}{f'-{part}' if part else ''}.arrow"
-
-
-def with_hash(name: str, xxh3: str) -> str:
-    """Returns the name of an appended shard, which contains the hash of its bytes.
-
-    Two processes that append at the same time may write the same version. The hash ensures that
-    neither replaces a shard of the other with a different one.
-    """
-    return name.replace(".arrow", f"-{xxh3}.arrow")
 
 
 def complete_dataset(
@@ -143,6 +107,16 @@ class Destination:
         self.name = str(folder)
         self.folder = folder
 
+    @property
+    def pack_id(self) -> str:
+        """What the names of all shards of this process contain, after `open`.
+
+        A random id in a store, where a process that was suspended may still write or delete objects
+        when it continues: no process writes an object that another one has written or may delete.
+        An empty text in a folder.
+        """
+        return ""
+
     def open(
         self,
         options: Mapping[str, Any],
@@ -162,9 +136,7 @@ class Destination:
             raise PackError("resume and overwrite cannot be combined: choose one")
         own = self.files()
         if overwrite:
-            with self.exclusive_access(discard=True) as (_, own):
-                self.delete(name for name in own if name != JOURNAL_NAME)
-            own = {}
+            own = self._make_room(own)
         elif base is not None:
             if own.get(JOURNAL_NAME) and not resume:
                 raise self._unfinished()
@@ -179,6 +151,21 @@ class Destination:
                 self.close(keep=resume)
                 raise
         return self._journal
+
+    def _make_room(self, own: Mapping[str, int]) -> Mapping[str, int]:
+        """Prepares to overwrite what is at the destination, and returns the files that are left."""
+        with self.exclusive_access(discard=True) as (_, own):
+            self.delete(name for name in own if name != JOURNAL_NAME)
+        return {}
+
+    def fence(self, newest: Manifest) -> None:
+        """Ensures that no process that has lost the journal can write a manifest any more.
+
+        Called before shards are deleted that `newest`, the newest version, does not name.
+
+        Raises:
+            PackConflict: Another process has replaced the manifest since it was read.
+        """
 
     def remove_ended_pack(self, base: Manifest) -> None:
         """Deletes the journal of a pack that has ended; `base` is the newest version.

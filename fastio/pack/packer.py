@@ -100,7 +100,13 @@ class Packer(Generic[P, E]):
         self.entries = self._journal.finished.shards
         self.resumed = len(self.entries)
         version = 1 if base is None else base.version + 1
-        self._writer = ShardWriter(destination.folder, encoder.schema, version, self._when_full)
+        self._writer = ShardWriter(
+            destination.folder,
+            encoder.schema,
+            version,
+            self._when_full,
+            pack_id=destination.pack_id,
+        )
         self._units = UnitPacker(encoder, self._writer, len(self._journal.finished))
 
     @property

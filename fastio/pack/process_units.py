@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fastio.pack.destination import is_task_output_name, own_files
+from fastio.pack.destination import own_files
 from fastio.pack.items import Source, SourceProcesses
 from fastio.pack.journal import FinishedUnit, FinishedUnits, Plan, writing_to
+from fastio.pack.names import is_task_output_name
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.task_output import WrittenUnit, new_ending
 from fastio.pack.units import ShardWriter, pack_unit

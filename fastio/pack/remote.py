@@ -8,6 +8,12 @@ are missing or have another size. A local shard is deleted after it was uploaded
 The journal is also the claim of one process to the destination (`stored_journal`), and is written
 before anything else. A process checks its claim before each upload and between deletions. It
 replaces the manifest only if that is still the version that was there when the claim began.
+
+A process may be suspended right after such a check, so data does not depend on the checks. The
+names of shards contain a random id of the process that writes them: a late upload or deletion
+concerns no shard of a later process. Shards that a new manifest does not need are deleted after it
+was written, also where it overwrites a dataset: a process that has lost its claim, and whose shards
+are deleted, can write no manifest any more. `gc` ensures that by `stored_manifest`.
 """
 
 from __future__ import annotations
@@ -33,7 +39,6 @@ from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound
 from fastio.pack.destination import (
     Destination,
     changed_meanwhile,
-    is_own_name,
     own_files,
     remove_strays,
     taken_over,
@@ -48,6 +53,7 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
+from fastio.pack.names import is_own_name
 from fastio.pack.stored_journal import (
     StoredJournal,
     delete_parts,
@@ -55,6 +61,7 @@ from fastio.pack.stored_journal import (
     renewed,
     stored_lines,
 )
+from fastio.pack.stored_manifest import renew_manifest
 from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.packed.stored import fetch_to
@@ -111,8 +118,15 @@ class RemoteDestination(Destination):
         self._stored = StoredJournal(self._store)
         self._is_claimed = False
         self._base: Manifest | None = None  # of an append
+        self._overwrites = False
+        self._unneeded = Names()
         # The version of the manifest when the claim began, or None: only that version is replaced.
         self._manifest_stamp: Stamp | None = None
+
+    @property
+    def pack_id(self) -> str:
+        """See `Destination`: the id of the journal, which is new for each process."""
+        return self._journal.id
 
     def files(self) -> Mapping[str, int]:
         """Returns names and sizes of the objects that only a pack can have written."""
@@ -128,9 +142,6 @@ class RemoteDestination(Destination):
         names = iter(Names(names))
         while some := list(islice(names, _DELETIONS_PER_CHECK)):
             self._check_claim()
-            if MANIFEST_NAME in some:
-                self._store.delete(MANIFEST_NAME)
-                some.remove(MANIFEST_NAME)
             for _ in in_order(self._store.delete, some, _DELETIONS):
                 pass
 
@@ -141,6 +152,19 @@ class RemoteDestination(Destination):
                 self._stored.check()
             except SourceChanged as error:
                 raise taken_over(self.name) from error
+
+    def _make_room(self, own: Mapping[str, int]) -> Mapping[str, int]:
+        """See `Destination`. Leaves everything until the new manifest is written."""
+        self._overwrites = True
+        return own
+
+    def fence(self, newest: Manifest) -> None:
+        """See `Destination`."""
+        try:
+            with suppress(NoConditionalWrites):
+                renew_manifest(self._store, newest)
+        except (SourceChanged, SourceNotFound) as error:
+            raise in_use(self.name) from error
 
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
@@ -156,7 +180,8 @@ class RemoteDestination(Destination):
             with whole_file(folder / JOURNAL_NAME) as file:
                 if JOURNAL_NAME in own:
                     self._stored.fetch(file, own if resume else None)
-                if MANIFEST_NAME in own and APPEND_TO not in options and not file.tell():
+                is_known = file.tell() or self._overwrites or APPEND_TO in options
+                if MANIFEST_NAME in own and not is_known:
                     raise unreadable_journal(self.name)
             journal = Journal(folder, options, resume, self.name)
         except BaseException as error:
@@ -190,7 +215,7 @@ class RemoteDestination(Destination):
             self._is_claimed = True
             with suppress(SourceNotFound):
                 self._manifest_stamp = self._store.stat(MANIFEST_NAME)
-        if (self._manifest_stamp is not None) != has_manifest:
+        if not self._overwrites and (self._manifest_stamp is not None) != has_manifest:
             self._stored.delete()
             raise PackConflict(
                 f"another process has just packed to {self.name}, or deleted the dataset there: "
@@ -295,7 +320,7 @@ class RemoteDestination(Destination):
             if base is None:
                 strays = self._strays(names, listed)
                 kept = {JOURNAL_NAME, MANIFEST_NAME, *self._stored.parts}
-                self.delete(name for name in strays if name not in kept)
+                self._unneeded = Names(name for name in strays if name not in kept)
                 return
             missing, others = names.compared(listed)
             if missing is not None or others.find(JOURNAL_NAME) is None:
@@ -309,6 +334,7 @@ class RemoteDestination(Destination):
         with self._advice():
             path = self.folder / MANIFEST_NAME
             self._commit(path)
+            self.delete(self._unneeded)
             try:
                 self._stored.delete()
             except StoreError as error:
@@ -374,8 +400,10 @@ class RemoteDestination(Destination):
             self._stored.check()
             upload(self._store, self.folder / entry.name)
             (self.folder / entry.name).unlink()
-        except BaseException:
+        except BaseException as error:
             self._stopped.set()
+            if isinstance(error, SourceNotFound):
+                self._stored.check()  # another process may have taken over, and deleted the shard
             raise
         finally:
             self._slots.release()

@@ -15,9 +15,9 @@ from typing import Any, Generic
 
 import pyarrow as pa
 
-from fastio.pack.destination import shard_name, with_hash
 from fastio.pack.encoder import E, Encoder, Filled, P
 from fastio.pack.journal import FinishedUnit, Plan, writing_to
+from fastio.pack.names import shard_name, with_hash
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.packed import ShardEntry
 from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
@@ -39,6 +39,7 @@ class ShardWriter:
         version: The version of the dataset that gets the shards.
         when_full: What to do if the disk is full, see `journal.when_full`.
         ending: What file names have in addition to the shards' names, see `task_output`.
+        pack_id: What the shards' names contain, see `Destination.pack_id`.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class ShardWriter:
     version: int
     when_full: str
     ending: str = ""
+    pack_id: str = ""
 
     def write(self, filled: Filled, unit: int, part: int) -> ShardEntry:
         """Writes a shard atomically, given its unit and its number in the unit."""
@@ -53,11 +55,11 @@ class ShardWriter:
         metadata = {METADATA_KEY: json.dumps(self._metadata()).encode()}
         columns = schema.arrow_schema(filled.indexed).with_metadata(metadata)
         batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=columns)
-        name = shard_name(unit, part, self.version)
+        name = shard_name(unit, part, self.version, self.pack_id)
         path = self.folder / (name + self.ending)
         with writing_to(path, self.when_full):
             entry = replace(write_shard(path, batch, schema.pictured), name=name)
-            if self.version > 1:
+            if self.version > 1 and not self.pack_id:
                 entry = replace(entry, name=with_hash(name, entry.xxh3))
                 path.rename(path.with_name(entry.name + self.ending))
                 flush_folder(path.parent)

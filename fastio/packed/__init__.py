@@ -31,7 +31,10 @@ from fastio.packed.manifest import (
     is_half_written as is_half_written,
     version_name as version_name,
 )
-from fastio.packed.manifest_writer import write_manifest as write_manifest
+from fastio.packed.manifest_writer import (
+    rewrite_manifest as rewrite_manifest,
+    write_manifest as write_manifest,
+)
 from fastio.packed.packed import Dataset as Dataset, StoredImage as StoredImage
 from fastio.packed.pixels import decode_image as decode_image, open_image as open_image
 from fastio.packed.shard_table import ShardTable as ShardTable

@@ -19,11 +19,12 @@ One row describes one shard, in the order of the dataset's rows:
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
 `codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
-was one, the sums `rows`, `bytes` and `shards`, `columns_xxh3`, the hash of the columns above,
-`version`, the number of this version, and `history`, which describes the versions before it.
-`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
-fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
-shards. The file is sealed: it contains a hash of all its bytes, see `fastio.packed.ipc`.
+was one, the sums `rows`, `bytes` and `shards`, `columns_xxh3`, the hash of the columns above
+except `name`, `version`, the number of this version, and `history`, which describes the versions
+before it. `fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the
+dataset's fingerprint: it depends on every byte of the shards but not on their names, which contain
+a random id in a store, and its cost does not depend on the number of shards. The file is sealed: it
+contains a hash of all its bytes, see `fastio.packed.ipc`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
@@ -56,6 +57,7 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.arrow"  # of the newest version; older ones have `version_name`
 METADATA_KEY = b"fastio"
 HASH_KEY = b"fastio.xxh3"
+COPY_KEY = b"fastio.copy"  # a random text, by which the bytes of a copy differ
 
 TEXTS = ("name", "xxh3", "head_xxh3", "columns_xxh3")
 _COLUMNS = (
@@ -252,6 +254,11 @@ class Manifest:
         """Returns the number of the piece of a shard's head in caches."""
         return edition(shard, self.entry(shard).xxh3.encode())
 
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows of the manifest, with its metadata."""
+        return self._batch
+
     def column(self, name: str) -> pa.Array:
         """Returns a column of the manifest, one value for each shard."""
         return self._batch.column(name)
@@ -334,7 +341,7 @@ class Manifest:
     def _check_rows(self) -> None:
         for begin in range(0, self.shards, _SHARDS_AT_ONCE):
             self._check_shards(begin, min(begin + _SHARDS_AT_ONCE, self.shards))
-        found = hash_columns(self._batch.columns)
+        found = hash_columns(self._batch)
         if found != self._columns_xxh3:
             raise ManifestInvalid(
                 f"{self.path} is damaged: its columns have the XXH3 hash {found}, expected "
@@ -467,14 +474,16 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     )
 
 
-def hash_columns(columns: Sequence[pa.Array]) -> str:
-    """Returns the xxh3_64 of the columns' values in order.
+def hash_columns(manifest: pa.RecordBatch) -> str:
+    """Returns the xxh3_64 of the values of all columns except `name`, in order.
 
     Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
     int64, one more than rows), followed by their bytes.
     """
     digest = xxhash.xxh3_64()
-    for column in columns:
+    for name, column in zip(manifest.schema.names, manifest.columns, strict=True):
+        if name == "name":
+            continue
         if not pa.types.is_large_string(column.type):
             digest.update(np.from_dlpack(column).data)
             continue

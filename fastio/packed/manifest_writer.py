@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from fastio.packed.manifest import (
+    COPY_KEY,
     FIRST_ROW,
     FORMAT_VERSION,
     HASH_KEY,
@@ -63,6 +65,13 @@ def write_manifest(
     write_sealed(Path(folder) / MANIFEST_NAME, batch)
 
 
+def rewrite_manifest(manifest: Manifest, folder: str | os.PathLike[str]) -> None:
+    """Writes a copy of a manifest to a folder, with other bytes than any manifest before."""
+    batch = manifest.batch
+    metadata = {**batch.schema.metadata, COPY_KEY: secrets.token_hex(8).encode()}
+    write_sealed(Path(folder) / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
+
+
 def manifest_batch(
     schema: Schema,
     packing: Mapping[str, Any],
@@ -85,7 +94,7 @@ def manifest_batch(
         "rows": int(rows.sum()),
         "bytes": int(np.from_dlpack(columns["bytes"]).sum()),
         "shards": len(rows),
-        "columns_xxh3": hash_columns(arrays),
+        "columns_xxh3": hash_columns(pa.RecordBatch.from_arrays(arrays, schema=described)),
         "version": len(history) + 1,
         "history": [asdict(version) for version in history],
     }

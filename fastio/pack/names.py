@@ -1,0 +1,49 @@
+"""Names of the files of a packed dataset, and which names only a pack gives to files."""
+
+from __future__ import annotations
+
+import re
+
+from fastio.pack.stored_journal import PART_ENDING
+from fastio.pack.task_output import WRITTEN_ENDING
+from fastio.packed import JOURNAL_NAME
+from fastio.runtime.files import TEMPORARY_ENDING
+
+_OWN_NAME = re.compile(
+    r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
+    rf"(?:{WRITTEN_ENDING})?(?:{TEMPORARY_ENDING})?"
+    rf"|{re.escape(JOURNAL_NAME)}(?:{PART_ENDING})?"
+)
+_WRITTEN = re.compile(WRITTEN_ENDING)
+
+
+def is_own_name(name: str) -> bool:
+    """Returns whether only a pack can have written a file, judging by its name."""
+    return _OWN_NAME.fullmatch(name) is not None
+
+
+def is_task_output_name(name: str) -> bool:
+    """Returns whether a file is a shard that its driver has not accepted; see `task_output`."""
+    return is_own_name(name) and _WRITTEN.search(name) is not None
+
+
+def shard_name(unit: int, part: int, version: int = 1, pack_id: str = "") -> str:
+    """Returns the file name of a shard.
+
+    Args:
+        unit, part: The unit, and the number of the shard in the unit.
+        version: The version of the dataset that gets the shard.
+        pack_id: See `Destination.pack_id`.
+    """
+    of_version = f"v{version}-" if version > 1 else ""
+    of_part = f"-{part}" if part else ""
+    return f"shard-{of_version}{unit:06d}{of_part}{pack_id and '-' + pack_id}.arrow"
+
+
+def with_hash(name: str, xxh3: str) -> str:
+    """Returns the name of a shard that is appended in a folder, with the hash of its bytes.
+
+    Two processes that append at the same time may write the same version. The hash ensures that
+    neither replaces a shard of the other with a different one.
+    """
+    return name.replace(".arrow", f"-{xxh3}.arrow")

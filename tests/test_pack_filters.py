@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet
@@ -20,6 +23,7 @@ from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from fastio.cli.parsing import parse_condition
 from fastio.sources.table import text_files as text_module
+from fastio.sources.table.filters import Filter
 from fastio.sources.table.opening import joined, open_all
 from fastio.sources.table.options import TableOptions
 from tests.children import run_code
@@ -247,6 +251,10 @@ def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
         ([("a", ">", 1)], [2**63 + 5, 7]),
         ([("a", "!=", 2**63 + 5)], [1, 7]),
         ([("b", ">", 1e6)], [1]),
+        ([("b", "<", 2.5)], [7]),
+        ([("b", ">=", 2.5), ("b", "<=", np.float32(3.5))], [2**63 + 5]),
+        ([("b", "in", [2.5, 3.0, float(2**40), None, 2.0**70])], [1, 2**63 + 5]),
+        ([("a", ">", -0.5), ("a", "<", 1e300)], [1, 2**63 + 5, 7]),
         ([[("a", "==", 7)], [("b", ">", 1e6)]], [1, 7]),
     ],
 )
@@ -260,6 +268,58 @@ def test_numbers_of_filters_have_the_types_of_their_columns(
         assert [x for batch in loader for x in batch["a"].tolist()] == found
 
 
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64", "uint64"])
+def test_integers_are_compared_with_numbers_as_python_compares_them(kind: str) -> None:
+    limits = np.iinfo(kind)
+    ends = (int(limits.min), int(limits.max), 2**24 + 1, 2**53 + 1, 0)
+    near = {end + step for end in ends for step in (-1, 0, 1)}
+    values = sorted(value for value in near if limits.min <= value <= limits.max)
+    table = pa.table({"x": pa.array([*values, None], kind)})
+    halves = {float(value) + step for value in near for step in (-0.5, 0.0, 0.5)}
+    numbers = {
+        *near,
+        *halves,
+        2**80,
+        -(2**2000),
+        1e300,
+        -1e300,
+        *map(float, ("inf", "-inf", "nan")),
+    }
+
+    def left(sign: str, number: Any) -> list[int]:
+        wanted = Filter.of([("x", sign, number)], table.schema, "t")
+        assert wanted is not None
+        batch = wanted.of_batch(table.to_batches()[0])
+        return batch.column("x").to_pylist()  # type: ignore[no-any-return]
+
+    for number in numbers:
+        for sign, holds in OPERATORS.items():
+            expected = [value for value in values if holds(value, number)]
+            assert left(sign, number) == expected, (sign, number)
+    some_numbers = [number for number in numbers if number == number]
+    for some in (
+        some_numbers,
+        some_numbers[:5],
+        [np.float32(0.5)],
+        np.array([0.5, 1]),
+        [float("nan")],
+    ):
+        among = list(some)
+        assert left("in", some) == [value for value in values if value in among]
+        assert left("not in", some) == [*(value for value in values if value not in among), None]
+
+
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_values_that_a_filter_cannot_be_compared_with_are_no_damage(
     form: str, tmp_path: Path
@@ -267,7 +327,7 @@ def test_values_that_a_filter_cannot_be_compared_with_are_no_damage(
     table = large_integers(tmp_path / f"t.{form}")
     with (
         pytest.raises(SchemaError, match="cannot be compared with the values"),
-        fastio.Loader(fastio.open(table, filters=[("b", "<", 2.5)]), 10) as loader,
+        fastio.Loader(fastio.open(table, filters=pc.field("b") < 2.5), 10) as loader,
     ):
         list(loader)
 

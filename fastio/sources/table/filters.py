@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
 from fastio.errors import SchemaError
+from fastio.sources.table.exact_filters import exact_filters
 from fastio.sources.table.objects import TableFile, Values
 from fastio.sources.table.parquet import ParquetTable
 from fastio.sources.table.reading import (
@@ -165,7 +166,7 @@ class Filter:
         if filters is None:
             return None
         try:
-            condition = pa_parquet.filters_to_expression(_typed_filters(filters, schema))
+            condition = pa_parquet.filters_to_expression(exact_filters(filters, schema))
         except _MISFITS as error:
             raise _unfitting(filters, where, error) from error
         whole = Filter(condition, tuple(schema.names))
@@ -205,7 +206,9 @@ class Filter:
         except pa.ArrowInvalid as error:
             raise SchemaError(
                 f"the filter {self} cannot be compared with the values of its columns: {error}. "
-                "Use a number of the column's type, such as pyarrow.scalar(1, pyarrow.uint64())"
+                "Write the filter as [(column, operator, number)], which compares exactly; or, in "
+                "an expression, use a number of the column's type, such as "
+                "pyarrow.scalar(1, pyarrow.uint64())"
             ) from error
 
     def of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -256,27 +259,6 @@ class Filter:
             partitions=[constants.expression() for constants in files if constants is not None],
         )
         return sorted(int(each.path) for each in dataset.get_fragments(filter=self.condition))
-
-
-def _typed_filters(filters: Any, schema: pa.Schema) -> Any:
-    """Returns filters in which whole numbers have the type of the integer column they belong to.
-
-    Without types, pyarrow converts the values of a uint64 column to int64, and those of an integer
-    column to float32 if the number is a float such as 1e6. It fails if a value does not fit.
-    """
-    if not isinstance(filters, (list, tuple)):
-        return filters
-    if not (len(filters) == 3 and isinstance(filters[0], str)):
-        return [_typed_filters(each, schema) for each in filters]
-    name, operator, value = filters
-    found = schema.field(name).type if schema.names.count(name) == 1 else None
-    whole = type(value) is int or (type(value) is float and value.is_integer())
-    if found is None or not pa.types.is_integer(found) or not whole:
-        return filters
-    try:
-        return name, operator, pa.scalar(int(value), found)
-    except (pa.ArrowException, OverflowError):  # the number is out of range: no row has it
-        return filters
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

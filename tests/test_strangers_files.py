@@ -238,6 +238,21 @@ def test_files_below_a_saved_dataset_and_below_roots_are_read(tmp_path: Path) ->
         assert opened[0]["image"].shape == (24, 32, 3)
 
 
+def test_commands_read_the_files_of_a_saved_dataset_below_roots(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(jpeg())
+    folder = saved(tmp_path / "data", "image", str(tmp_path / "photo.jpg"))
+    for command in (["verify", "--deep"], ["show", "--out", str(tmp_path / "sheet.png")]):
+        refused = CliRunner().invoke(main, [*command, str(folder)])
+        assert refused.exit_code == 1
+        assert "--root" in refused.output
+        done = CliRunner().invoke(main, [*command, "--root", str(tmp_path), str(folder)])
+        assert done.exit_code == 0, done.output
+    (tmp_path / "photo.jpg").write_bytes(jpeg()[:40])
+    options = ["--root", str(tmp_path / "data"), "--root", str(tmp_path), str(folder)]
+    assert CliRunner().invoke(main, ["verify", *options]).exit_code == 0
+    assert CliRunner().invoke(main, ["verify", "--deep", *options]).exit_code == 1
+
+
 def test_a_list_names_files_below_its_folder_and_below_roots(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(jpeg())
     (tmp_path / "lists").mkdir()

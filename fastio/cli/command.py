@@ -79,6 +79,7 @@ STANDARD = {
     "as_json": Written("json", text="Print JSON."),
     "quiet": Written(text="Print no progress bar and no summary.", short="-q"),
     "seed": Written(least=0),
+    "roots": Written("root", "DIR", "May be repeated.", many=True),
     "groups": Written(
         "group",
         "NAME=A,B,...",

@@ -40,7 +40,6 @@ _WRITTEN = {
         many=True,
         parse=parse_conditions,
     ),
-    "roots": Written("root", "DIR", _REPEATED, many=True),
     "max_unzipped_bytes": Written("max-unzipped", "SIZE", "1GiB, for example.", parse=parse_size),
     "tokenizer": Written(metavar="bytes|NAME|FILE"),
     "separator": Written(metavar="auto|none|TOKEN|NUMBER", parse=_separator),

@@ -67,6 +67,7 @@ def show(
     version: int | None = None,
     split: str | None = None,
     config: str | None = None,
+    roots: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Output:
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them.
@@ -85,10 +86,17 @@ def show(
         version: Version of a packed dataset, as listed by `fastio info`. By default, the newest.
         split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
+        roots: For a save_to_disk directory: another folder, besides its own, in which the files
+            that it names may lie.
     """
     if out is not None:
         _check_out(out, tokenizer)
-    options: Given = {"storage_options": storage_options, "split": split, "config": config}
+    options: Given = {
+        "storage_options": storage_options,
+        "split": split,
+        "config": config,
+        "roots": roots or None,
+    }
     with open_data(source, version=version, **options) as dataset:
         rows = random.Random(seed).sample(range(len(dataset)), min(count, len(dataset)))
         if out is None:

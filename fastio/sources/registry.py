@@ -8,7 +8,7 @@ To add a kind of data, write a module with a `Kind`, and name it in `KINDS`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -336,6 +336,7 @@ def check(
     dtypes: Mapping[str, str] | None = None,
     split: str | None = None,
     config: str | None = None,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
     progress: Progress,
 ) -> Findings:
     """Reads all of a source and returns what is damaged. `fastio verify` prints it.
@@ -352,6 +353,8 @@ def check(
         dtypes: Of token files without a header (nanoGPT): the dtype of the field tokens.
         split: Name of the split of data with the layout of the Hugging Face Hub, if it has several.
         config: Name of its configuration, if it has several.
+        roots: For a save_to_disk directory: other folders, besides its own, in which the files that
+            it names may lie. They are read with `deep`.
         progress: Shows how much is done.
 
     Raises:
@@ -364,6 +367,7 @@ def check(
         version=version,
         split=split,
         config=config,
+        roots=roots or None,
     )
     found = find_data(source, given)
     with _named_errors(source):

@@ -80,7 +80,8 @@ def _describe(found: Found) -> dict[str, Any]:
 
 
 def _check(found: Found, deep: bool, progress: Progress) -> Findings:
-    with HuggingFaceDataset(found.source) as dataset:
+    table = HuggingFaceTable(found.source, found.options.tables, found.options.roots)
+    with HuggingFaceDataset(table) as dataset:
         dataset.limit(found.options.max_pixels, None)
         streams = in_order(_check_stream, dataset.sources, available_cores())
         checks = checked_files(streams, "files", len(dataset.sources), progress)

@@ -19,6 +19,7 @@ import pytest
 import fastio
 from fastio.errors import DatasetNotFound, PackError, SampleError
 from fastio.pack import ray_engine, ray_tasks
+from fastio.pack.names import is_task_output_name
 from fastio.store import open_store
 from tests.ray_support import local_ray
 from tests.servers import S3
@@ -111,6 +112,11 @@ def test_samples_are_appended_with_the_same_bytes(folder: Path, tmp_path: Path) 
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
 
 
+def accepted(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Files without those of tasks that go on after their driver was interrupted."""
+    return {name: data for name, data in files.items() if not is_task_output_name(name)}
+
+
 @pytest.mark.long
 def test_a_store_gets_the_same_bytes_also_after_an_interruption(
     tables: Path, tmp_path: Path, s3: S3
@@ -126,7 +132,7 @@ def test_a_store_gets_the_same_bytes_also_after_an_interruption(
     store = open_store(url, options)
     found = {name: bytes(store.read(name)) for name, _ in store.list()}
     store.close()
-    assert without_ids(found) == without_ids(contents(tmp_path / "threads"))
+    assert without_ids(accepted(found)) == without_ids(contents(tmp_path / "threads"))
 
 
 @pytest.mark.long
@@ -142,7 +148,7 @@ def test_an_interrupted_pack_goes_on_with_either_engine(
         fastio.open(tmp_path / "ray")
     fastio.pack(tables / name, tmp_path / "ray", shard_size=size, resume=True, engine=then)
     fastio.pack(tables / name, tmp_path / "threads", shard_size=size)
-    assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
+    assert accepted(contents(tmp_path / "ray")) == contents(tmp_path / "threads")
 
 
 @pytest.mark.long

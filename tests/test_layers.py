@@ -103,8 +103,9 @@ OWNERS = {
     "typer": {"cli"},
     "jinja2": {"diagnose.report.page"},
     "pydantic": {"diagnose.measured"},
-    # Known by the names of their modules, never imported but for a model that is asked for.
-    "torchvision": {"train"},
+    # Known by the names of their modules, never imported but for a model or a type of images that
+    # is asked for.
+    "torchvision": {"train", "tensors.samples"},
     "webdataset": set(),
 }
 

@@ -136,6 +136,20 @@ def test_another_sample_rate_is_an_error_unless_it_is_converted(tmp_path: Path) 
     np.testing.assert_allclose(batch["audio"][0, 0, 100:-100], expected[100:-100], atol=2e-3)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_int16_is_converted_without_random_noise(tmp_path: Path, channels: int) -> None:
+    soxr = pytest.importorskip("soxr")
+    clip = np.random.default_rng(0).integers(-(1 << 15), 1 << 15, (3000, channels), np.int16)
+    fastio.pack([{"audio": encoded(clip, rate=22050)}], tmp_path / "p")
+    how = AudioDecode(sample_rate=RATE, resample=True, dtype="int16")
+    with Loader(tmp_path / "p", 1, transforms=how) as loader:
+        first, second = (next(iter(loader))["audio"][0].numpy() for _ in range(2))
+    exact = np.rint(soxr.resample(clip.astype(np.float32), 22050, RATE)).T
+    assert first.dtype == np.int16
+    np.testing.assert_array_equal(first, exact.clip(-(1 << 15), (1 << 15) - 1))
+    np.testing.assert_array_equal(first, second)
+
+
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     samples = [{"audio": encoded(ramp(n, 50)), "label": n} for n in range(6)]

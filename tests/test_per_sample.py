@@ -282,6 +282,31 @@ def test_the_annotation_or_an_option_says_what_the_function_gets(folder: Path) -
             assert next(iter(loader))[0] == [kind] * 4
 
 
+def test_a_process_that_is_not_forked_imports_torchvision_for_its_images(
+    folder: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tv_tensors.py").write_text("class Image:\n    def __init__(self, data): pass\n")
+    code = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import fastio
+from tests.test_per_sample import SMALL, kind_of
+
+if __name__ == "__main__":
+    step = fastio.PerSample(kind_of, sample="tv_tensor", count=1)
+    with fastio.Loader(
+        sys.argv[1], 4, transforms=[*SMALL, step], multiprocessing_context="spawn"
+    ) as loader:
+        print(next(iter(loader))[0])
+"""
+    done = run_code(code, folder, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == str(["torchvision.tv_tensors Image"] * 4)
+
+
 def test_any_callable_in_a_list_runs_per_sample(folder: Path) -> None:
     with Loader(folder, 5, transforms=[*SMALL, PerSample(flipped)]) as loader:
         expected = epoch(loader)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from fastio.schema import Field, Image, Images, Scalar
 from fastio.tensors.image_lists import OnImageLists, image_list_parts
 from fastio.tensors.ragged import one_part, ragged_parts
 from fastio.tensors.results import Results
+from fastio.tensors.samples import tv_image
 from fastio.tensors.trees import Finish, Step, Tail, image_tensors, map_leaves, pin, value_tensors
 from fastio.transforms import Compiled, OnViews, Pointwise, ViewList
 from fastio.views.base import view_of
@@ -78,7 +78,7 @@ def field_samples(
     if isinstance(kind, Image):
         images = form.images or ("tensor" if transformed else "array")
         if images in ("tensor", "tv_tensor"):
-            return [_tv_image(image) for image in part] if images == "tv_tensor" else list(part)
+            return [tv_image(image) for image in part] if images == "tv_tensor" else list(part)
         rows = list(raw) if channels_last else [row.transpose(1, 2, 0) for row in raw]
         return [pillow_image(r) if images == "pillow" else np.ascontiguousarray(r) for r in rows]
     if transformed:
@@ -92,11 +92,6 @@ def field_samples(
     if isinstance(raw, np.ndarray) and raw.ndim == 1 and raw.dtype in _PYTHONS:
         return list(raw.tolist())
     return list(raw)
-
-
-def _tv_image(image: Any) -> Any:
-    # torchvision is there where one of its transforms is.
-    return sys.modules["torchvision.tv_tensors"].Image(image)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,16 @@ def image_as(image: Any, kind: SampleType) -> Any:
     if isinstance(array, np.ndarray) and array.ndim == 3:
         image = torch.from_numpy(array).permute(2, 0, 1)
     if kind == "tv_tensor" and type(image) is Tensor:
-        return sys.modules["torchvision.tv_tensors"].Image(image)
+        return tv_image(image)
     return image
+
+
+def tv_image(image: Tensor) -> Any:
+    """Returns an image (C, H, W) as a `torchvision.tv_tensors.Image` that shares its memory."""
+    # A worker process that was not forked has not imported torchvision yet.
+    from torchvision import tv_tensors
+
+    return tv_tensors.Image(image)
 
 
 def _as_array(image: Any) -> Any:

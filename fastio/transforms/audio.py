@@ -123,8 +123,9 @@ class AudioDecode:
             mean = clip.mean(axis=1, keepdims=True, dtype=np.float32)
             clip = np.rint(mean).astype(self.dtype) if self.dtype == "int16" else mean
         if self.sample_rate not in (None, rate):
+            assert self.sample_rate is not None
             _check_size(clip.nbytes * self.sample_rate // rate, max_bytes)
-            clip = _soxr().resample(clip, rate, self.sample_rate)
+            clip = _resampled(clip, rate, self.sample_rate)
         if self.length is not None:
             clip = clip[: self.length]
         return np.ascontiguousarray(clip.T)
@@ -222,6 +223,19 @@ class BytesFile(io.RawIOBase):
     def seekable(self) -> bool:
         """Returns True."""
         return True
+
+
+def _resampled(clip: npt.NDArray[Any], rate: int, wanted: int) -> npt.NDArray[Any]:
+    """Returns a clip (frames, channels) at another sample rate, in its own dtype.
+
+    soxr adds noise of a random seed (dither) to int16, so it always gets float32.
+    """
+    found: npt.NDArray[Any] = _soxr().resample(clip.astype(np.float32, copy=False), rate, wanted)
+    if clip.dtype == np.float32:
+        return found
+    limits = np.iinfo(clip.dtype)
+    rounded: npt.NDArray[Any] = np.rint(found).clip(limits.min, limits.max)
+    return rounded.astype(clip.dtype)
 
 
 def _check_size(nbytes: int, max_bytes: int) -> None:

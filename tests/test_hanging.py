@@ -134,7 +134,7 @@ def test_a_loader_ends_while_a_worker_hangs(tmp_path: Path, end: str) -> None:
         pass  # or the test is skipped
     data = packed_numbers(tmp_path / "data")
     program = textwrap.dedent(PROGRAM).format(path=sys.path, data=str(data), end=end)
-    ran = run_code(program)
+    ran = run_code(program, whole_exit=True)
     assert ran.stdout.split() == ["hangs", "closed"], ran.stderr
     assert ran.returncode == 0, ran.stderr
 

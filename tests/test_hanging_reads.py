@@ -130,7 +130,7 @@ def test_who_leaves_does_not_wait_for_a_cache_that_is_warmed(how: str, tmp_path:
 
 def leave(how: str, what: str, data: Path) -> None:
     """Runs the script to its end."""
-    done = run_code(SCRIPT, how, what, data)
+    done = run_code(SCRIPT, how, what, data, whole_exit=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "left\n"
 

@@ -253,7 +253,7 @@ from fastio.runtime import node
 node._SHM = sys.argv[1]
 kept = node.NodeMemory("key", 1)
 """
-    done = run_code(code, tmp_path)
+    done = run_code(code, tmp_path, whole_exit=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert [list(path.iterdir()) for path in tmp_path.iterdir()] == [[]]
 

@@ -80,7 +80,7 @@ print(*pids, flush=True)
     ],
 )
 def test_processes_end_however_the_main_process_ends(folder: Path, end: str, status: int) -> None:
-    done = run_code(BEGUN + end, folder)
+    done = run_code(BEGUN + end, folder, whole_exit=True)
     assert (done.returncode, done.stderr) == (status, "")
     pids = {int(pid) for pid in done.stdout.split()}
     assert pids

@@ -422,7 +422,7 @@ def test_the_interpreter_ends_without_close(
     for cache in (None, Cache(tmp_path / "cache", 4 * MIB)):
         where = "" if cache is None else cache.path
         code = textwrap.dedent(SCRIPT) + "next(batches); next(batches)"
-        done = run_code(code, f"{proxy.url}/photos", where, REPOSITORY)
+        done = run_code(code, f"{proxy.url}/photos", where, REPOSITORY, whole_exit=True)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -561,7 +561,7 @@ def test_the_interpreter_may_end_in_the_middle_of_an_epoch(parquet: str) -> None
         "iterator = iter(batches)\n"
         "print(len(next(iterator)['number']))\n"
     )
-    done = run_code(program, parquet)
+    done = run_code(program, parquet, whole_exit=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
 
 

@@ -122,7 +122,7 @@ def no_script_goes_on() -> Iterator[None]:
     ],
 )
 def test_an_exit_is_clean_whatever_is_left_open(code: str, folder: Path) -> None:
-    done = run_code(_IMPORTS + _FOUR_TIMES + _START + code, folder)
+    done = run_code(_IMPORTS + _FOUR_TIMES + _START + code, folder, whole_exit=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
+from fastio import diagnose, train
 from fastio.cli import main
 from fastio.store import local_path
 from tests.support import numbered_folder
@@ -178,3 +180,57 @@ def test_commands_take_urls(folder: Path) -> None:
         assert done.exit_code in ((0, 3) if command[0] == "doctor" else (0,)), done.output
     assert (folder / "packed" / "manifest.arrow").exists()
     assert (folder / "out").exists()
+
+
+def test_folders_of_training_and_of_probes_may_be_urls(folder: Path) -> None:
+    options = train.Options("data", checkpoint_dir=folder.as_uri(), tensorboard=folder.as_uri())
+    assert options.checkpoint_dir == options.tensorboard == str(folder)
+    use = diagnose.Use(cache=folder.as_uri(), scratch=folder.as_uri())
+    assert use.cache == use.scratch == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda url: train.Options("data", checkpoint_dir=url), "checkpoint_dir"),
+        (lambda url: diagnose.Use(scratch=url), "scratch"),
+        (lambda url: fastio.Cache(url), "the folder of a cache"),
+        (lambda url: fastio.export(url, url), "dst"),
+    ],
+)
+def test_the_url_of_a_store_is_no_folder_of_this_machine(
+    make: Callable[[str], Any], option: str, folder: Path
+) -> None:
+    with pytest.raises(fastio.OptionError, match=f"^{option} must be a path on this machine"):
+        make("s3://bucket/folder")
+
+
+def test_files_that_commands_write_and_read_may_be_urls(folder: Path) -> None:
+    images = write_images(folder)
+    done = CliRunner().invoke(main, ["show", images, "--out", (folder / "a b.png").as_uri()])
+    assert done.exit_code == 0, done.output
+    assert (folder / "a b.png").exists()
+    with fastio.Loader(images, 2, transforms={"image": fastio.CenterCrop(8)}) as loader:
+        list(loader)
+        (folder / "s.json").write_text(json.dumps(loader.stats().to_dict()))
+    done = CliRunner().invoke(main, ["doctor", "--stats", (folder / "s.json").as_uri()])
+    assert done.exit_code in (0, 3), done.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", ".", "--out", "s3://bucket/sheet.png"],
+        ["bench", ".", "--html", "s3://bucket/page.html"],
+        ["bench", ".", "--json", "s3://bucket/page.json"],
+        ["doctor", "--stats", "s3://bucket/stats.json"],
+        ["doctor", ".", "--scratch", "s3://bucket/scratch"],
+        ["train", "tabular", ".", "--checkpoint-dir", "s3://bucket/run"],
+    ],
+)
+def test_commands_say_which_option_is_local(command: list[str], folder: Path) -> None:
+    done = CliRunner().invoke(main, command, terminal_width=200)
+    assert done.exit_code in (1, 2)
+    told = " ".join(done.output.replace("│", "").split())
+    assert "must be a path on this machine, not a URL" in told
+    assert command[-2].strip("-").replace("-", "_") in told.replace("-", "_")

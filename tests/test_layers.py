@@ -46,9 +46,9 @@ LAYERS = [
 ]
 
 # Written on the public names alone, as users' own code is: examples to read. Two have a part in
-# common; and all that writes files does it in one way.
+# common; and all that writes files, or is given paths, does it in one way.
 PUBLIC_ONLY = {"integrations", "train"}
-COMMON = {"train": {"runtime"}}
+COMMON = {"train": {"runtime", "store"}}
 
 # Where a dataset may be asked for its class; `packed` defines the base class.
 ASK_CLASSES = {"packed", "sources", "views"}

@@ -17,7 +17,7 @@ from fastio.errors import CacheError
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.sizes import size_in_bytes
 from fastio.shown import shown
-from fastio.store import local_path
+from fastio.store import local_only
 
 # When a loader recodes images to block records; see `Cache`.
 Pack = Literal["idle", "always", "never"]
@@ -65,7 +65,7 @@ class Cache:
         if pack not in get_args(Pack):
             raise ValueError(f"pack must be one of {', '.join(get_args(Pack))}, got {pack!r}")
         self.pack: Pack = pack
-        self.path = Path(local_path(path)).absolute()
+        self.path = Path(local_only(path, "the folder of a cache")).absolute()
         self.shared = shared
         self.budget = None if budget is None else parse_budget(budget)
         self._lock = threading.Lock()

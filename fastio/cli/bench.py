@@ -16,6 +16,7 @@ from fastio.errors import BenchError
 from fastio.runtime.files import is_stream, write_output
 from fastio.runtime.sizes import counted
 from fastio.shown import shown
+from fastio.store import local_only
 
 if TYPE_CHECKING:
     from fastio.diagnose.report import Report
@@ -62,6 +63,8 @@ def bench(
         html: Write an HTML page with plots.
     """
     check_there(given["data"])
+    if as_json not in (None, "-"):
+        as_json = local_only(as_json, "--json")
     _check_written("--json", None if as_json == "-" else as_json)
     _check_written("--html", html)
     given["model"] = given["model"] or ("convnet" if ladder else None)

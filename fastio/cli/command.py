@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -19,7 +20,8 @@ from rich.markup import escape
 
 from fastio.cli.common import complain, print_table, say, say_json
 from fastio.cli.parsing import parse_groups, parse_pairs, parse_storage_options
-from fastio.errors import FastioError
+from fastio.errors import FastioError, OptionError, SourceNotFound
+from fastio.store.urls import local_only
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -256,6 +258,7 @@ def _parameter(
 ) -> inspect.Parameter:
     """Returns the parameter of a command for one of a function, as typer reads it."""
     kind = _kind(parameter.annotation)
+    name = _option_name(parameter.name, how)
     if how.parse is not None and kind is not float:
         kind = str
     default = parameter.default
@@ -265,17 +268,27 @@ def _parameter(
         "min": 1 if kind is int and how.least is None else how.least,
         "max": how.most,
     }
+    if kind is Path:
+        common["parser"] = partial(_path, option=name)
     if required if how.argument is None else how.argument:
         info = typer.Argument(metavar=how.metavar or parameter.name.upper(), **common)
     else:
-        name = _option_name(parameter.name, how)
         names = [f"{name}/--no-{name[2:]}" if kind is bool and default else name]
         names += [how.short] if how.short else []
-        info = typer.Option(*names, metavar=how.metavar, rich_help_panel=panel, **common)
+        metavar = how.metavar or ("PATH" if kind is Path else None)
+        info = typer.Option(*names, metavar=metavar, rich_help_panel=panel, **common)
     annotation: Any = list[kind] if how.many else kind  # type: ignore[valid-type]
     if default is None or default == ():
         default, annotation = None, annotation | None
     return parameter.replace(kind=_KEYWORD, annotation=Annotated[annotation, info], default=default)
+
+
+def _path(given: str, option: str) -> Path:
+    """Returns the local path that a path or a file URL names."""
+    try:
+        return Path(local_only(given, option))
+    except (OptionError, SourceNotFound) as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _kind(annotation: Any) -> Any:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastio.errors import BenchError as BenchError
-from fastio.store import local_path
+from fastio.store import local_only, local_path
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,10 @@ class Options:
     storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("data", "val", "cache", "work"):
+        for name in ("data", "val"):
             object.__setattr__(self, name, local_path(getattr(self, name)))
+        for name in ("cache", "work"):
+            _keep_local(self, name)
         if self.preset is not None and self.preset not in PRESETS:
             raise BenchError(
                 f"there is no preset {self.preset!r}. Known presets: {', '.join(sorted(PRESETS))}"
@@ -207,3 +209,14 @@ class Use:
     epochs: int | None = None
     scratch: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("cache", "scratch"):
+            _keep_local(self, name)
+
+
+def _keep_local(options: Options | Use, name: str) -> None:
+    """Replaces a file URL by its path in an option for a local folder, which may be None."""
+    given = getattr(options, name)
+    if given is not None:
+        object.__setattr__(options, name, local_only(given, name))

@@ -16,7 +16,7 @@ from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.runtime.files import remove_leftovers
 from fastio.sources import open as open_data
-from fastio.store import local_path
+from fastio.store import local_only
 
 DEFAULT_TAR_SIZE = "256MiB"
 
@@ -103,7 +103,7 @@ def export(
     if to not in ("folder", "webdataset"):
         raise PackError(f"to must be 'folder' or 'webdataset', got {to!r}")
     tar_bytes = parse_size(shard_size)
-    folder = Path(local_path(dst))
+    folder = Path(local_only(dst, "dst"))
     opened = open_data(dataset)
     try:
         if opened.packed is not opened:

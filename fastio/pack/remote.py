@@ -69,7 +69,7 @@ from fastio.runtime.ahead import in_order
 from fastio.runtime.files import mapped, whole_file
 from fastio.runtime.texts import FileSizes, Names
 from fastio.runtime.threads import WAIT_S, DaemonPool, wait_for
-from fastio.store import NoConditionalWrites, Stamp, is_remote, local_path, open_store
+from fastio.store import NoConditionalWrites, Stamp, is_remote, local_only, open_store
 
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
@@ -480,7 +480,7 @@ class RemoteDestination(Destination):
             return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
         # Each destination has its own folder, so that packs to different ones do not mix files.
         name = f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
-        folder = Path(local_path(self._staging)) / name
+        folder = Path(local_only(self._staging, "staging")) / name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

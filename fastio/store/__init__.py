@@ -38,6 +38,7 @@ from fastio.store.retry import (
 from fastio.store.urls import (
     is_remote as is_remote,
     join as join,
+    local_only as local_only,
     local_path as local_path,
     split as split,
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
-from fastio.errors import SourceNotFound
+from fastio.errors import OptionError, SourceNotFound
 from fastio.shown import without_secrets
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
@@ -65,6 +65,24 @@ def local_path(path: _Path) -> _Path | str:
             f"file:///{found[1]}{found[2]}, with three slashes, or the path itself"
         )
     return os.fsdecode(unquote_to_bytes(os.fsencode(found[2])))
+
+
+def local_only(path: str | os.PathLike[str], option: str) -> str:
+    """Returns the path of a file or folder that can only be local; see `local_path`.
+
+    Args:
+        path: The path, or a file URL.
+        option: What the path was given as, for the error.
+
+    Raises:
+        OptionError: It is the URL of a store.
+        SourceNotFound: It is the URL of a file of another host.
+    """
+    if is_remote(path):
+        raise OptionError(
+            f"{option} must be a path on this machine, not a URL: got {without_secrets(str(path))}"
+        )
+    return os.fsdecode(local_path(path))
 
 
 def join(url: str, *names: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 import fastio
+from fastio.store import local_only, local_path
 
 Amp = Literal["bf16", "fp16"]
 Parallel = Literal["dp", "ddp", "fsdp"]
@@ -119,6 +120,11 @@ class Options:
             raise fastio.TrainError(f"ema must be above 0 and below 1, got {self.ema}")
         if self.val is not None and self.val_split:
             raise fastio.TrainError("val and val_split cannot be combined: give one of them")
+        if self.checkpoint_dir is not None:
+            local = local_only(self.checkpoint_dir, "checkpoint_dir")
+            object.__setattr__(self, "checkpoint_dir", local)
+        # TensorBoard writes to URLs of stores, too.
+        object.__setattr__(self, "tensorboard", local_path(self.tensorboard))
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
             raise fastio.TrainError("resume and checkpoint_every need checkpoint_dir")
         if self.compile and self.parallel == "dp":

@@ -224,8 +224,27 @@ def test_subsets_of_subsets_samplers_and_places(packed: Path) -> None:
             assert loader.batch.rows.tolist() == [3]
         with fastio.Loader(subset, 2, sampler=[1, 1, 0]) as loader:
             assert rows(loader) == [[19, 19], [4]]
-        with pytest.raises(IndexError, match="index outside"):
-            fastio.Loader(Subset(dataset, [ROWS]))
+
+
+@pytest.mark.parametrize("use", ["loader", "pack"])
+@pytest.mark.parametrize("kind", ["packed", "files"])
+def test_an_index_out_of_range_is_named_with_its_place(
+    kind: str, use: str, packed: Path, tmp_path: Path
+) -> None:
+    folder = numbered_folder(tmp_path / "images", (3, 2))
+    files = kind == "files"
+    dataset: Any = (
+        import_torchvision().datasets.ImageFolder(folder) if files else fastio.open(packed)
+    )
+    uses = {"loader": fastio.Loader, "pack": lambda data: fastio.pack(data, tmp_path / "out")}
+    count = len(dataset)
+    for indices, wrong in (([0, -1, count, count + 1], count), ([1, 0, -count - 1], -count - 1)):
+        told = (
+            f"the index {wrong} of a Subset, at position 2 of {len(indices)}, is out of range for "
+            f"a dataset of {count} samples"
+        )
+        with pytest.raises(IndexError, match=told):
+            uses[use](Subset(dataset, indices))
 
 
 def test_a_subset_goes_on_where_its_state_says_and_is_no_other_subset(packed: Path) -> None:

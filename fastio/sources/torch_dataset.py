@@ -18,6 +18,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.autograd import profiler
 from torch.utils.data import (
@@ -35,6 +36,7 @@ from fastio.runtime.sockets import ensure_short_socket_paths
 from fastio.shown import without_addresses
 from fastio.sources.folder import FolderDataset
 from fastio.sources.stateful import is_stateful
+from fastio.sources.subset_indices import check_indices
 from fastio.sources.worker_start import WorkerStart
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
@@ -123,7 +125,9 @@ def image_files(dataset: object) -> ImageFiles | Slow:
         inner = image_files(dataset.dataset)
         if isinstance(inner, Slow):
             return inner
-        samples = [inner.samples[int(index)] for index in dataset.indices]
+        indices = [int(index) for index in dataset.indices]
+        check_indices(np.asarray(indices, np.int64), len(inner.samples))
+        samples = [inner.samples[index] for index in indices]
         return replace(inner, samples=samples)
     if type(dataset) is ConcatDataset:
         return _joined_files(dataset)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xxhash
 from torch.utils.data import ConcatDataset, Subset
 
+from fastio.sources.subset_indices import check_indices
 from fastio.views.base import View
 
 Rows = npt.NDArray[np.int64]
@@ -35,10 +36,7 @@ def parts_of(dataset: object) -> tuple[list[Any], Rows | None]:
         if indices is None or not all(isinstance(part, Sized) for part in parts):
             return [dataset], None
         count = sum(map(len, parts)) if rows is None else len(rows)
-        if indices.size and not -count <= int(indices.min()) <= int(indices.max()) < count:
-            raise IndexError(
-                f"the Subset has an index outside [0, {count}): {indices.min()} to {indices.max()}"
-            )
+        check_indices(indices, count)
         indices = np.where(indices < 0, indices + count, indices)
         return parts, indices if rows is None else rows[indices]
     if type(dataset) is ConcatDataset:

@@ -109,6 +109,49 @@ def test_lengths_stand_beside_clips_of_one_length_if_wanted(packed: Path) -> Non
     assert batch["audio_length"].tolist() == [min(200, n) for n in FRAMES]
 
 
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_clips_keep_their_length_where_a_bad_one_is_left_out(tmp_path: Path, on_error: Any) -> None:
+    samples = [{"audio": encoded(ramp(n, 10 + n)), "label": n} for n in range(4)]
+    samples[1]["audio"] = b"no sound"
+    schema = fastio.Schema({"audio": fastio.Bytes(), "label": fastio.Scalar("int64")})
+    fastio.pack(samples, tmp_path / "p", schema=schema)
+    how = {"audio": AudioDecode(length=200, dtype="int16", lengths=True)}
+    with Loader(tmp_path / "p", 4, transforms=how, on_error=on_error) as loader:
+        (batch,) = loader
+    labels = batch["label"].tolist()
+    assert labels == ([0, 2, 3] if on_error == "skip" else [0, 2, 2, 3])
+    assert batch["audio_length"].tolist() == [10 + n for n in labels]
+    assert batch["audio"].shape == (len(labels), 1, 200)
+    for clip, n in zip(batch["audio"].numpy(), labels, strict=True):
+        np.testing.assert_array_equal(clip[:, : 10 + n], ramp(n, 10 + n).T)
+        assert not clip[:, 10 + n :].any()
+
+
+def test_collate_fn_gets_a_clip_and_its_length(tmp_path: Path) -> None:
+    folder = tmp_path / "sounds" / "a"
+    folder.mkdir(parents=True)
+    for n in range(2):
+        (folder / f"{n}.wav").write_bytes(encoded(ramp(n, 10 + n)))
+    fastio.pack([{"audio": encoded(ramp(n, 10 + n)), "label": n} for n in range(2)], tmp_path / "p")
+    how = {"audio": AudioDecode(length=20, lengths=True)}
+    with Loader(tmp_path / "sounds", 2, transforms=how, collate_fn=list) as loader:
+        ((one, other),) = loader
+    ((clip, length), label) = other
+    assert (clip.shape, length, label) == ((1, 20), 11, 0)
+    assert torch.equal(clip[0, 11:], torch.zeros(9))
+    assert one[0][1] == 10
+    with Loader(tmp_path / "p", 2, transforms=how, collate_fn=list) as loader:
+        ((_, sample),) = loader
+    assert torch.equal(sample.pop("audio"), clip)
+    assert sample == {"audio_length": 11, "label": 1}
+
+
+def test_functions_per_sample_cannot_have_lengths_beside_them(packed: Path) -> None:
+    steps = [AudioDecode(length=20, lengths=True), fastio.PerSample(np.abs)]
+    with pytest.raises(TransformError, match="lengths=True"):
+        Loader(packed, 2, transforms={"audio": steps})
+
+
 def test_mono_is_the_mean_of_the_channels(tmp_path: Path) -> None:
     clip = np.stack([np.full(10, 0.5), np.full(10, -0.25)], axis=1)
     file = io.BytesIO()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -125,6 +125,8 @@ class RaggedBatch(Selectable):
         shapes: shape of each row, int64 (n, axes); a list of tuples if rows differ in axes.
         axis: the open axis; 0 if any axis may be open.
         declared: whether the field has exactly that one open axis.
+        fixed: whether every row has the size that `values` has for it, with zeros at its end, and
+            `shapes` only says where these begin; then the form is "padded".
     """
 
     form: Form
@@ -132,6 +134,7 @@ class RaggedBatch(Selectable):
     shapes: Int64s | list[tuple[int, ...]]
     axis: int = 0
     declared: bool = True
+    fixed: bool = False
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -144,6 +147,8 @@ class RaggedBatch(Selectable):
 
     def rows(self) -> list[AnyArray]:
         """Returns the rows as arrays, which are views of `values`."""
+        if self.fixed:
+            return list(self.values)
         shapes = (
             [tuple(shape) for shape in np.asarray(self.shapes).tolist()]
             if isinstance(self.shapes, np.ndarray)
@@ -167,6 +172,9 @@ class RaggedBatch(Selectable):
 
     def take(self, places: Int64s) -> RaggedBatch:
         """Returns the rows at some places, in memory of their own."""
+        if self.fixed:
+            shapes = np.asarray(self.shapes)[places]
+            return replace(self, values=self.values[places], shapes=shapes)
         rows = self.rows()
         kept = [rows[place] for place in places.tolist()]
         return of_rows(kept, self.form, self.values.dtype, self.axis, self.declared)

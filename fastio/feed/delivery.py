@@ -12,7 +12,7 @@ import numpy as np
 
 from fastio.device import HostBatch
 from fastio.engine import EngineSettings
-from fastio.engine.ragged import RaggedBatch
+from fastio.engine.ragged import LENGTH_SUFFIX, RaggedBatch
 from fastio.feed.base import BatchInfo
 from fastio.feed.fields import FieldTransforms
 from fastio.feed.per_sample import ProcessSettings
@@ -244,17 +244,34 @@ class Delivery:
 
     def samples(self, data: Any, values: Mapping[str, Any]) -> list[Any]:
         """Splits a batch into samples for collate_fn, in the form that `dataset[i]` has."""
-        columns = self.columns(data, values).values()
-        return [self._structured(sample) for sample in zip(*columns, strict=True)]
+        columns = self.columns(data, values)
+        rows = zip(*columns.values(), strict=True)
+        if self._schema.structure == "dict":
+            return [dict(zip(columns, row, strict=True)) for row in rows]
+        return [self._structured(row) for row in rows]
 
     def columns(self, data: Any, values: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Splits a batch into the samples of each field."""
-        parts = tuple(data.values()) if isinstance(data, dict) else data
-        parts = list(parts) if isinstance(parts, tuple) else [parts]
-        return {
-            name: self._field_samples(name, values, part)
-            for name, part in zip(self.fields, parts, strict=True)
-        }
+        """Splits a batch into the samples of each field.
+
+        Clips of one length are followed by the lengths of their files if these are asked for: in a
+        field of their own, or as pairs if samples are not dicts.
+        """
+        structure = self._schema.structure
+        if structure != "dict":
+            parts = data if structure == "tuple" else (data,)
+            data = dict(zip(self.fields, parts, strict=True))
+        found: dict[str, list[Any]] = {}
+        for name in self.fields:
+            field_values = values.get(name)
+            if not (isinstance(field_values, RaggedBatch) and field_values.fixed):
+                found[name] = self._field_samples(name, values, data[name])
+                continue
+            lengths = field_values.lengths.tolist()
+            if structure == "dict":
+                found |= {name: list(data[name]), name + LENGTH_SUFFIX: lengths}
+            else:
+                found[name] = list(zip(data[name][0], lengths, strict=True))
+        return found
 
     def _field_samples(self, name: str, values: Mapping[str, Any], data: Any) -> list[Any]:
         """Splits one field of a batch, whose tensors are `data`, into samples."""

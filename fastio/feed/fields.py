@@ -100,6 +100,11 @@ class _Parser:
         if steps and isinstance(steps[0], AudioDecode):
             self.audio[name] = steps.pop(0)
         self._compile(name, name, steps, stream)
+        if name in self.audio and self.audio[name].lengths and self.fields[name].per_sample:
+            raise TransformError(
+                f"{name!r}: AudioDecode(lengths=True) cannot be followed by a function that is "
+                "called per sample, because its results have no lengths: leave out lengths=True"
+            )
 
     def _stream(self, name: str) -> int:
         """Returns the number of the first random draws of a field."""

@@ -44,7 +44,7 @@ class AudioDecode:
         resample: convert other sample rates, with the soxr library.
         channels: number of channels that every file must have. None: all files of a batch must have
             the same number.
-        lengths: also deliver the lengths of the clips if `length` is given.
+        lengths: also deliver how many frames of each clip precede its zeros, if `length` is given.
     """
 
     length: int | None = None

@@ -125,7 +125,7 @@ class SoundReader(Reader):
         if not self._how.lengths or self._how.length is None:
             return out
         shapes = np.array([(out.shape[1], frames) for _, frames in clips], np.int64)
-        return RaggedBatch("padded", out, shapes, axis=1)
+        return RaggedBatch("padded", out, shapes, axis=1, fixed=True)
 
     def _filled(self, clip: AnyArray) -> AnyArray:
         short = 0 if self._how.length is None else self._how.length - clip.shape[1]

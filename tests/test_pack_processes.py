@@ -274,6 +274,27 @@ def test_calls_that_are_not_closed_end_their_processes_with_the_object() -> None
     assert all(pipe.closed for pipe in pipes)
 
 
+NOT_PICKLED = """
+import threading
+from fastio.sources.torch_calls import DatasetCalls
+from tests.test_pack_processes import third
+
+lock = threading.Lock()
+calls = DatasetCalls(list(range(9)), 2, "numbers")
+try:
+    list(calls.results([third, lambda data, is_wanted: lock.locked()]))
+except TypeError as error:
+    print(error)
+calls.close()
+"""
+
+
+def test_a_call_that_cannot_be_pickled_is_an_error_and_is_not_waited_for() -> None:
+    told = run_code(NOT_PICKLED)
+    assert told.returncode == 0, told.stderr
+    assert re.match("a function that reads numbers in worker.* cannot be pickled: ", told.stdout)
+
+
 def test_the_pipes_to_the_processes_are_closed_with_the_pack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,9 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -60,12 +62,14 @@ class DatasetCalls:
         """Yields the results of functions, in order. They are drawn as far ahead as workers take.
 
         Raises:
+            TypeError: A function cannot be pickled.
             WorkerDied: A worker process ended.
             The error of a function, if it raised one.
         """
         assert self._reader is not None
+        pickled = partial(_pickled, name=self._name)
         with self.naming_deaths():
-            for message in self._reader.read(lambda: iter(calls)):
+            for message in self._reader.read(lambda: map(pickled, calls)):
                 found = pickle.loads(_payload(message))
                 if isinstance(found, _Failed):
                     raise found.error
@@ -91,6 +95,23 @@ class DatasetCalls:
         self._ended.value = True
         self._reader = None
         self._end()
+
+
+def _pickled(call: Call, *, name: str) -> bytes:
+    """Returns a function as a worker gets it.
+
+    If the thread of DataLoader's queue cannot pickle a function, it only prints the error, and the
+    result is waited for without end.
+
+    Raises:
+        TypeError: The function cannot be pickled.
+    """
+    try:
+        return bytes(ForkingPickler.dumps(call))
+    except Exception as error:
+        raise TypeError(
+            f"a function that reads {name} in worker processes cannot be pickled: {error}"
+        ) from error
 
 
 def _end(reader: TorchReader, owner: Owner) -> None:
@@ -133,7 +154,7 @@ class _Failed:
 
 
 class _Called:
-    """What DataLoader indexes: a key is a function, and its item what the function returns.
+    """What DataLoader indexes: a key is a pickled function, its item what the function returns.
 
     Attributes:
         ended: Whether the calls were closed, in memory that the processes share.
@@ -143,9 +164,10 @@ class _Called:
         self._dataset = dataset
         self.ended = multiprocessing.RawValue(ctypes.c_bool, False)
 
-    def __getitem__(self, call: Call) -> Any:
+    def __getitem__(self, pickled: bytes) -> Any:
         # Pickled here: if DataLoader's thread cannot pickle a result, the result is never sent.
         try:
+            call: Call = pickle.loads(pickled)
             return _message(call(self._dataset, self._is_wanted))
         except Exception as error:
             return pickle.dumps(_Failed(portable(error)))

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from fastio.pack.images import (
 from fastio.pack.items import UNREAD, Item, Row
 from fastio.pack.unread_images import encode_unread
 from fastio.packed.image_lists import image_name
+from fastio.packed.ipc import number_array
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import (
     ARRAY_DTYPES,
@@ -320,8 +322,17 @@ def _variable_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array
     values = np.frombuffer(b"".join(data), field.dtype if isinstance(field, Tokens) else np.uint8)
     lengths = np.array([len(each) for each in data], np.int64)
     types = [kind for _, kind in field_columns(name, field)][1:]
-    others = [pa.array(column, kind) for column, kind in zip(more, types, strict=True)]
+    others = [_numbers(column, kind) for column, kind in zip(more, types, strict=True)]
     return [variable_array(name, field, Ragged.of_lengths(values, lengths)), *others]
+
+
+def _numbers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Returns a column of numbers, or of lists of numbers."""
+    if not pa.types.is_list(kind):
+        return number_array(np.array(values, kind.to_pandas_dtype()))
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    numbers = np.array([*chain.from_iterable(values)], kind.value_type.to_pandas_dtype())
+    return pa.ListArray.from_arrays(number_array(offsets), number_array(numbers), type=kind)
 
 
 def fixed_array(name: str, field: Array | Scalar, values: NDArray[Any]) -> pa.Array:
@@ -332,7 +343,7 @@ def fixed_array(name: str, field: Array | Scalar, values: NDArray[Any]) -> pa.Ar
         values: An array (rows, *shape).
     """
     stored = "uint8" if field.dtype == "bool" else stored_dtype(field.dtype)
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1).view(stored))
+    flat = number_array(np.ascontiguousarray(values).reshape(-1).view(stored))
     if isinstance(field, Scalar):
         return flat
     return pa.FixedSizeListArray.from_arrays(flat, type=field_columns(name, field)[0][1])
@@ -343,9 +354,10 @@ def variable_array(name: str, field: Field, rows: Ragged) -> pa.Array:
     kind = field_columns(name, field)[0][1]
     values = np.ascontiguousarray(rows.values)
     if isinstance(field, Tokens):
-        return pa.LargeListArray.from_arrays(pa.array(rows.offsets), pa.array(values), type=kind)
-    offsets = np.ascontiguousarray(rows.offsets * values.itemsize)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.view(np.uint8))]
+        offsets = number_array(rows.offsets)
+        return pa.LargeListArray.from_arrays(offsets, number_array(values), type=kind)
+    ends = np.ascontiguousarray(rows.offsets * values.itemsize)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(values.view(np.uint8))]
     return pa.Array.from_buffers(kind, len(rows), buffers)
 
 

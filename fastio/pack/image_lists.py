@@ -11,6 +11,7 @@ import pyarrow as pa
 from fastio.errors import SchemaError
 from fastio.pack.images import ImageCell
 from fastio.packed.image_lists import MOST_IMAGES
+from fastio.packed.ipc import number_array
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import Image, Images, field_columns
 
@@ -80,12 +81,12 @@ def list_arrays(name: str, field: Images, rows: Sequence[ImageCells]) -> list[pa
     data = pa.py_buffer(b"".join(cell.data for cell in cells))
     buffers = [None, pa.py_buffer(ends[first]), data]
     columns = [pa.Array.from_buffers(of_bytes, len(rows), buffers)]
-    lists = [(of_lengths, np.diff(ends))]
+    lists: list[tuple[pa.DataType, Any]] = [(of_lengths, np.diff(ends))]
     for (_, kind), part in zip(of_values, ImageCell._fields[1:], strict=False):
-        lists.append((kind, np.array([getattr(cell, part) for cell in cells])))
+        lists.append((kind, [getattr(cell, part) for cell in cells]))
     for kind, each in lists:
-        numbers = pa.array(each, kind.value_type)
-        columns.append(pa.LargeListArray.from_arrays(pa.array(first), numbers, type=kind))
+        numbers = number_array(np.array(each, kind.value_type.to_pandas_dtype()))
+        columns.append(pa.LargeListArray.from_arrays(number_array(first), numbers, type=kind))
     return columns
 
 

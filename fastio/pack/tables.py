@@ -31,6 +31,7 @@ from fastio.pack.journal import Plan, UnitEnd
 from fastio.pack.row_sources import RowSource
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.packed import FORMAT_VERSION, ShardTable
+from fastio.packed.ipc import number_array
 from fastio.schema import Array, field_columns, is_fixed_width, row_bytes
 from fastio.sources.table.columns import Column, Converted
 from fastio.sources.table.cuts import Cut
@@ -368,9 +369,9 @@ class TableEncoder:
             rows = Ragged.joined([part[name] for part in self._held])
             arrays.append(variable_array(name, field, rows))
             if isinstance(field, Array):  # whose shape is its length
-                bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32))
-                lengths, kind = pa.array(np.diff(rows.offsets)), field_columns(name, field)[1][1]
-                arrays.append(pa.ListArray.from_arrays(bounds, lengths, type=kind))
+                bounds = number_array(np.arange(len(rows) + 1, dtype=np.int32))
+                lengths, kind = np.diff(rows.offsets), field_columns(name, field)[1][1]
+                arrays.append(pa.ListArray.from_arrays(bounds, number_array(lengths), type=kind))
         return arrays
 
     def _clear(self) -> None:

@@ -119,6 +119,16 @@ def _padded(buffer: pa.Buffer | None, payload: str = "") -> Iterator[Piece]:
         yield Piece("column", memoryview(bytes(-buffer.size % ALIGNMENT)))
 
 
+def number_array(values: NDArray[Any]) -> pa.Array:
+    """Returns numbers as an Arrow array, which shares their memory if they are contiguous.
+
+    `pa.array` imports pandas where it is installed, which takes each process half a second.
+    """
+    values = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)])
+
+
 def sealed(batch: pa.RecordBatch) -> list[memoryview]:
     """Returns the bytes of an IPC file with a seal: the XXH3-64 of all others, before the footer.
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fastio.packed.ipc import number_array
 from fastio.packed.shard_writer import ShardEntry
 from fastio.runtime.spilled import SpilledBytes, SpilledNumbers
 from fastio.runtime.texts import Computed, Names
@@ -90,7 +91,10 @@ class ShardTable(Computed[ShardEntry]):
                 numbers.append(part.tobytes())
             places[name] = begin, len(numbers)
         view = numbers.view()
-        found = {name: integers(view[begin:end]) for name, (begin, end) in places.items()}
+        found = {
+            name: number_array(np.frombuffer(view[begin:end], np.int64))
+            for name, (begin, end) in places.items()
+        }
         for name in ("name", *_HASHES):
             ends, data = SpilledBytes(self._folder), SpilledBytes(self._folder)
             ends.append(bytes(8))
@@ -116,14 +120,6 @@ class ShardTable(Computed[ShardEntry]):
             yield np.full(len(part), 16), digits
 
 
-def integers(values: NDArray[np.int64] | memoryview) -> pa.Array:
-    """Returns int64 values as an array that shares their memory. Does not import pandas."""
-    if isinstance(values, np.ndarray):
-        values = values.data
-    view = values.cast("B") if len(values) else memoryview(b"")
-    return pa.Array.from_buffers(pa.int64(), len(view) // 8, [None, pa.py_buffer(view)])
-
-
 def first_rows(rows: NDArray[np.int64], folder: Path | None = None) -> pa.Array:
     """Returns the number of the first row of each shard, given the number of rows of each."""
     found, row = SpilledBytes(folder), 0
@@ -131,7 +127,7 @@ def first_rows(rows: NDArray[np.int64], folder: Path | None = None) -> pa.Array:
         ends = row + np.cumsum(part)
         found.append((ends - part).tobytes())
         row = int(ends[-1])
-    return integers(found.view())
+    return number_array(np.frombuffer(found.view(), np.int64))
 
 
 def _parts(values: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, SourceChanged
 from fastio.packed import Dataset
-from fastio.packed.ipc import MappedFile, stamp
+from fastio.packed.ipc import MappedFile, number_array, stamp
 from fastio.packed.manifest import FORMAT_VERSION, Manifest
 from fastio.packed.packed import reopened
 from fastio.packed.shard import ShardReader
@@ -192,7 +192,7 @@ class _Reader(ShardReader):
             raise _changed(file)
         kind = pa.from_numpy_dtype(file.dtype)
         values = pa.Array.from_buffers(kind, file.tokens, [None, pa.py_buffer(data[file.at :])])
-        column = pa.LargeListArray.from_arrays(pa.array(file.starts), values)
+        column = pa.LargeListArray.from_arrays(number_array(file.starts), values)
         return pa.RecordBatch.from_arrays([column], [FIELD]), file.at, len(data)
 
 

@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, SourceNotFound
+from fastio.packed.ipc import number_array
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.schema import Field, Schema
 from fastio.sources.tar.headers import (
@@ -191,14 +192,14 @@ def assemble(
     _check_extensions(tars, found, names)
     for number, name in enumerate(names):
         offset, length, value, state = _columns(found, name)
-        columns[f"offset.{number}"] = pa.array(offset)
-        columns[f"length.{number}"] = pa.array(length)
+        columns[f"offset.{number}"] = number_array(offset)
+        columns[f"length.{number}"] = number_array(length)
         digest.update(name.encode("utf-8", "surrogateescape"))
         for part in (offset, length, value, state):
             digest.update(part.tobytes())
         if is_integer(name):
-            columns[f"value.{number}"] = pa.array(value)
-            columns[f"state.{number}"] = pa.array(state)
+            columns[f"value.{number}"] = number_array(value)
+            columns[f"state.{number}"] = number_array(state)
         # Numbers as names, because the names of fields are validated with the dataset's schema.
         fields[str(number)] = _field(reader, tars, name, offset, length)
         missing, wrong = state == STATE_MISSING, state == STATE_NO_INTEGER

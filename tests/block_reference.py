@@ -413,9 +413,10 @@ def _read_ac_part(part: bytes, count: int, classes: Sequence[CodeClass]) -> list
         negative = {z: bits.take(1) for z in present}
         magnitude = dict.fromkeys(present, 0)
         for j in range(1, 12):
-            for z in present:
-                if code_class.widths[z] > j:
-                    magnitude[z] |= bits.take(1) << (j - 1)
+            wide = [z for z in present if code_class.widths[z] > j]
+            plane = bits.take(len(wide))  # a bit of each
+            for number, z in enumerate(wide):
+                magnitude[z] |= (plane >> number & 1) << (j - 1)
         for z in present:
             block[z] = code_class.value(negative[z] == 1, magnitude[z])
         blocks.append(block)

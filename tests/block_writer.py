@@ -83,18 +83,18 @@ def cheapest(codebook: bytes) -> Choose:
     book = parse_codebook(codebook)
     distinct = {code_class: number for number, code_class in reversed(list(enumerate(book)))}
 
-    def bits(code_class: CodeClass, values: Sequence[int]) -> int:
+    def bits(code_class: CodeClass, values: Sequence[int], nonzero: Sequence[int]) -> int:
         if not code_class.holds_difference(values[0]) and code_class.widths[0] == 0:
             return 1 << 30
         total = code_class.last + code_class.widths[0]
         total += 0 if code_class.holds_difference(values[0]) else 16
-        for z in range(1, 64):
-            if values[z]:
-                total += code_class.widths[z] if code_class.holds(z, values[z]) else 24
+        for z in nonzero:
+            total += code_class.widths[z] if code_class.holds(z, values[z]) else 24
         return total
 
     def choose(number: int, values: Sequence[int]) -> int:
-        return min((bits(code_class, values), n) for code_class, n in distinct.items())[1]
+        nonzero = [z for z in range(1, 64) if values[z]]
+        return min((bits(each, values, nonzero), n) for each, n in distinct.items())[1]
 
     return choose
 

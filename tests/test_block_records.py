@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -192,15 +193,16 @@ def first_cheapest(number: int, values: Sequence[int]) -> int:
     It looks at those that reach the last value.
     """
     last = max((z for z in range(64) if values[z]), default=0)
+    nonzero = [z for z in range(1, last + 1) if values[z]]
 
+    @cache  # for equal classes
     def bits(code_class: reference.CodeClass) -> int:
         if code_class.last < last or (code_class.widths[0] == 0 and values[0]):
             return 1 << 30
         total = code_class.last + code_class.widths[0]
         total += 0 if code_class.holds_difference(values[0]) else 16
-        for z in range(1, last + 1):
-            if values[z]:
-                total += code_class.widths[z] if code_class.holds(z, values[z]) else 24
+        for z in nonzero:
+            total += code_class.widths[z] if code_class.holds(z, values[z]) else 24
         return total
 
     return min(range(256), key=lambda n: bits(CLASSES_READ[n]))

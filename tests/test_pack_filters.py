@@ -224,7 +224,7 @@ def test_lines_of_any_length(
 
 
 def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
-    for number in range(300):
+    for number in range(150):
         table = pa.table({"x": [number], "k": pa.array(["w"]).dictionary_encode()})
         pa.parquet.write_table(table, tmp_path / f"{number:03}.parquet")
         with pa.ipc.new_file(tmp_path / f"{number:03}.arrow", table.schema) as writer:
@@ -234,15 +234,15 @@ def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))\n"
         "for pattern in sys.argv[1:3]:\n"
         "    with (\n"
-        "        fastio.open(pattern, filters=[('x', '<', 290)]) as rows,\n"
+        "        fastio.open(pattern, filters=[('x', '<', 140)]) as rows,\n"
         "        fastio.Loader(rows, 50, shuffle=True, num_workers=4) as batches,\n"
         "    ):\n"
-        "        print(sorted(x for b in batches for x in b['x'].tolist()) == list(range(290)))\n"
+        "        print(sorted(x for b in batches for x in b['x'].tolist()) == list(range(140)))\n"
         "    print(fastio.pack(pattern, sys.argv[3], overwrite=True).rows)\n"
     )
     patterns = [str(tmp_path / "*.parquet"), str(tmp_path / "*.arrow")]
     done = run_code(program, *patterns, tmp_path / "out")
-    assert (done.returncode, done.stdout) == (0, "True\n300\n" * 2), done.stderr
+    assert (done.returncode, done.stdout) == (0, "True\n150\n" * 2), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -458,14 +458,17 @@ def test_ctrl_c_ends_a_wait_for_a_server_that_does_not_answer(
     proxy: FaultProxy, tmp_path: Path
 ) -> None:
     proxy.fail("stall", p=1.0, match="shard-000001")
-    code = textwrap.dedent(SCRIPT) + "list(batches)"
-    command = [sys.executable, "-c", code, f"{proxy.url}/photos", tmp_path / "cache", REPOSITORY]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not proxy.struck()["stall"]:
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    # A store gives a request up after a minute: that is what this must not wait for.
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGINT, errors
-    assert errors.rstrip().endswith("KeyboardInterrupt")
+    told = tmp_path / "pid"
+    code = "import os, pathlib, sys; pathlib.Path(sys.argv[4]).write_text(str(os.getpid()))\n"
+    code += textwrap.dedent(SCRIPT) + "list(batches)"
+    arguments = f"{proxy.url}/photos", tmp_path / "cache", REPOSITORY, told
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run_code, code, *arguments)
+        while not proxy.struck()["stall"]:
+            assert not running.done()
+            time.sleep(0.01)
+        os.kill(int(told.read_text()), signal.SIGINT)
+        # A store gives a request up after a minute: that is what this must not wait for.
+        done = running.result(timeout=30)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")

@@ -48,7 +48,7 @@ from fastio import (
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.rows import Checked, SelectedRows, StoredBatch
 from tests.children import run_code
-from tests.pictures import picture, save
+from tests.pictures import decoded, jpeg, picture, save
 from tests.saved import (  # sets the environment before datasets is imported
     IMAGES,
     NAMES,
@@ -513,25 +513,105 @@ def test_lists_of_dicts_are_dicts_of_lists(tmp_path: Path) -> None:
     assert plain(batch["objects_class"]) == [[1], [], [], [0, 0]]
 
 
-def test_lists_of_images_are_refused_by_name() -> None:
-    one = {"bytes": jpeg_bytes(0), "path": None}
+ALBUMS = [[jpeg(40 + row, 50 + n, seed=7 * row + n) for n in range(row % 4)] for row in range(23)]
+
+
+def album_dataset(tmp_path: Path) -> Dataset:
+    """Lists of JPEGs; every third image has a path and no bytes. And lists of one in a struct."""
+
+    def file(row: int, n: int) -> dict[str, Any]:
+        path = tmp_path / "files" / f"{row}-{n}.jpg"
+        if (row + n) % 3:
+            return {"bytes": ALBUMS[row][n], "path": None}
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(ALBUMS[row][n])
+        return {"bytes": None, "path": str(path)}
+
+    rows = [[file(row, n) for n in range(len(album))] for row, album in enumerate(ALBUMS)]
     features = Features(
         {
             "views": List(Image()),
+            "first": {"gray": LargeList(Image(mode="L")), "n": Value("int64")},
+            "row": Value("int64"),
+        }
+    )
+    firsts = [{"gray": row[:1], "n": len(row)} for row in rows]
+    values = {"views": rows, "first": firsts, "row": list(range(len(rows)))}
+    return Dataset.from_dict(values, features=features)
+
+
+def test_lists_of_images_have_the_images_that_pillow_decodes(tmp_path: Path) -> None:
+    dataset = album_dataset(tmp_path)
+    shuffled = dataset.shuffle(seed=1)
+    for source in [*both(dataset, tmp_path), shuffled, dataset.select(range(20, 3, -1))]:
+        options = {} if isinstance(source, Dataset) else {"roots": [tmp_path]}
+        with fastio.open(source, **options) as opened:
+            assert opened.schema.fields["views"] == fastio.Images()
+            assert opened.schema.fields["first_gray"] == fastio.Images("L")
+            for sample in opened:
+                files = ALBUMS[sample["row"]]
+                expected = [*map(decoded, files)]
+                assert len(sample["views"]) == len(expected) == sample["first_n"]
+                assert all(map(np.array_equal, sample["views"], expected))
+                assert [one.shape[2] for one in sample["first_gray"]] == [1] * min(1, len(files))
+
+
+def test_batches_and_packs_of_lists_of_images_are_those_of_a_parquet_file(tmp_path: Path) -> None:
+    dataset = album_dataset(tmp_path).map(
+        lambda row: {"views": [{"bytes": file, "path": None} for file in ALBUMS[row["row"]]]}
+    )
+    dataset = dataset.remove_columns("first").cast_column("views", List(Image()))
+    dataset.to_parquet(tmp_path / "albums.parquet")
+    how: dict[str, Any] = {
+        "seed": 3,
+        "ragged": "flat",
+        "transforms": {"views": [RandomResizedCrop(16)]},
+    }
+    fastio.pack(dataset, tmp_path / "packed", codec="jpeg")
+    for source in (dataset, tmp_path / "packed"):
+        with Loader(source, 5, **how) as ours, Loader(tmp_path / "albums.parquet", 5, **how) as its:
+            assert ours.path == its.path == "native"
+            for batch, expected in zip(ours, its, strict=True):
+                assert batch.keys() == expected.keys()
+                assert all(torch.equal(batch[name], expected[name]) for name in batch)
+
+
+def test_nulls_in_lists_of_images_are_errors_of_their_samples() -> None:
+    one = {"bytes": jpeg_bytes(0), "path": None}
+    nothing = {"bytes": None, "path": None}
+    dataset = Dataset.from_dict(
+        {"views": [[one], None, [one, None], [one, nothing], []]},
+        features=Features({"views": List(Image())}),
+    )
+    with fastio.open(dataset) as opened:
+        assert [len(opened[row]["views"]) for row in (0, 4)] == [1, 0]
+        for row, problem in ((1, "is null"), (2, "image 1 of 'views'"), (3, "image 1 of 'views'")):
+            with pytest.raises(ImageError, match=problem):
+                opened[row]
+    transforms = {"views": [Resize((16, 16))]}
+    with Loader(dataset, 5, transforms=transforms, on_error="skip") as loader:
+        assert [len(batch["views"]) for batch in loader] == [2]
+
+
+def test_images_in_lists_of_dicts_are_refused_by_name() -> None:
+    one = {"bytes": jpeg_bytes(0), "path": None}
+    features = Features(
+        {
             "crops": List({"image": Image(), "n": Value("int64")}),
+            "grid": List(List(Image())),
             "k": Value("int64"),
         }
     )
     dataset = Dataset.from_dict(
-        {"views": [[one, one]], "crops": [[{"image": one, "n": 1}]], "k": [3]}, features=features
+        {"crops": [[{"image": one, "n": 1}]], "grid": [[[one]]], "k": [3]}, features=features
     )
     for options, name in (
-        ({}, "views"),
-        ({"columns": ["k", "views"]}, "views"),
+        ({}, "crops.image"),
+        ({"columns": ["k", "grid"]}, "grid"),
         ({"columns": ["crops"]}, "crops.image"),
         ({"columns": ["crops.image"]}, "crops.image"),
     ):
-        with pytest.raises(SchemaError, match=f"'{name}' contains lists of images"):
+        with pytest.raises(SchemaError, match=f"'{name}' contains images in lists of"):
             open_loader(dataset, 1, **options)  # type: ignore[arg-type]
     batch = batch_of(dataset, columns=["k", "crops.n"], ragged="list")
     assert (batch["k"].tolist(), plain(batch["crops_n"])) == ([3], [[1]])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
 from fastio.runtime.properties import cached_property
-from fastio.schema import Schema
+from fastio.schema import PICTURES, Image, Images, Schema
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
 from fastio.sources.table.columns import Conversion
@@ -55,9 +55,11 @@ class HuggingFaceDataset(Rows):
         self._conversion = Conversion(table.schema, self._options, self.path, table.special)
         fields = Schema(self._conversion.schema().fields)
         self.schema: Schema = with_classes(fields, table.classes)
+        rows, named = table.stored.rows, table.named_files
         self._images = {
-            name: ImageColumn(table.stored.rows, table.images[name], table.named_files)
-            for name in self.schema.image_fields
+            name: ImageColumn(rows, table.images[name], named, lists=isinstance(kind, Images))
+            for name, kind in self.schema.fields.items()
+            if isinstance(kind, PICTURES)
         }
 
     @cached_property
@@ -111,8 +113,30 @@ class HuggingFaceDataset(Rows):
             IndexError: a row number is out of range.
             DatasetClosed: after `close`.
         """
+        if not isinstance(self._field(field), Image):
+            return super().image_reads(field, rows)
+        return self._reads(field, rows, None)
+
+    def list_reads(
+        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> ImageReads:
+        """See `Rows`."""
+        if not isinstance(self._field(field), Images):
+            return super().list_reads(field, rows, index)
+        return self._reads(field, rows, index)
+
+    def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Rows`."""
+        if not isinstance(self._field(field), Images):
+            return super().image_counts(field, rows)
+        return self._images[field].counts(rows)
+
+    def _reads(
+        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64] | None
+    ) -> ImageReads:
+        """Returns where images lie; `index` is the place of each in the row's list."""
         column = self._images[field]
-        extents = column.extents(rows)
+        extents = column.extents(rows, index)
         # The native decoder finds out what is no JPEG when it reads it; if none of those that were
         # looked at is one, it reads nothing. Rows without an image are Pillow's, who names them.
         is_jpeg = (extents.file != NOWHERE) & column.has_jpegs
@@ -140,6 +164,13 @@ class HuggingFaceDataset(Rows):
             IndexError: the row number is out of range.
         """
         return self._images[field].read(row)
+
+    def read_listed(self, field: str, row: int, index: int) -> bytes:
+        """Returns the bytes of one image of a list; errors as of `read`, also for the index."""
+        count = int(self.image_counts(field, np.array([row], np.int64))[0])
+        if not 0 <= index < count:
+            raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
+        return self._images[field].read(row, index)
 
     def sampling_rate(self, field: str) -> int | None:
         """See `Rows`."""

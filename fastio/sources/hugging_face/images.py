@@ -22,7 +22,14 @@ from fastio.runtime.lifecycle import new_lock
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.rows import SelectedRows
 from fastio.sources.named_files import NamedFiles
-from fastio.sources.table.embedded import EncodedImages, bytes_and_paths, encoded_images
+from fastio.sources.table.embedded import (
+    EncodedImages,
+    EncodedLists,
+    bytes_and_paths,
+    encoded_images,
+    encoded_lists,
+    list_values,
+)
 
 _COMPARED_BYTES = 64
 
@@ -112,22 +119,28 @@ class ImageExtents(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """The images of one record batch.
+    """The images of one record batch, of all lists if the column has lists.
 
     Attributes:
         images: Their bytes.
-        paths: The paths of the rows; None if the column has none.
+        paths: Their paths; None if the column has none.
+        lists: The lists of a column of lists; None for one of images.
         file, begin: The number of the file that contains the bytes, and the offset there.
     """
 
     images: EncodedImages
     paths: pa.Array | None
+    lists: EncodedLists | None
     file: int
     begin: int
 
+    def numbers(self, local: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the numbers of images in `images`, given their rows and places in lists."""
+        return local if self.lists is None else self.lists.first[local] + index
+
 
 class ImageColumn:
-    """The images of one column. Thread-safe.
+    """The images of one column, or of its lists of images. Thread-safe.
 
     Images in memory that is not mapped from a file are copied once, when they are first asked for,
     to an unnamed file, so that threads read all images in the same way.
@@ -136,10 +149,14 @@ class ImageColumn:
         rows: The rows of the dataset.
         path: The names of the column and of the struct fields inside it.
         named: The files that its paths may refer to.
+        lists: Whether it has lists of images.
     """
 
-    def __init__(self, rows: SelectedRows, path: tuple[str, ...], named: NamedFiles) -> None:
+    def __init__(
+        self, rows: SelectedRows, path: tuple[str, ...], named: NamedFiles, lists: bool = False
+    ) -> None:
         self._rows = rows
+        self.lists = lists
         self._named = named
         self._path = path
         self._mapped = MappedFiles()
@@ -157,14 +174,36 @@ class ImageColumn:
         """The paths of the files. More are added as rows are asked for."""
         return tuple(self._files)
 
-    def extents(self, rows: NDArray[np.int64]) -> ImageExtents:
-        """Returns the positions of the images of rows, int64 (n,).
+    def counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns how many images the lists of rows have; NULL_LIST where a list is null.
+
+        Raises:
+            IndexError: If a row number is out of range.
+            ShardCorrupt: If the column is damaged.
+            DatasetClosed: After `close`.
+        """
+        found = np.empty(len(rows), np.int64)
+        for batch, places, local in self._rows.by_batch(rows):
+            lists = self._part(batch).lists
+            assert lists is not None, "the column has no lists"
+            found[places] = lists.counts(local)
+        return found
+
+    def extents(
+        self, rows: NDArray[np.int64], index: NDArray[np.int64] | None = None
+    ) -> ImageExtents:
+        """Returns the positions of images.
+
+        Args:
+            rows: int64 (n,), the row of each image.
+            index: int64 (n,), the place of each in the row's list. If None, 0.
 
         Raises:
             IndexError: If a row number is out of range.
             DatasetClosed: After `close`.
         """
         n = len(rows)
+        index = np.zeros(n, np.int64) if index is None else index
         found = ImageExtents(
             np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {}
         )
@@ -175,25 +214,27 @@ class ImageColumn:
                 found.file[places] = NOWHERE
                 continue
             offsets, missing = part.images.offsets, part.images.missing
-            begin = offsets[local]
+            at = part.numbers(local, index[places])
+            begin = offsets[at]
             found.file[places] = part.file
             found.offset[places] = part.begin + begin
-            found.length[places] = offsets[local + 1] - begin
+            found.length[places] = offsets[at + 1] - begin
             if missing is not None:
-                here = np.flatnonzero(missing[local])
-                self._place_missing(found, part, places[here], local[here])
+                here = np.flatnonzero(missing[at])
+                self._place_missing(found, part, places[here], at[here])
         return found
 
-    def read(self, row: int) -> bytes:
-        """Returns the bytes of one image.
+    def read(self, row: int, index: int = 0) -> bytes:
+        """Returns the bytes of one image, of a list at the place `index`.
 
         Raises:
-            ValueError: If the row has neither bytes nor a path.
+            ValueError: If it has neither bytes nor a path.
             DatasetClosed: After `close`.
             OSError: If its file cannot be read.
         """
         ((batch, _, local),) = self._rows.by_batch(np.array([row], np.int64))
-        part, at = self._part(batch), int(local[0])
+        part = self._part(batch)
+        at = int(part.numbers(local, np.array([index], np.int64))[0])
         if part.images.missing is None or not part.images.missing[at]:
             return part.images.bytes_of(at)
         path = None if part.paths is None else part.paths[at].as_py()
@@ -210,6 +251,8 @@ class ImageColumn:
         return self._has_jpegs
 
     def _is_jpeg(self, row: int) -> bool:
+        if self.lists and self.counts(np.array([row], np.int64))[0] < 1:
+            return False
         extent = self.extents(np.array([row], np.int64))
         return bool(extent.file[0] >= 0) and self.read(row)[:2] == _JPEG_BEGINS
 
@@ -223,11 +266,11 @@ class ImageColumn:
             self._end()
 
     def _place_missing(
-        self, found: ImageExtents, part: _Part, places: NDArray[np.int64], local: NDArray[np.int64]
+        self, found: ImageExtents, part: _Part, places: NDArray[np.int64], at: NDArray[np.int64]
     ) -> None:
-        """Sets the places of rows without bytes, which are `local` in the part."""
-        for place, row in zip(places.tolist(), local.tolist(), strict=True):
-            path = None if part.paths is None else part.paths[row].as_py()
+        """Sets the places of images without bytes, which have the numbers `at` in the part."""
+        for place, number in zip(places.tolist(), at.tolist(), strict=True):
+            path = None if part.paths is None else part.paths[number].as_py()
             with suppress(OSError, ValueError):  # `read` will raise it
                 path = path and self._named.find(path)
                 found.paths.update({place: path} if path else {})
@@ -249,9 +292,12 @@ class ImageColumn:
         array = bare(self._rows.columns(batch, [self._path[0]]).column(0))
         for name in self._path[1:]:
             array = array.flatten()[array.type.get_field_index(name)]
-        images = encoded_images(array, f"{'.'.join(self._path)}, record batch {batch}")
+        where = f"{'.'.join(self._path)}, record batch {batch}"
+        lists = encoded_lists(array, where) if self.lists else None
+        images = encoded_images(array, where) if lists is None else lists.images
+        values = array if lists is None else list_values(array, where)[0]
         file, begin = self._home(images)
-        return _Part(images, bytes_and_paths(array)[1], file, begin)
+        return _Part(images, bytes_and_paths(values)[1], lists, file, begin)
 
     def _home(self, images: EncodedImages) -> tuple[int, int]:
         """Returns the number of the file that contains images, and the offset of their bytes."""

@@ -20,9 +20,9 @@ from fastio.sources.table.features import (
     File,
     FixedArray,
     Group,
-    Picture,
     Plain,
     Several,
+    has_pictures,
 )
 from fastio.sources.table.leaves import children
 from fastio.sources.table.reading import Origin
@@ -40,15 +40,14 @@ def bare(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
-    """Returns the type of `plain_array`'s result; None for lists of images.
+    """Returns the type of `plain_array`'s result; None for a struct of which nothing is left.
 
-    Images, which `plain_array` does not read, have a type of no meaning.
+    Images and lists of images, which `plain_array` does not read, have a type of no meaning. Images
+    in lists of structs are left out.
     """
     kind = bare_type(kind)
-    if isinstance(feature, Picture):
+    if has_pictures(feature):
         return pa.binary()
-    if isinstance(feature, Several) and isinstance(feature.of, Picture):
-        return None
     if isinstance(feature, File) and pa.types.is_struct(kind):
         return pa.large_binary()
     if isinstance(feature, FixedArray):
@@ -62,7 +61,7 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
         return pa.struct(kept) if kept else None
     if is_list_of_structs(kind, feature):
         assert isinstance(feature, Several)
-        return plain_type(_turned_type(kind.value_type), _turned(feature.of))
+        return plain_type(_turned_type(kind.value_type, feature.of), _turned(feature.of))
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -76,7 +75,7 @@ def plain_array(
             message names `column` and `origin`.
     """
     array = bare(array)
-    if isinstance(feature, Picture):
+    if has_pictures(feature):
         raise SchemaError(
             f"{origin.column(column)} contains images, which neither filters nor tables can read"
         )
@@ -88,7 +87,8 @@ def plain_array(
         return _plain_struct(array, feature, column, origin, files)
     if is_list_of_structs(array.type, feature):
         assert isinstance(feature, Several)
-        return plain_array(_turned_array(array), _turned(feature.of), column, origin, files)
+        turned = _turned_array(array, feature.of)
+        return plain_array(turned, _turned(feature.of), column, origin, files)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -126,19 +126,27 @@ def _turned(feature: Feature) -> Group:
     return Group({name: Several(child) for name, child in feature.children.items()})
 
 
-def _turned_type(kind: pa.DataType) -> pa.DataType:
-    return pa.struct([(child.name, pa.large_list(child.type)) for child in children(kind)])
+def _turned_children(kind: pa.DataType, feature: Feature) -> list[pa.Field]:
+    """Returns the fields of a struct in a list that are not images."""
+    known = _turned(feature).children
+    return [each for each in children(kind) if not has_pictures(known.get(each.name, Plain()))]
 
 
-def _turned_array(array: pa.Array) -> pa.Array:
+def _turned_type(kind: pa.DataType, feature: Feature) -> pa.DataType:
+    kept = _turned_children(kind, feature)
+    return pa.struct([(child.name, pa.large_list(child.type)) for child in kept])
+
+
+def _turned_array(array: pa.Array, feature: Feature) -> pa.Array:
     """Converts lists of structs to structs of lists, null where the list is."""
     missing = missing_rows(array)
     mask = None if missing is None else pa.array(missing)
     counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
     structs = array.flatten()
-    names = [child.name for child in children(structs.type)]
-    lists = [pa.LargeListArray.from_arrays(offsets, each, mask=mask) for each in structs.flatten()]
+    names = [child.name for child in _turned_children(structs.type, feature)]
+    inside = dict(zip((c.name for c in children(structs.type)), structs.flatten(), strict=True))
+    lists = [pa.LargeListArray.from_arrays(offsets, inside[name], mask=mask) for name in names]
     return pa.StructArray.from_arrays(lists, names, mask=mask)
 
 
@@ -148,7 +156,7 @@ def _plain_struct(
     names, arrays = [], []
     for number, child in enumerate(children(array.type)):
         known = feature.children.get(child.name, Plain())
-        if not isinstance(known, Picture) and plain_type(child.type, known) is not None:
+        if not has_pictures(known) and plain_type(child.type, known) is not None:
             names.append(child.name)
             spoken = f"{column}.{child.name}"
             arrays.append(plain_array(array.field(number), known, spoken, origin, files))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.runtime.properties import cached_property
-from fastio.schema import Field, Image
+from fastio.schema import Field
 from fastio.sources.hugging_face.plain import plain_batch, plain_schema
 from fastio.sources.hugging_face.sources import Opened as OpenedDataset
 from fastio.sources.hugging_face.sources import open_hugging_face
@@ -50,8 +50,8 @@ class HuggingFaceTable(Grouped):
         named_files: the files that its paths may name.
         features: The features of the columns.
         schema: The columns; those of images have a type of no meaning.
-        images: The path of every column of images, by the name of its field.
-        special: The fields of images, of lists of lists and of lists of strings, by their names.
+        images: The path of every column of images or lists of images, by the name of its field.
+        special: The fields of these, of lists of lists and of lists of strings, by their names.
 
     Raises:
         SourceNotFound, ShardCorrupt: as `open_hugging_face`.
@@ -85,9 +85,7 @@ class HuggingFaceTable(Grouped):
         self.classes = class_names(self.features)
         images = pictures(self.features)
         self.images = {"_".join(path).replace(".", "_"): path for path in images}
-        self.special: dict[str, Field] = {
-            name: Image(images[path].mode) for name, path in self.images.items()
-        }
+        self.special: dict[str, Field] = {name: images[at] for name, at in self.images.items()}
         for name, leaf in leaves(self.schema, self.name).items():
             nested = nested_field(leaf.type)
             if nested is not None:
@@ -131,8 +129,8 @@ class HuggingFaceTable(Grouped):
 def _known(opened: OpenedDataset, options: TableOptions) -> dict[str, Feature]:
     """Returns the features of all columns; SchemaError if a wanted one is not known."""
     found = {name: opened.features.get(name, Plain()) for name in opened.rows.schema.names}
-    unknown = set()
-    for path, feature, listed in leaf_features(found):
+    unknown, fields = set(), pictures(found)
+    for path, feature, _ in leaf_features(found):
         if isinstance(feature, Unknown):
             unknown.add(path[0])
             if _is_wanted(path[0], options):
@@ -141,12 +139,11 @@ def _known(opened: OpenedDataset, options: TableOptions) -> dict[str, Feature]:
                     "which fastio does not support; leave it out by choosing other columns "
                     "(columns=..., --columns), or cast it to an Arrow type"
                 )
-        if isinstance(feature, Picture) and listed and _is_named(path, options):
+        if isinstance(feature, Picture) and path not in fields and _is_named(path, options):
             raise SchemaError(
-                f"{opened.name}: column {'.'.join(path)!r} contains lists of images, and "
-                "fastio reads one image per row: give each image its own row (dataset.map "
-                "with batched=True), or leave the column out by choosing other columns "
-                "(columns=..., --columns)"
+                f"{opened.name}: column {'.'.join(path)!r} contains images in lists of dicts or "
+                "of lists, which fastio does not read: make it a list of images (dataset.map), or "
+                "leave the column out by choosing other columns (columns=..., --columns)"
             )
     return {name: Unknown("") if name in unknown else feature for name, feature in found.items()}
 

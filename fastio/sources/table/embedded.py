@@ -201,12 +201,12 @@ def encoded_images(array: pa.Array, where: str) -> EncodedImages:
     return EncodedImages(values, ends, missing if missing.any() else None)
 
 
-def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
-    """Returns the lists of files in a column, without a copy of the files.
+def list_values(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Returns the values of the lists in a column, and where in them each list begins.
 
     Raises:
         ShardCorrupt: The offsets lead outside the values. The message begins with `where`.
-        SchemaError: A list is too long.
+        SchemaError: A list of images is too long.
     """
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
@@ -223,6 +223,12 @@ def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
             f"{where}: a list has {longest:,} images, and fastio reads lists of at most "
             f"{MOST_IMAGES:,}"
         )
+    return values, first
+
+
+def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
+    """Returns the lists of files in a column, without a copy of the files; see `list_values`."""
+    values, first = list_values(array, where)
     missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return EncodedLists(encoded_images(values, where), first, missing)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from fastio.schema import CLASS_FIELDS, Schema, is_integer
+from fastio.schema import CLASS_FIELDS, Image, Images, Schema, is_integer
 
 METADATA_KEY = b"huggingface"
 
@@ -136,13 +136,27 @@ def class_names(features: Mapping[str, Feature]) -> dict[tuple[str, ...], tuple[
     }
 
 
-def pictures(features: Mapping[str, Feature]) -> dict[tuple[str, ...], Picture]:
-    """Returns the images, by their path of columns and struct fields."""
-    return {
-        path: feature
-        for path, feature, listed in leaf_features(features)
-        if isinstance(feature, Picture) and not listed
-    }
+def has_pictures(feature: Feature) -> bool:
+    """Returns whether a feature is of images or of lists of images."""
+    return isinstance(feature.of if isinstance(feature, Several) else feature, Picture)
+
+
+def pictures(
+    features: Mapping[str, Feature], path: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], Image | Images]:
+    """Returns the fields of images and of lists of images, by their path of columns and structs.
+
+    Images in lists of structs, and in lists of lists, are not among them.
+    """
+    found: dict[tuple[str, ...], Image | Images] = {}
+    for name, feature in features.items():
+        if isinstance(feature, Picture):
+            found[(*path, name)] = Image(feature.mode)
+        elif isinstance(feature, Several) and isinstance(feature.of, Picture):
+            found[(*path, name)] = Images(feature.of.mode)
+        elif isinstance(feature, Group):
+            found |= pictures(feature.children, (*path, name))
+    return found
 
 
 def sampling_rates(features: Mapping[str, Feature]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from fastio import Loader
 from tests.children import in_fork, run_code
 from tests.numbered import loader, rows_of
 from tests.support import threads, told, until
+from tests.torch_support import OwnDataset
 
 # Ending
 
@@ -185,3 +186,21 @@ def test_opening_a_packed_dataset_does_not_import_pandas(folder: Path, tmp_path:
     command = [sys.executable, "-c", code, str(tmp_path / "packed")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_forked_child_takes_no_batch_from_the_workers_of_its_parent(workers: int) -> None:
+    with Loader(OwnDataset(40), 4, num_workers=workers) as loader:
+        assert loader.path == "torch"
+        batches = iter(loader)
+        first = next(batches)[0].tolist()
+
+        def go_on() -> bool:
+            with pytest.raises(fastio.LoaderClosed):
+                next(batches)
+            batches.close()
+            return next(iter(loader))[0].tolist() == first
+
+        assert in_fork(go_on) == 0
+        rest = [row for batch in batches for row in batch[0].tolist()]
+        assert first + rest == list(range(40))

@@ -26,6 +26,7 @@ from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import END, Cursor, OrderState, States
+from fastio.runtime.lifecycle import Owner
 from fastio.sources.stateful import is_stateful
 from fastio.sources.torch_dataset import (
     Read,
@@ -429,6 +430,7 @@ class _WorkerBatches:
         self._info = info
         self._drawn = drawn
         self._noted = noted
+        self._owner = Owner()
         noted(position, batches.state())
 
     def __iter__(self) -> _WorkerBatches:
@@ -438,6 +440,8 @@ class _WorkerBatches:
         batches = self._batches
         if batches is None:
             raise StopIteration
+        if not self._owner.is_here:  # would take batches that the worker processes send to it
+            raise LoaderClosed("this iterator belongs to the process that forked this one")
         taken = batches.taken()
         try:
             data = next(batches)
@@ -458,4 +462,5 @@ class _WorkerBatches:
         return True  # DataLoader does not tell
 
     def close(self) -> None:
-        self._batches = None  # the workers end when the iterator is garbage
+        if self._owner.is_here:
+            self._batches = None  # the workers end when the iterator is garbage

@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import queue
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -310,6 +311,17 @@ def test_the_pipes_to_the_processes_are_closed_with_the_pack(
     monkeypatch.setattr(Connection, "close", slowly)
     pack(Samples(64, process), tmp_path / "out", workers=2)
     assert len(begun) == len(ended) == 4  # two for each worker
+
+
+def test_the_end_of_a_worker_that_was_not_forked_points_to_the_main_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "forkserver")
+    calls = DatasetCalls([0, 1], 1, "Samples")
+    message = r'Samples ended: DataLoader worker .* exited unexpectedly\. .*__name__ == "__main__"'
+    with pytest.raises(fastio.WorkerDied, match=message), calls.naming_deaths():
+        raise RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly") from queue.Empty()
+    calls.close()
 
 
 def test_large_samples_pass_through_shared_memory(tmp_path: Path) -> None:

@@ -83,11 +83,12 @@ class DatasetCalls:
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker"):
                 raise
-            reason = str(error.__cause__ or error).partition(". ")[0].strip()
+            reason = (str(error.__cause__ or "") or str(error)).partition(". ")[0].strip()
+            main = "" if _forks() else ' Does the script pack below `if __name__ == "__main__":`?'
             raise WorkerDied(
-                f"a worker process that read samples of {self._name} ended: {reason}. If memory "
-                "or shared memory (/dev/shm) ran out, use fewer workers; with workers=1, no worker "
-                "processes are used. To continue this pack, use resume=True"
+                f"a worker process that read samples of {self._name} ended: {reason}.{main} If "
+                "memory or shared memory (/dev/shm) ran out, use fewer workers; with workers=1, no "
+                "worker processes are used. To continue this pack, use resume=True"
             ) from error
 
     def close(self) -> None:
@@ -125,9 +126,14 @@ def may_start_processes() -> bool:
     return not multiprocessing.current_process().daemon
 
 
+def _forks() -> bool:
+    """Returns whether worker processes are forked, and so do not run the main script again."""
+    return multiprocessing.get_start_method() == "fork"
+
+
 def why_not_sent(dataset: Any) -> str | None:
     """Returns why a dataset cannot be sent to worker processes; None if it can be."""
-    if multiprocessing.get_start_method() == "fork":
+    if _forks():
         return None
     try:
         pickle.dumps(dataset)

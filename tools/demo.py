@@ -196,27 +196,42 @@ def about_cache(epochs: Sequence[RecodedEpoch]) -> str:
     )
 
 
-def about_accuracy(plain: float, fast: Sequence[float]) -> str:
-    """Returns a text that says whether DataLoader's accuracy differs from fastio's.
+def about_accuracy(plain: Sequence[float], fast: Sequence[float]) -> str:
+    """Returns a text that compares DataLoader's accuracy with fastio's.
 
-    The accuracies are called equal if DataLoader's is in the 95% prediction interval for one more
-    training with fastio.
+    With one training with DataLoader, the accuracies are called equal if its accuracy is in the 95%
+    prediction interval for one more training with fastio.
 
     Args:
-        plain: the accuracy of the one training with DataLoader, 0 to 1.
-        fast: the accuracies of TRAININGS trainings with fastio, 0 to 1.
+        plain: the accuracies of the trainings with DataLoader, 0 to 1.
+        fast: those with fastio; TRAININGS if there is one with DataLoader, otherwise as many.
     """
+    if len(plain) > 1:
+        return (
+            f"Accuracy of {len(plain)} trainings with different random crops, mean and standard "
+            f"error: {_mean(plain)}% with DataLoader, {_mean(fast)}% with fastio."
+        )
     mean, spread = statistics.mean(fast), statistics.stdev(fast)
     noise = STUDENT_T * spread * math.sqrt(1 + 1 / TRAININGS)
-    within = abs(plain - mean) <= noise
-    verdict = "is in this range: equal accuracy" if within else "is NOT in this range"
+    within = abs(plain[0] - mean) <= noise
+    verdict = "is in this range: equal accuracy."
+    if not within:
+        verdict = (
+            "is NOT in this range. By chance, this happens in 5 of 100 cases. `tools/demo "
+            "--trainings 8` compares the means of 8 trainings with each loader."
+        )
     shown = ", ".join(f"{100 * accuracy:.1f}" for accuracy in fast)
     return (
         f"The accuracy depends on chance: with fastio the network was trained {TRAININGS} times "
         f"with different random crops, and reached {shown}%. One more training would reach "
         f"{100 * (mean - noise):.1f} to {100 * (mean + noise):.1f}% in 95 of 100 cases. "
-        f"DataLoader's {100 * plain:.1f}% {verdict}."
+        f"DataLoader's {100 * plain[0]:.1f}% {verdict}"
     )
+
+
+def _mean(accuracies: Sequence[float]) -> str:
+    error = statistics.stdev(accuracies) / math.sqrt(len(accuracies))
+    return f"{100 * statistics.mean(accuracies):.1f} ± {100 * error:.1f}"
 
 
 NEXT = """\
@@ -230,7 +245,27 @@ README.md shows the two lines that change in a training script.\
 """
 
 
-def run(settings: Settings, keep: bool, console: Console) -> None:
+def accuracies(
+    first: Result, plain: bool, count: int, settings: Settings, console: Console
+) -> list[float]:
+    """Trains with a loader until it was trained with `count` times; returns the accuracies.
+
+    Args:
+        first: the result of the first training with it.
+        plain: whether it is DataLoader, and not fastio with the packed dataset.
+        count: the number of trainings.
+        settings, console: of the demo.
+    """
+    found = [first.accuracy]
+    epoch, val = settings.photos // BATCH * BATCH, settings.parts["val"]
+    images = (count - 1) * (settings.epochs * epoch + val)
+    if count > 1:
+        with progress(console, f"{first.name}, {count - 1} times more", images) as report:
+            found += [accuracy_again(settings, seed, plain, report) for seed in range(1, count)]
+    return found
+
+
+def run(settings: Settings, trainings: int | None, keep: bool, console: Console) -> None:
     """Makes and packs the photos, trains, and prints the tables."""
 
     def say(text: str, indent: int = 0) -> None:
@@ -253,11 +288,8 @@ def run(settings: Settings, keep: bool, console: Console) -> None:
                 results.append(measure(contender, settings, report))
         with progress(console, "fastio, same folder with a cache", None) as report:
             recoded = recoded_epochs(settings, report)
-        accuracies = [results[-1].accuracy]
-        again = range(1, TRAININGS)
-        images = len(again) * (settings.epochs * epoch + val)
-        with progress(console, f"fastio, packed, {len(again)} times more", images) as report:
-            accuracies += [accuracy_again(settings, seed, report) for seed in again]
+        plain = accuracies(results[0], True, trainings or 1, settings, console)
+        fast = accuracies(results[-1], False, trainings or TRAININGS, settings, console)
     finally:
         if not keep:
             shutil.rmtree(settings.packed, ignore_errors=True)
@@ -268,7 +300,7 @@ def run(settings: Settings, keep: bool, console: Console) -> None:
     console.print()
     say(about_speed(results, settings))
     console.print()
-    say(about_accuracy(results[0].accuracy, accuracies))
+    say(about_accuracy(plain, fast))
     console.print(f"\n{NEXT}", highlight=False, markup=False)
 
 
@@ -285,6 +317,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--epochs", type=int, default=6, metavar="E", help="of training (6)")
     parser.add_argument("--size", type=int, default=128, metavar="PX", help="of crops (128)")
+    parser.add_argument(
+        "--trainings",
+        type=int,
+        metavar="N",
+        help="how many times to train with each loader, to compare the accuracy (once with "
+        f"DataLoader, and {TRAININGS} times with fastio)",
+    )
     parser.add_argument("--keep", action="store_true", help="also keep the packed dataset")
     parser.add_argument(
         "--work",
@@ -295,6 +334,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.count < 2 * BATCH or options.epochs < 1 or options.size < 32:
         parser.error(f"--count must be at least {2 * BATCH}, --epochs 1, and --size 32")
+
+    if options.trainings is not None and options.trainings < 2:
+        parser.error("--trainings must be at least 2")
 
     cuda = torch.cuda.is_available()
     if not cuda:
@@ -308,7 +350,7 @@ def main(arguments: list[str] | None = None) -> int:
         make_images.cores(),
     )
     try:
-        run(settings, options.keep, Console())
+        run(settings, options.trainings, options.keep, Console())
     except (fastio.FastioError, OSError, RuntimeError) as error:
         # The error of a worker process contains its traceback; its last line says what happened.
         lines = str(error).strip().splitlines()

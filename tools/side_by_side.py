@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,14 +227,25 @@ def measure(contender: Contender, settings: Settings, report: Report) -> Result:
     return Result(contender.name, images_per_s, trained.epoch_s, trained.wait_s, accuracy)
 
 
-def accuracy_again(settings: Settings, seed: int, report: Report) -> float:
-    """Trains with another order and other crops, and returns the accuracy."""
-    with (
-        fast_loader(settings, settings.packed, "train", seed) as training,
-        fast_loader(settings, settings.packed, "val") as val,
-    ):
-        trained = train(network(settings.device), training, settings, report)
-        return evaluate(trained.mean, val, settings.device, report)
+def accuracy_again(settings: Settings, seed: int, plain: bool, report: Report) -> float:
+    """Trains with another order and other crops, and returns the accuracy.
+
+    Args:
+        settings, report: As of `measure`.
+        seed: Of the order and the crops.
+        plain: Whether with DataLoader, instead of fastio and the packed dataset.
+    """
+    with ExitStack() as stack:
+        if plain:
+            torch.manual_seed(seed)
+            loaders: list[Any] = [plain_loader(settings, part) for part in ("train", "val")]
+        else:
+            loaders = [
+                stack.enter_context(fast_loader(settings, settings.packed, part, seed))
+                for part in ("train", "val")
+            ]
+        trained = train(network(settings.device), loaders[0], settings, report)
+        return evaluate(trained.mean, loaders[1], settings.device, report)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,11 @@ class CodeClass:
     widths: tuple[int, ...]  # W: bits of the DC difference, then of the value at each position
 
     @cached_property
+    def order(self) -> list[int]:
+        """The positions 1 to L in the order of their bits: by descending W, then ascending."""
+        return sorted(range(1, self.last + 1), key=lambda z: -self.widths[z])
+
+    @cached_property
     def narrow(self) -> bool:
         """Whether its values are the low 8 bits."""
         return max(self.widths[1:]) <= 8
@@ -409,7 +414,7 @@ def _read_ac_part(part: bytes, count: int, classes: Sequence[CodeClass]) -> list
     blocks = []
     for code_class, mask in zip(classes, masks, strict=True):
         block = [0] * 64
-        present = [z for z in range(1, code_class.last + 1) if mask >> (z - 1) & 1]
+        present = [z for i, z in enumerate(code_class.order) if mask >> i & 1]
         negative = {z: bits.take(1) for z in present}
         magnitude = dict.fromkeys(present, 0)
         for j in range(1, 12):

@@ -131,13 +131,14 @@ def _write_ac_part(
     for block, (values, class_number) in enumerate(zip(blocks, numbers, strict=True)):
         code_class = book[class_number]
         nonzero = [z for z in range(1, 64) if values[z]]
-        present = [z for z in nonzero if code_class.holds(z, values[z])]
+        present = [z for z in code_class.order if values[z] and code_class.holds(z, values[z])]
         for z in nonzero:
             if z in present:
                 continue
             require(-2048 <= values[z] < 2048, f"no exception holds {values[z]}")
             exceptions.append((block, z, values[z]))
-        masks.put(sum(1 << (z - 1) for z in present), code_class.last)
+        places = {z: i for i, z in enumerate(code_class.order)}
+        masks.put(sum(1 << places[z] for z in present), code_class.last)
         for j in range(12):
             for z in present:
                 if code_class.widths[z] > j:

@@ -193,18 +193,20 @@ Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint
   return Status::okay();
 }
 
-// Stores the dequantised DCs of all blocks of a tile. Done before the first inverse DCT, whose wide
-// loads would otherwise stall on these narrow stores.
+// Stores the dequantised DCs of the blocks of a tile that the region needs. Done before the first
+// inverse DCT, whose wide loads would otherwise stall on these narrow stores.
 void BlockDecoder::set_dcs(std::int32_t tile) {
   for (int k = 0; k < tile_.runs; ++k) {
     const BlockRuns::Run& run = tile_.run[k];
     const int c = run.component;
     if (c >= region_.components) break;
-    const std::int16_t* dc =
-        row_dc_.data() + row_.run[k].first + tile * header_.shape.tile_blocks_x(c);
+    const std::int32_t x = tile * header_.shape.tile_blocks_x(c);
+    const std::int16_t* dc = row_dc_.data() + row_.run[k].first + x;
     const std::int16_t q = quant_.value[c][0];
     std::int16_t* blocks = coefficients_[0].value + 64 * run.first;
-    for (std::int32_t i = 0; i < run.count; ++i) blocks[64 * i] = product(dc[i], q);
+    const std::int32_t last = std::min(block_x_[c].last - x, run.count);
+    for (std::int32_t i = std::max(block_x_[c].first - x, 0); i < last; ++i)
+      blocks[64 * i] = product(dc[i], q);
   }
 }
 

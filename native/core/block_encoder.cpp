@@ -85,13 +85,14 @@ int dc_width(int difference) {
                                         : kEscapeWidth;
 }
 
-// Corrects the bits of the values at positions `large`, for which kernels give wrong ones (see
-// TakeApartKernel). Returns false if no record can hold one of these values.
-bool take_apart_large(const std::int16_t* block, std::uint64_t large, BlockBits& bits) {
+// Corrects the bits of the values at positions `large` of `order`, for which kernels give wrong
+// ones (see TakeApartKernel). Returns false if no record can hold one of these values.
+bool take_apart_large(const std::int16_t* block, const std::uint8_t* order, std::uint64_t large,
+                      BlockBits& bits) {
   for (int j = 1; j < kPlanes; ++j) bits.plane[j] &= ~large;
   for (; large; large &= large - 1) {
     const int z = std::countr_zero(large);
-    const int value = block[kZigzag[z]], magnitude = value < 0 ? -value : value;
+    const int value = block[order[z]], magnitude = value < 0 ? -value : value;
     if (magnitude > kMaxAc) return false;
     const std::uint64_t position = std::uint64_t{1} << z;
     for (int j = 1; j < kPlanes; ++j)
@@ -137,14 +138,22 @@ int choose_class(const Codebook& codebook, const ClassCosts& costs, const Kernel
   return best;
 }
 
-// Returns the positions whose values class c cannot hold. large: whether take_apart_large() was
-// needed.
+// Returns the ranks whose values class c cannot hold. bits: by rank. large: whether
+// take_apart_large() was needed.
 std::uint64_t exceptions(const Codebook& codebook, int c, const BlockBits& bits, bool large) {
   std::uint64_t out = 0;
   for (int j = 1; j < 8; ++j) out |= bits.plane[j] & ~codebook.has[c][j];
   if (!large) return out;
-  for (int j = 8; j < kPlanes; ++j) out |= bits.plane[j] & ~plane_positions(codebook, c, j);
-  return out | (bits.half & ~plane_positions(codebook, c, 8));
+  for (int j = 8; j < kPlanes; ++j) out |= bits.plane[j] & ~plane_ranks(codebook, c, j);
+  return out | (bits.half & ~plane_ranks(codebook, c, 8));
+}
+
+// Returns the zigzag indices of ranks of class c.
+std::uint64_t positions_of(const Codebook& codebook, int c, std::uint64_t ranks) {
+  std::uint64_t out = 0;
+  for (; ranks; ranks &= ranks - 1)
+    out |= std::uint64_t{1} << kZigzagInverse[codebook.natural[c][std::countr_zero(ranks)]];
+  return out;
 }
 
 // Appends zeros up to the next multiple of 4 bytes.
@@ -183,6 +192,7 @@ struct BlockEncoder::State {
   };
 
   void begin(const BlockShape& shape);
+  std::uint64_t take_apart(const std::int16_t* block, int c, BlockBits& b);
   Status add_block(const std::int16_t* block, std::int16_t difference);
   Status add_tile(const JpegCoefficients& in, std::int32_t r, std::int32_t t);
   Status add_row(const JpegCoefficients& in, std::int32_t r);
@@ -213,23 +223,33 @@ struct BlockEncoder::State {
   BlockLengths lengths;
 };
 
-// Splits the next block of the tile into bit planes, and chooses its class.
+// Splits a block into bit planes, ordered by the ranks of class c. Returns the ranks whose values
+// the class cannot hold.
+std::uint64_t BlockEncoder::State::take_apart(const std::int16_t* block, int c, BlockBits& b) {
+  const std::uint8_t* order = codebook.natural[c];
+  const std::uint64_t large = kernels.take_apart(block, order, b);
+  if (large) take_apart_large(block, order, large, b);
+  return fastio::exceptions(codebook, c, b, large != 0);
+}
+
+// Chooses the class of the next block of the tile, and splits it into bit planes.
 Status BlockEncoder::State::add_block(const std::int16_t* block, std::int16_t difference) {
   BlockBits& b = bits[count];
-  const std::uint64_t large = kernels.take_apart(block, b);
-  if (large && !take_apart_large(block, large, b))
+  const std::uint64_t large = kernels.take_apart(block, kZigzag, b);
+  if (large && !take_apart_large(block, kZigzag, large, b))
     return Status::error(Code::foreign, "AC coefficients of more than 11 bits");
   b.width[0] = static_cast<std::uint8_t>(dc_width(difference));
   int c = choose_class(codebook, costs, kernels, b);
-  std::uint64_t outside = fastio::exceptions(codebook, c, b, large != 0);
+  std::uint64_t outside = take_apart(block, c, b);
   // If the tile would have too many exceptions, use class 0, which needs none.
   if (exceptions.size() / 3 + static_cast<std::size_t>(std::popcount(outside)) > kMaxExceptions) {
     c = 0;
-    outside = 0;
+    outside = take_apart(block, c, b);
   }
   // The stream has no bits for exceptions: it represents their positions as 0.
   b.mask &= ~outside;
   for (int j = 0; outside && j < kPlanes; ++j) b.plane[j] &= ~outside;
+  outside = positions_of(codebook, c, outside);
   for (; outside; outside &= outside - 1) {
     const int z = std::countr_zero(outside), value = block[kZigzag[z]] & 0xFFF;
     exceptions.push_back(static_cast<std::uint8_t>(z | count << 6));

@@ -1,39 +1,11 @@
 // Nearly all values fit in bytes; the caller corrects the others. A block is packed to 64 bytes
-// with saturation and brought to zigzag order by byte shuffles. Sign masks of the bytes are its bit
-// planes.
+// with saturation and brought to the wanted order by byte shuffles. Sign masks of the bytes are its
+// bit planes.
 #include "block_encoder_kernels.h"
 #include "intrinsics.h"
 
 namespace fastio {
 namespace {
-
-// index[half][q] selects, for 32 bytes in zigzag order from 32 * half on, those that come from the
-// 16 bytes of natural order in quarter q.
-struct Shuffles {
-  alignas(32) std::uint8_t index[2][4][32];
-};
-
-constexpr Shuffles make_shuffles() {
-  Shuffles shuffles{};
-  int row = 0, column = 0;
-  for (int z = 0; z < 64; ++z) {
-    for (int from = 0; from < 4; ++from)
-      shuffles.index[z / 32][from][z % 32] =
-          static_cast<std::uint8_t>(row / 2 == from ? row % 2 * 8 + column : 0x80);
-    const bool up = (row + column) % 2 == 0;
-    int& along = up ? column : row;    // the coordinate that increases
-    int& against = up ? row : column;  // the one that decreases
-    if (along == 7) {
-      ++against;
-    } else {
-      ++along;
-      if (against > 0) --against;
-    }
-  }
-  return shuffles;
-}
-
-constexpr Shuffles kShuffles = make_shuffles();
 
 inline __m256i load(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
@@ -42,6 +14,16 @@ inline __m256i load(const void* from) {
 inline std::uint64_t sign_mask(__m256i low, __m256i high) {
   return static_cast<std::uint32_t>(_mm256_movemask_epi8(low)) |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(_mm256_movemask_epi8(high))) << 32;
+}
+
+// Looks up 16 bytes, which both halves of `bytes` have, by their indices, of which the first is
+// `first`. Other indices give 0.
+inline __m256i sixteen(__m256i bytes, __m256i indices, int first) {
+  // Sets bit 7 of all indices but 16, and keeps the low bits of those.
+  const __m256i from =
+      _mm256_adds_epu8(_mm256_xor_si256(indices, _mm256_set1_epi8(static_cast<char>(first))),
+                       _mm256_set1_epi8(0x70));
+  return _mm256_shuffle_epi8(bytes, from);
 }
 
 // Packs 32 values to bytes, with saturation.
@@ -88,7 +70,8 @@ inline int search(const ClassCosts& costs, std::uint64_t positions, const std::u
 
 }  // namespace
 
-std::uint64_t take_apart_avx2(const std::int16_t* block, BlockBits& out) {
+std::uint64_t take_apart_avx2(const std::int16_t* block, const std::uint8_t* order,
+                              BlockBits& out) {
   const __m256i top = pack(block), bottom = pack(block + 32);
   const __m256i rows[4] = {_mm256_permute2x128_si256(top, top, 0x00),
                            _mm256_permute2x128_si256(top, top, 0x11),
@@ -98,9 +81,9 @@ std::uint64_t take_apart_avx2(const std::int16_t* block, BlockBits& out) {
   const __m256i zero = _mm256_setzero_si256();
   for (int h = 0; h < 2; ++h) {
     value[h] = zero;
+    const __m256i indices = load(order + 32 * h);
     for (int from = 0; from < 4; ++from)
-      value[h] = _mm256_or_si256(value[h],
-                                 _mm256_shuffle_epi8(rows[from], load(kShuffles.index[h][from])));
+      value[h] = _mm256_or_si256(value[h], sixteen(rows[from], indices, 16 * from));
     const __m256i absolute = _mm256_abs_epi8(value[h]);  // of -128: 128, unsigned
     magnitude[h] = _mm256_sub_epi8(absolute, _mm256_set1_epi8(1));
     large[h] = _mm256_cmpeq_epi8(_mm256_max_epu8(absolute, _mm256_set1_epi8(127)), absolute);
@@ -140,7 +123,7 @@ void put_values_avx2(const Codebook& codebook, const BlockBits* blocks, const st
   for (int i = 0; i < count; ++i) {
     const int planes = codebook.planes[classes[i]];
     for (int j = 0; j < planes; ++j) {
-      const std::uint64_t kept = blocks[i].mask & plane_positions(codebook, classes[i], j);
+      const std::uint64_t kept = blocks[i].mask & plane_ranks(codebook, classes[i], j);
       if (!kept) break;
       to.put(_pext_u64(blocks[i].plane[j], kept), static_cast<int>(_mm_popcnt_u64(kept)));
     }

@@ -32,11 +32,12 @@ inline int search(const ClassCosts& costs, std::uint64_t positions, const std::u
 
 }  // namespace
 
-std::uint64_t take_apart_avx512(const std::int16_t* block, BlockBits& out) {
+std::uint64_t take_apart_avx512(const std::int16_t* block, const std::uint8_t* order,
+                                BlockBits& out) {
   const __m256i top = _mm512_cvtsepi16_epi8(_mm512_loadu_si512(block));
   const __m256i bottom = _mm512_cvtsepi16_epi8(_mm512_loadu_si512(block + 32));
   const __m512i natural = _mm512_inserti64x4(_mm512_castsi256_si512(top), bottom, 1);
-  const __m512i value = _mm512_permutexvar_epi8(_mm512_loadu_si512(kZigzag), natural);
+  const __m512i value = _mm512_permutexvar_epi8(_mm512_loadu_si512(order), natural);
   const std::uint64_t mask = _mm512_test_epi8_mask(value, value) & ~std::uint64_t{1};
   const __m512i absolute = _mm512_abs_epi8(value);  // of -128: 128, unsigned
   const __m512i magnitude = _mm512_sub_epi8(absolute, _mm512_set1_epi8(1));

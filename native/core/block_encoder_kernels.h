@@ -26,7 +26,8 @@ struct ClassCosts {
   std::uint8_t groups[64];  // the number of groups of lanes with an L of at least each position
 };
 
-// A block split into bit planes. Bit z of a word is zigzag index z.
+// A block split into bit planes. Bit i of a word belongs to position i of an order: the zigzag
+// order, or the ranks of a class (see codebook.h).
 struct BlockBits {
   std::uint64_t mask;            // positions 1 to 63 that are not zero
   std::uint64_t half;            // positions where |v| is 128
@@ -67,17 +68,20 @@ class BitWriter {
   int filled_ = 0;  // bits in word_, at most 63
 };
 
-// Splits the AC coefficients of a block in natural order into bit planes. Returns the positions
-// with a magnitude of 127 or more: for these, only `mask` and the signs are correct, and the caller
-// sets the other planes, `half` and `width`.
-using TakeApartKernel = std::uint64_t(const std::int16_t* block, BlockBits& out);
+// Splits the AC coefficients of a block in natural order into bit planes. order: the natural index
+// of each position; that of the DC is the first one. Returns the positions with a magnitude of 127
+// or more: for these, only `mask` and the signs are correct, and the caller sets the other planes,
+// `half` and `width`.
+using TakeApartKernel = std::uint64_t(const std::int16_t* block, const std::uint8_t* order,
+                                      BlockBits& out);
 
 // Sums the costs over `positions` in the first `groups` groups of lanes. Returns the least sum, or
 // 255 if it is 255 or more. Sets `best` to the lanes that have the least sum, as bits.
 using SearchKernel = int(const ClassCosts& costs, std::uint64_t positions,
                          const std::uint8_t* width, int groups, std::uint64_t* best);
 
-// Writes the values of `count` blocks, block by block and plane by plane.
+// Writes the values of `count` blocks, whose bits are ordered by rank, block by block and plane by
+// plane.
 using PutValuesKernel = void(const Codebook& codebook, const BlockBits* blocks,
                              const std::uint8_t* classes, int count, BitWriter& to);
 
@@ -93,9 +97,8 @@ TakeApartKernel take_apart_avx512;
 SearchKernel search_avx512;
 #endif
 
-// Returns the positions at which class `c` has a bit in plane `j`.
-[[gnu::always_inline]] inline std::uint64_t plane_positions(const Codebook& codebook, int c,
-                                                            int j) {
+// Returns the ranks for which class `c` has a bit in plane `j`.
+[[gnu::always_inline]] inline std::uint64_t plane_ranks(const Codebook& codebook, int c, int j) {
   return j < 8 ? codebook.has[c][j] : codebook.has_wide[c][j - 8];
 }
 

@@ -41,12 +41,13 @@ std::uint32_t equal_lanes(Lanes lanes, std::uint8_t value) {
 
 }  // namespace
 
-std::uint64_t take_apart_portable(const std::int16_t* block, BlockBits& out) {
+std::uint64_t take_apart_portable(const std::int16_t* block, const std::uint8_t* order,
+                                  BlockBits& out) {
   std::uint64_t planes[8] = {}, mask = 0, signs = 0, large = 0;
   for (int first = 0; first < 64; first += 8) {
     std::uint64_t magnitudes = 0;
     for (int i = 0; i < 8; ++i) {
-      const int z = first + i, value = block[kZigzag[z]];
+      const int z = first + i, value = block[order[z]];
       if (value == 0 || z == 0) continue;
       const int magnitude = std::min(value < 0 ? -value : value, 127) - 1;
       magnitudes |= static_cast<std::uint64_t>(magnitude) << (8 * i);
@@ -99,7 +100,7 @@ void put_values_portable(const Codebook& codebook, const BlockBits* blocks,
                          const std::uint8_t* classes, int count, BitWriter& to) {
   for (int i = 0; i < count; ++i) {
     for (int j = 0; j < codebook.planes[classes[i]]; ++j) {
-      const std::uint64_t kept = blocks[i].mask & plane_positions(codebook, classes[i], j);
+      const std::uint64_t kept = blocks[i].mask & plane_ranks(codebook, classes[i], j);
       to.put(extract(blocks[i].plane[j], kept), std::popcount(kept));
     }
   }

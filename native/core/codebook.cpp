@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 namespace fastio {
@@ -46,13 +47,32 @@ Status Codebook::parse(const std::uint8_t* bytes, std::size_t size) {
         return wrong(c, "gives position " + std::to_string(z) + " " + std::to_string(bits) +
                             " bits, and ends at position " + std::to_string(last));
       planes[c] = std::max(planes[c], record[1 + z]);
-      for (int j = 0; j < bits; ++j)
-        (j < 8 ? has[c][j] : has_wide[c][j - 8]) |= std::uint64_t{1} << z;
     }
+    rank_positions(c);
   }
   if (mask_bits[0] != 63 || *std::min_element(width[0], width[0] + 64) != kPlanes)
     return wrong(0, "does not hold every block");
   return Status::okay();
+}
+
+void Codebook::rank_positions(int c) {
+  std::uint8_t order[64];
+  std::iota(order, order + 64, std::uint8_t{0});
+  std::stable_sort(order + 1, order + 1 + mask_bits[c],
+                   [&](std::uint8_t a, std::uint8_t b) { return width[c][a] > width[c][b]; });
+  for (std::uint8_t r = 0; r < 64; ++r) {
+    natural[c][r] = kZigzag[order[r]];
+    rank[c][natural[c][r]] = r;
+    rank_width[c][r] = width[c][order[r]];
+    for (int j = 0; r > 0 && j < width[c][order[r]]; ++j)
+      (j < 8 ? has[c][j] : has_wide[c][j - 8]) |= std::uint64_t{1} << r;
+  }
+  for (int i = 0; i < 64; ++i) {
+    const std::uint8_t r = rank[c][i / 2 + i % 2 * 32];
+    rank_pairs[c][i] = r;
+    for (int q = 0; q < 4; ++q)
+      shuffle[c][q][i] = static_cast<std::uint8_t>(r / 16 == q ? r % 16 : 0x80);
+  }
 }
 
 }  // namespace fastio

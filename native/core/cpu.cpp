@@ -53,7 +53,9 @@ Simd detect() {
       !cpu_supports(CpuFeature::avx512vl) || !cpu_supports(CpuFeature::avx512dq))
     return {features};
   features |= kAvx512bw;
-  if (cpu_supports(CpuFeature::avx512vbmi) && cpu_supports(CpuFeature::avx512vnni) &&
+  if (cpu_supports(CpuFeature::avx512vbmi) && cpu_supports(CpuFeature::avx512vbmi2) &&
+      cpu_supports(CpuFeature::avx512vnni) && cpu_supports(CpuFeature::avx512bitalg) &&
+      cpu_supports(CpuFeature::avx512vpopcntdq) && cpu_supports(CpuFeature::gfni) &&
       cpu_supports(CpuFeature::vpclmulqdq) && cpu_supports(CpuFeature::pclmul))
     features |= kAvx512;
   return {features};

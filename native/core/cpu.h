@@ -18,7 +18,7 @@ enum Feature : unsigned {
   kAvx2 = 1,      // AVX2, BMI1, BMI2, FMA, F16C, LZCNT and POPCNT
   kPdep = 2,      // pdep and pext are not microcode: BMI2, but for AMD before Zen 3
   kAvx512bw = 4,  // AVX-512 F, BW, VL and DQ: Skylake-X, Cascade Lake
-  kAvx512 = 8,    // and VBMI, VNNI and VPCLMULQDQ: Ice Lake, Zen 4
+  kAvx512 = 8,    // and VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, GFNI and VPCLMULQDQ: Ice Lake, Zen 4
   kNeon = 16,     // 64-bit ARM with NEON and the CRC instructions
   kBdep = 32,     // SVE2 with the bit permutations: bdep, which is ARM's pdep
 };

@@ -52,8 +52,14 @@ Place place_of(CpuFeature feature) {
       return {7, kEbx, 31, kZmm};
     case CpuFeature::avx512vbmi:
       return {7, kEcx, 1, kZmm};
+    case CpuFeature::avx512vbmi2:
+      return {7, kEcx, 6, kZmm};
     case CpuFeature::avx512vnni:
       return {7, kEcx, 11, kZmm};
+    case CpuFeature::avx512bitalg:
+      return {7, kEcx, 12, kZmm};
+    case CpuFeature::avx512vpopcntdq:
+      return {7, kEcx, 14, kZmm};
     case CpuFeature::gfni:
       return {7, kEcx, 8, kSse};
     case CpuFeature::vpclmulqdq:

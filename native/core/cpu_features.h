@@ -23,7 +23,10 @@ enum class CpuFeature {
   avx512bw,
   avx512vl,
   avx512vbmi,
+  avx512vbmi2,
   avx512vnni,
+  avx512bitalg,
+  avx512vpopcntdq,
   gfni,
   vpclmulqdq,
 };

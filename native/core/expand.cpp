@@ -41,6 +41,12 @@ constexpr Choice<ExpandKernel*> kExpand[] = {
 #endif
     {0, expand_portable}};
 
+constexpr Choice<MaskBitsKernel*> kMaskBits[] = {
+#ifdef FASTIO_X86
+    {kAvx512, mask_bits_avx512},
+#endif
+    {0, mask_bits_portable}};
+
 constexpr Choice<DcKernel*> kDcDifferences[] = {
 #ifdef FASTIO_X86
     {kAvx512, dc_differences_avx512},
@@ -150,15 +156,20 @@ void BlockRuns::add(const BlockShape& shape, int component, std::int32_t row, st
 }
 
 void Dequantisers::set(const BlockShape& shape) {
-  for (int c = 0; c < shape.components; ++c)
-    for (int z = 0; z < 64; ++z)
-      value[c][kZigzag[z]] = zigzag[c][z] =
-          static_cast<std::int16_t>(shape.quant[shape.table[c]][z]);
+  for (int c = 0; c < 3; ++c) {
+    bytes[c] = true;
+    if (c >= shape.components) continue;
+    const std::uint16_t* quant = shape.quant[shape.table[c]];
+    for (int z = 0; z < 64; ++z) value[c][kZigzag[z]] = static_cast<std::int16_t>(quant[z]);
+    bytes[c] = *std::max_element(quant, quant + 64) < 256;
+  }
 }
 
 void Dequantisers::set_ones() {
-  for (int c = 0; c < 3; ++c)
-    for (int z = 0; z < 64; ++z) value[c][z] = zigzag[c][z] = 1;
+  for (int c = 0; c < 3; ++c) {
+    std::fill_n(value[c], 64, std::int16_t{1});
+    bytes[c] = true;
+  }
 }
 
 const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RowPart& part,
@@ -202,8 +213,7 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& pa
   job.book = &book;
   job.bits = part.data;
   job.end = 8 * (part.size - part_bytes(exception_bytes));
-  job.mask_bits = 0;
-  for (int i = 0; i < tile.blocks; ++i) job.mask_bits += book.mask_bits[classes[i]];
+  job.mask_bits = choose(kMaskBits)(book, classes, tile.blocks);
   if (job.mask_bits > job.end) return false;
   job.classes = classes;
   job.quant = &quant;

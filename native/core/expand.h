@@ -50,10 +50,11 @@ struct BlockRuns {
   void add(const BlockShape& shape, int component, std::int32_t row, std::int32_t count);
 };
 
-// The quantisation table of each component. set_ones(): coefficients remain as they are stored.
+// The quantisation table of each component, in natural order. set_ones(): coefficients remain as
+// they are stored.
 struct Dequantisers {
-  alignas(64) std::int16_t value[3][64];   // in natural order
-  alignas(64) std::int16_t zigzag[3][64];  // the same in zigzag order
+  alignas(64) std::int16_t value[3][64];
+  bool bytes[3];  // whether no value of the table exceeds 255
 
   void set(const BlockShape& shape);
   void set_ones();

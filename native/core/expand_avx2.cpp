@@ -1,4 +1,4 @@
-// Expansion with AVX2 and BMI2: pdep moves the bits of each plane to their positions.
+// Expansion with AVX2 and BMI2: pdep moves the bits of each plane to their ranks.
 #include "expand_walk.h"
 #include "intrinsics.h"
 
@@ -16,72 +16,66 @@ namespace {
   return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(all, spread), each), each);
 }
 
-// from[h][q]: for 32 positions in natural order from 32 * h on, the byte of quarter q of the zigzag
-// order that goes there, or 0x80 (a zero) if it comes from another quarter.
-struct Unzigzag {
-  alignas(32) std::uint8_t from[2][4][32];
-};
-constexpr std::uint8_t kInverse[64] = {
-    0,  1,  5,  6,  14, 15, 27, 28, 2,  4,  7,  13, 16, 26, 29, 42, 3,  8,  12, 17, 25, 30,
-    41, 43, 9,  11, 18, 24, 31, 40, 44, 53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38,
-    46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49, 57, 58, 62, 63};
-constexpr Unzigzag make_unzigzag() {
-  Unzigzag table{};
-  for (int h = 0; h < 2; ++h)
-    for (int q = 0; q < 4; ++q)
-      for (int i = 0; i < 32; ++i) {
-        const int z = kInverse[32 * h + i];
-        table.from[h][q][i] = static_cast<std::uint8_t>(z / 16 == q ? z % 16 : 0x80);
-      }
-  return table;
-}
-constexpr Unzigzag kUnzigzag = make_unzigzag();
-
-// Returns the bytes that come from 16 zigzag positions: the low (which = 0) or high half of
-// `lanes`.
+// Returns the bytes that come from 16 ranks: the low (which = 0) or high half of `lanes`. from: a
+// part of Codebook::shuffle.
 [[gnu::always_inline]] inline __m256i quarter(__m256i lanes, int which, const std::uint8_t* from) {
   const __m256i both = which ? _mm256_permute2x128_si256(lanes, lanes, 0x11)
                              : _mm256_permute2x128_si256(lanes, lanes, 0);
   return _mm256_shuffle_epi8(both, _mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
-[[gnu::always_inline]] inline void store16(__m128i bytes, const std::int16_t* quant,
-                                           std::int16_t* out) {
-  const __m256i q = _mm256_load_si256(reinterpret_cast<const __m256i*>(quant));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(out),
-                     _mm256_mullo_epi16(_mm256_cvtepi8_epi16(bytes), q));
+// Stores 16 coefficients from natural index n on, and 16 from n + 32 on. pairs: a value of each in
+// turns, as bytes. kByteQuant: no value of `quant` exceeds 255.
+template <bool kByteQuant>
+[[gnu::always_inline]] inline void store_pairs(__m256i pairs, const std::int16_t* quant, int n,
+                                               std::int16_t* out) {
+  const auto load = [](const std::int16_t* from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+  };
+  const __m256i even = load(quant + n), odd = load(quant + n + 32);
+  __m256i first, second;
+  if constexpr (kByteQuant) {  // sums of two products of bytes, one of which is 0
+    first = _mm256_maddubs_epi16(even, pairs);
+    second = _mm256_maddubs_epi16(_mm256_slli_epi16(odd, 8), pairs);
+  } else {
+    first = _mm256_mullo_epi16(_mm256_srai_epi16(_mm256_slli_epi16(pairs, 8), 8), even);
+    second = _mm256_mullo_epi16(_mm256_srai_epi16(pairs, 8), odd);
+  }
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out + n), first);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out + n + 32), second);
 }
 
-// Stores a block in natural order, dequantised. first, second: its bytes in zigzag order; `second`
-// is only used if `both` is true.
+// Stores a block in natural order, dequantised. first, second: its bytes by rank; `second` is only
+// used if `both` is true. shuffle: Codebook::shuffle.
+template <bool kByteQuant>
 [[gnu::always_inline]] inline void store_block(__m256i first, __m256i second, bool both,
+                                               const std::uint8_t (*shuffle)[64],
                                                const std::int16_t* quant, std::int16_t* out) {
   __m256i half[2];
   for (int h = 0; h < 2; ++h) {
-    half[h] = _mm256_or_si256(quarter(first, 0, kUnzigzag.from[h][0]),
-                              quarter(first, 1, kUnzigzag.from[h][1]));
+    half[h] = _mm256_or_si256(quarter(first, 0, shuffle[0] + 32 * h),
+                              quarter(first, 1, shuffle[1] + 32 * h));
     if (both)
-      half[h] = _mm256_or_si256(half[h], _mm256_or_si256(quarter(second, 0, kUnzigzag.from[h][2]),
-                                                         quarter(second, 1, kUnzigzag.from[h][3])));
+      half[h] = _mm256_or_si256(half[h], _mm256_or_si256(quarter(second, 0, shuffle[2] + 32 * h),
+                                                         quarter(second, 1, shuffle[3] + 32 * h)));
   }
-  store16(_mm256_castsi256_si128(half[0]), quant, out);
-  store16(_mm256_extracti128_si256(half[0], 1), quant + 16, out + 16);
-  store16(_mm256_castsi256_si128(half[1]), quant + 32, out + 32);
-  store16(_mm256_extracti128_si256(half[1], 1), quant + 48, out + 48);
+  for (int h = 0; h < 2; ++h) store_pairs<kByteQuant>(half[h], quant, 16 * h, out);
 }
 
 // The low 8 planes of a block with values wider than 8 bits.
 struct LowPlanes {
   alignas(32) std::uint8_t magnitude[64];  // of these planes alone, at most 128
-  u64 negative, most;                      // positions of negative values, and of magnitudes of 128
+  u64 negative, most;                      // ranks of negative values, and of magnitudes of 128
 };
 
 // Decodes the low 8 planes of a block and stores its values as if there were no more. Returns the
 // position after these planes. low: if not null, set to what wide_block() needs.
-template <bool kDense>
-[[gnu::always_inline]] inline u64 read_block(const std::uint8_t* bits, u64 position, u64 mask,
-                                             const u64* has, LowPlanes* low,
-                                             const std::int16_t* quant, std::int16_t* out) {
+template <bool kDense, bool kByteQuant>
+[[gnu::always_inline]] inline u64 read_block(const Codebook& book, int cls,
+                                             const std::uint8_t* bits, u64 position, u64 mask,
+                                             LowPlanes* low, const std::int16_t* quant,
+                                             std::int16_t* out) {
+  const u64* const has = book.has[cls];
   const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
   position += count(mask);
   const bool both = mask >> 32;
@@ -110,18 +104,19 @@ template <bool kDense>
     const __m256i rest = lanes_of(negative >> 32);
     second = _mm256_sub_epi8(_mm256_xor_si256(second, rest), rest);
   }
-  store_block(first, second, both, quant, out);
+  store_block<kByteQuant>(first, second, both, book.shuffle[cls], quant, out);
   return position;
 }
 
 // Writes a block of a class with values wider than 8 bits. Corrects the few that are wider one by
 // one.
-template <bool kDense>
-[[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
-                                 const u64* has_wide, const std::int16_t* quant,
+template <bool kDense, bool kByteQuant>
+[[gnu::noinline]] u64 wide_block(const Codebook& book, int cls, const std::uint8_t* bits,
+                                 u64 position, u64 mask, const std::int16_t* quant,
                                  std::int16_t* out) {
   LowPlanes low;
-  position = read_block<kDense>(bits, position, mask, has, &low, quant, out);
+  position = read_block<kDense, kByteQuant>(book, cls, bits, position, mask, &low, quant, out);
+  const u64* const has_wide = book.has_wide[cls];
   const int end = mask & has_wide[2] ? kPlanes - 8 : 2;  // hardly any block has more than 10 bits
   u64 planes[kPlanes - 8], too_wide = 0;
   for (int j = 0; j < end; ++j) {
@@ -132,22 +127,23 @@ template <bool kDense>
   }
   // +128 has 8 bits too, but does not fit a signed byte.
   for (u64 left = too_wide | low.most; left; left &= left - 1) {
-    const auto z = static_cast<unsigned>(__builtin_ctzll(left));
-    std::uint32_t magnitude = low.magnitude[z];
+    const auto r = static_cast<unsigned>(__builtin_ctzll(left));
+    std::uint32_t magnitude = low.magnitude[r];
     for (int j = 0; j < end; ++j)
-      magnitude += static_cast<std::uint32_t>(planes[j] >> z & 1) << (j + 7);
-    const std::uint32_t value = low.negative >> z & 1 ? 0u - magnitude : magnitude;
-    const int natural = kZigzag[z];
+      magnitude += static_cast<std::uint32_t>(planes[j] >> r & 1) << (j + 7);
+    const std::uint32_t value = low.negative >> r & 1 ? 0u - magnitude : magnitude;
+    const int natural = book.natural[cls][r];
     out[natural] = static_cast<std::int16_t>(
         value * static_cast<std::uint32_t>(static_cast<std::int32_t>(quant[natural])));
   }
   return position;
 }
 
-template <bool kDense>
-[[gnu::noinline]] u64 dense_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
-                                  const std::int16_t* quant, std::int16_t* out) {
-  return read_block<kDense>(bits, position, mask, has, nullptr, quant, out);
+template <bool kDense, bool kByteQuant>
+[[gnu::noinline]] u64 dense_block(const Codebook& book, int cls, const std::uint8_t* bits,
+                                  u64 position, u64 mask, const std::int16_t* quant,
+                                  std::int16_t* out) {
+  return read_block<kDense, kByteQuant>(book, cls, bits, position, mask, nullptr, quant, out);
 }
 
 // Returns the number of bits of a block's values.
@@ -160,6 +156,7 @@ template <bool kDense>
   return bits;
 }
 
+template <bool kByteQuant>
 struct Blocks {
   const Codebook& book;
   const std::uint8_t* bits;
@@ -170,20 +167,23 @@ struct Blocks {
     return value_bits(mask, book.has[cls], book.has_wide[cls]);
   }
   [[gnu::always_inline]] u64 read(int cls, u64 mask, u64 position, std::int16_t* out) const {
-    const u64 *const has = book.has[cls], *const wide = book.has_wide[cls];
     const bool dense = count(mask) > 57;
     if (__builtin_expect(book.planes[cls] > 8, 0))
-      return dense ? wide_block<true>(bits, position, mask, has, wide, quant, out)
-                   : wide_block<false>(bits, position, mask, has, wide, quant, out);
-    if (__builtin_expect(dense, 0)) return dense_block<true>(bits, position, mask, has, quant, out);
-    return read_block<false>(bits, position, mask, has, nullptr, quant, out);
+      return dense ? wide_block<true, kByteQuant>(book, cls, bits, position, mask, quant, out)
+                   : wide_block<false, kByteQuant>(book, cls, bits, position, mask, quant, out);
+    if (__builtin_expect(dense, 0))
+      return dense_block<true, kByteQuant>(book, cls, bits, position, mask, quant, out);
+    return read_block<false, kByteQuant>(book, cls, bits, position, mask, nullptr, quant, out);
   }
 };
 
 }  // namespace
 
 std::uint64_t expand_avx2(const ExpandJob& job) {
-  return walk_blocks(job, Blocks{*job.book, job.bits, nullptr});
+  const bool* bytes = job.quant->bytes;
+  if (bytes[0] && bytes[1] && bytes[2])
+    return walk_blocks(job, Blocks<true>{*job.book, job.bits, nullptr});
+  return walk_blocks(job, Blocks<false>{*job.book, job.bits, nullptr});
 }
 
 std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* classes, int n,

@@ -26,6 +26,11 @@ using ExpandKernel = std::uint64_t(const ExpandJob& job);
 
 ExpandKernel expand_portable;
 
+// Returns the number of bits of the masks of n <= kTileBlocks blocks with these classes.
+using MaskBitsKernel = std::uint64_t(const Codebook& book, const std::uint8_t* classes, int n);
+
+MaskBitsKernel mask_bits_portable;
+
 // Decodes n DC differences, n <= kDcBlocks, of blocks with these classes from LSB-first bits at
 // `position`. Returns the position after them. Does not replace escapes; sets `escapes` to true if
 // there are any.
@@ -44,6 +49,7 @@ SumKernel sum_portable;
 ExpandKernel expand_avx2;  // the three expand kernels need kPdep
 ExpandKernel expand_avx512bw;
 ExpandKernel expand_avx512;
+MaskBitsKernel mask_bits_avx512;
 DcKernel dc_differences_avx2;
 DcKernel dc_differences_avx512bw;
 DcKernel dc_differences_avx512;

@@ -134,7 +134,7 @@ inline void add_planes(const Codebook& book, const std::uint8_t* bits, int cls, 
 template <int kParts, bool kWide>
 inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, u64 position,
                        u64 mask, unsigned n, const Places& places, Values<kParts>& values) {
-  const uint8x16x4_t width_of = load_four(book.width[cls]);
+  const uint8x16x4_t width_of = load_four(book.rank_width[cls]);
   Reading<kParts> reading;
   uint8x16_t negative[kParts];
   for (unsigned part = 0; part < kParts; ++part) {
@@ -162,10 +162,10 @@ inline u64 read_values(const Codebook& book, const std::uint8_t* bits, int cls, 
 
 template <int kParts, bool kWide>
 inline void store_block(const Values<kParts>& values, const Places& places,
-                        const std::int16_t* quant, std::int16_t* out) {
+                        const std::uint8_t* rank, const std::int16_t* quant, std::int16_t* out) {
   const uint8x16x4_t numbers = load_four(places.numbers);
   for (int i = 0; i < 64; i += 16) {
-    const uint8x16_t number = vqtbl4q_u8(numbers, vld1q_u8(kZigzagInverse + i));
+    const uint8x16_t number = vqtbl4q_u8(numbers, vld1q_u8(rank + i));
     store_sixteen<kParts, kWide>(values, number, quant + i, out + i);
   }
 }
@@ -176,7 +176,7 @@ u64 read_block(const Codebook& book, const std::uint8_t* bits, int cls, u64 posi
   const Places places(mask);
   Values<kParts> values;
   position = read_values<kParts, kWide>(book, bits, cls, position, mask, n, places, values);
-  store_block<kParts, kWide>(values, places, quant, out);
+  store_block<kParts, kWide>(values, places, book.rank[cls], quant, out);
   return position;
 }
 

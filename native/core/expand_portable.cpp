@@ -27,7 +27,7 @@ std::uint64_t mask_at(const std::uint8_t* bits, std::uint64_t position) {
   return shift ? low | high << (64 - shift) : low;
 }
 
-// Returns the positions at which class `cls` has values of more than j bits.
+// Returns the ranks at which class `cls` has values of more than j bits.
 std::uint64_t plane_of(const Codebook& book, int cls, int j) {
   return j < 8 ? book.has[cls][j] : book.has_wide[cls][j - 8];
 }
@@ -74,20 +74,17 @@ const Tables& tables() {
   return made;
 }
 
-// Dequantises and stores the value at zigzag index z. quant: in zigzag order.
-void store_value(std::int32_t value, int z, const std::int16_t* quant, std::int16_t* out) {
-  out[kZigzag[z]] = static_cast<std::int16_t>(static_cast<std::uint32_t>(value) *
-                                              static_cast<std::uint32_t>(std::int32_t{quant[z]}));
+// Dequantises and stores a value. natural: its natural index.
+void store_value(std::int32_t value, int natural, const std::int16_t* quant, std::int16_t* out) {
+  out[natural] = static_cast<std::int16_t>(
+      static_cast<std::uint32_t>(value) * static_cast<std::uint32_t>(std::int32_t{quant[natural]}));
 }
 
-// Dequantises and stores eight values, one per byte, from zigzag index z on. The loops are separate
-// so that compilers vectorise the products.
-void store_eight(std::uint64_t bytes, int z, const std::int16_t* quant, std::int16_t* out) {
-  std::int8_t value[8];
-  for (int i = 0; i < 8; ++i) value[i] = static_cast<std::int8_t>(bytes >> (8 * i));
-  std::int16_t product[8];
-  for (int i = 0; i < 8; ++i) product[i] = static_cast<std::int16_t>(value[i] * quant[z + i]);
-  for (int i = 0; i < 8; ++i) out[kZigzag[z + i]] = product[i];
+// Dequantises and stores eight values, one per byte. natural: their natural indices.
+void store_eight(std::uint64_t bytes, const std::uint8_t* natural, const std::int16_t* quant,
+                 std::int16_t* out) {
+  for (int i = 0; i < 8; ++i)
+    store_value(static_cast<std::int8_t>(bytes >> (8 * i)), natural[i], quant, out);
 }
 
 // The bits of each plane of a block, the first one lowest.
@@ -120,12 +117,12 @@ void store_wide(const Codebook& book, int cls, std::uint64_t mask, const Planes&
   }
   std::uint64_t signs = planes.word[0];
   for (std::uint64_t left = mask; left; left &= left - 1, signs >>= 1) {
-    const int z = std::countr_zero(left);
-    store_value(signs & 1 ? -magnitude[z] : magnitude[z], z, quant, out);
+    const int r = std::countr_zero(left);
+    store_value(signs & 1 ? -magnitude[r] : magnitude[r], book.natural[cls][r], quant, out);
   }
 }
 
-// Decodes the values of a block, eight positions at a time, with tables in place of pdep. Returns
+// Decodes the values of a block, eight ranks at a time, with tables in place of pdep. Returns
 // the position after them.
 std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
                          const std::uint8_t* bits, std::uint64_t position, std::uint64_t mask,
@@ -152,7 +149,7 @@ std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
       values += tables.take(planes.word[j], some(j)) << (j - 1);
     // Two's complement of each negative byte. No byte carries, because its magnitude is not 0.
     values = (values ^ negative * 255) + negative;
-    store_eight(values, first, quant, out);
+    store_eight(values, book.natural[cls] + first, quant, out);
   }
   return position;
 }
@@ -175,7 +172,7 @@ std::uint64_t expand_portable(const ExpandJob& job) {
   const Tables& eights = tables();
   std::uint64_t masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
-    const std::int16_t* quant = job.quant->zigzag[c];
+    const std::int16_t* quant = job.quant->value[c];
     for (int i = job.first[c]; i < job.last[c]; ++i) {
       const int cls = job.classes[i];
       const int length = book.mask_bits[cls];
@@ -193,6 +190,12 @@ std::uint64_t expand_portable(const ExpandJob& job) {
     }
   }
   return values;
+}
+
+std::uint64_t mask_bits_portable(const Codebook& book, const std::uint8_t* classes, int n) {
+  std::uint64_t bits = 0;
+  for (int i = 0; i < n; ++i) bits += book.mask_bits[classes[i]];
+  return bits;
 }
 
 std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* classes, int n,

@@ -75,7 +75,7 @@ u64 read_block(const Codebook& book, const std::uint8_t* bits, int cls, u64 posi
     }
   }
   for (int i = 0; i < 64; i += 16)
-    store_sixteen<kParts, kWide>(values, vld1q_u8(kZigzagInverse + i), quant + i, out + i);
+    store_sixteen<kParts, kWide>(values, vld1q_u8(book.rank[cls] + i), quant + i, out + i);
   return position;
 }
 

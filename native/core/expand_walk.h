@@ -1,5 +1,5 @@
-// The loop over the blocks of a tile, for the kernels of AVX2 and of ARM. AVX-512 has its own loop
-// (expand_words.h), because expansion takes 1% longer with this one.
+// The loop over the blocks of a tile, for the kernels of AVX2 and of ARM. The kernels of
+// AVX-512 have their own loops, because expansion takes 1% longer with this one.
 #pragma once
 
 #include "expand_bits.h"

@@ -260,13 +260,13 @@ inline void weigh_group(const PlanarTapSpec& spec, std::int32_t g, PlanarTaps* t
   memcpy(window.low, taps->low + at, sizeof window.low);
   memcpy(window.high, taps->high + at, sizeof window.high);
   // Additional cells, for those that fold_edges() removes.
-  const bool folded = spec.fancy || spec.sharpen;
+  const bool folded = (spec.fancy || spec.sharpen) && at_edge(*taps, at, spec.cells);
   const std::int32_t count = 2 * taps->pairs + (folded ? 6 : 0);
   if (spec.radius == 0) sum_weights<0>(spec, window, count, taps->running);
   if (spec.radius == 1) sum_weights<1>(spec, window, count, taps->running);
   if (spec.radius == 2) sum_weights<2>(spec, window, count, taps->running);
   if (spec.sharpen) sharpen_sums(count, taps->running);
-  if (folded && at_edge(*taps, at, spec.cells)) fold_edges(*taps, at, count);
+  if (folded) fold_edges(*taps, at, count);
 
   LaneFloats factor;
   const float* all = taps->running + (count - 1) * kPlanarLanes;

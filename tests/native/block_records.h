@@ -92,6 +92,16 @@ inline std::unique_ptr<Codebook> random_codebook(std::uint32_t seed) {
   return parse_codebook(bytes);
 }
 
+// The positions 1 to L of a class in the order of their bits: the largest W first, and the lowest
+// position first where W is equal.
+inline std::vector<int> class_order(const Codebook& book, int c) {
+  std::vector<int> order;
+  for (int bits = kPlanes; bits > 0; --bits)
+    for (int z = 1; z <= book.mask_bits[c]; ++z)
+      if (book.width[c][z] == bits) order.push_back(z);
+  return order;
+}
+
 inline BlockShape make_shape(int height, int width, int components, Sampling sampling) {
   BlockShape shape;
   shape.components = components;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "block_records.h"
 #include "core/cpu.h"
 #include "core/crc32c.h"
 #include "jpeg_files.h"
@@ -141,7 +142,7 @@ void decode_ac(const Codebook& book, const std::uint8_t* begin, const std::uint8
   std::vector<std::vector<int>> masks;
   for (const int c : tile.classes) {
     masks.emplace_back();
-    for (int z = 1; z <= book.mask_bits[c]; ++z)
+    for (const int z : test::class_order(book, c))
       if (bits.bit()) masks.back().push_back(z);
   }
   for (std::size_t i = 0; i < masks.size(); ++i) {

@@ -50,9 +50,19 @@ TEST_CASE("a codebook's tables are what its bytes say") {
       REQUIRE(book->planes[c] == *std::max_element(width + 1, width + 64));
       if (width[0] > 0) REQUIRE(book->dc_escape[c] == -(1 << (width[0] - 1)));
       for (int z = 1; z < 64; ++z) REQUIRE((width[z] > 0) == (z <= book->mask_bits[c]));
+      std::vector<int> order = test::class_order(*book, c);
+      order.insert(order.begin(), 0);
+      while (order.size() < 64) order.push_back(static_cast<int>(order.size()));
+      for (std::size_t r = 0; r < 64; ++r) {
+        REQUIRE(book->natural[c][r] == kZigzag[order[r]]);
+        REQUIRE(book->rank[c][kZigzag[order[r]]] == r);
+        REQUIRE(book->rank_pairs[c][2 * (r % 32) + r / 32] == book->rank[c][r]);
+        REQUIRE(book->rank_width[c][r] == width[order[r]]);
+      }
       for (int j = 0; j < kPlanes; ++j) {
         std::uint64_t expected = 0;
-        for (int z = 1; z < 64; ++z) expected |= std::uint64_t{width[z] > j} << z;
+        for (std::size_t r = 1; r < 64; ++r) expected |= std::uint64_t{width[order[r]] > j} << r;
+        REQUIRE((expected & (expected + 2)) == 0);  // the first ranks
         REQUIRE((j < 8 ? book->has[c][j] : book->has_wide[c][j - 8]) == expected);
       }
     }

@@ -42,15 +42,18 @@ Bytes part_of(const Codebook& book, const Tile& tile) {
   Bytes out;
   test::BitWriter bits(out);
   for (std::size_t i = 0; i < tile.blocks(); ++i) {
-    std::uint64_t mask = 0;
-    for (const auto& [z, value] : tile.values[i]) mask |= std::uint64_t{1} << z;
-    for (int z = 1; z <= book.mask_bits[tile.classes[i]]; ++z) bits.put(mask >> z & 1, 1);
+    const std::map<int, int> values(tile.values[i].begin(), tile.values[i].end());
+    for (const int z : test::class_order(book, tile.classes[i])) bits.put(values.contains(z), 1);
   }
-  for (std::size_t i = 0; i < tile.blocks(); ++i)
+  for (std::size_t i = 0; i < tile.blocks(); ++i) {
+    const std::map<int, int> values(tile.values[i].begin(), tile.values[i].end());
     for (int j = 0; j < kPlanes; ++j)
-      for (const auto& [z, value] : tile.values[i])
-        if (book.width[tile.classes[i]][z] > j)
-          bits.put(j == 0 ? value < 0 : static_cast<unsigned>(std::abs(value) - 1) >> (j - 1), 1);
+      for (const int z : test::class_order(book, tile.classes[i])) {
+        if (!values.contains(z) || book.width[tile.classes[i]][z] <= j) continue;
+        const int value = values.at(z);
+        bits.put(j == 0 ? value < 0 : static_cast<unsigned>(std::abs(value) - 1) >> (j - 1), 1);
+      }
+  }
   out.resize(part_bytes(out.size()));
   for (const Exception& e : tile.exceptions) {
     const int packed = e.position | e.block << 6 | (e.value & 0xFFF) << 12;

@@ -220,8 +220,8 @@ void fit_ac(const Codebook& book, const std::uint8_t* classes, int blocks, Bytes
   std::size_t at = 0, values = 0;
   for (int i = 0; i < blocks; ++i) {
     const int last = book.mask_bits[classes[i]];
-    for (int z = 1; z <= last; ++z, ++at)
-      if (bit_of(part, at)) values += book.width[classes[i]][z];
+    for (int rank = 1; rank <= last; ++rank, ++at)
+      if (bit_of(part, at)) values += book.rank_width[classes[i]][rank];
   }
   cut_bits(part, at + values);
   std::vector<std::uint32_t> list;

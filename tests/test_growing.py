@@ -35,7 +35,7 @@ from fastio import (
 )
 from fastio.cli import main
 from fastio.pack.journal import Journal, Plan
-from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, version_name
 from fastio.store import Store, open_store
 from fastio.store.obstore_backend import ObstoreBackend
 from tests.children import run_code
@@ -792,7 +792,7 @@ def test_a_response_that_is_lost_is_no_other_writer(
 
     monkeypatch.setattr(ObstoreBackend, "replace", losing)
     remote.append(range(25, 50))
-    assert lost == [JOURNAL_NAME, MANIFEST_NAME]
+    assert lost == [JOURNAL_NAME, version_name(1), MANIFEST_NAME]
     assert remote.rows() == list(range(50))
 
 

@@ -238,3 +238,59 @@ def test_a_stopped_process_that_is_continued_changes_nothing(s3_place: Place) ->
     assert s3_place.rows() == list(range(100, 160))
     assert s3_place.gc().files == 1  # the shard that it uploaded late
     assert s3_place.rows() == list(range(100, 160))
+
+
+# --- Datasets with the same fingerprint -----------------------------------------------------------
+
+
+def test_an_append_does_not_name_shards_of_an_equal_dataset_that_was_overwritten(
+    s3_place: Place,
+) -> None:
+    s3_place.pack(range(20))
+    suspended("replace", JOURNAL_NAME, lambda: s3_place.pack(range(20), overwrite=True))
+    with pytest.raises(PackConflict, match=r"has changed .* since this append began"):
+        s3_place.pack([20], append=True)
+    assert s3_place.rows() == list(range(20))
+
+
+def test_gc_deletes_no_shards_of_an_equal_dataset_whose_manifest_arrives_late(
+    s3_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives after gc has read the old manifest, whose shards have other names."""
+    s3_place.pack(range(20))
+    replace, late = Store.replace, list[bytes]()
+
+    def overtaken(self: Store, name: str, data: Any, *rest: Any) -> Any:
+        if name == MANIFEST_NAME and not late:
+            late.append(bytes(data))
+            # The third request is that of `fence`, after both manifests were read.
+            suspended("stat", MANIFEST_NAME, arrive, number=3)
+            with pytest.raises(PackConflict):
+                s3_place.gc(unfinished=True)
+        return replace(self, name, data, *rest)
+
+    def arrive() -> None:
+        store = s3_place.store()
+        replace(store, MANIFEST_NAME, late[0], store.stat(MANIFEST_NAME))
+
+    monkeypatch.setattr(Store, "replace", overtaken)
+    with suppress(PackConflict):  # the manifest has arrived already
+        s3_place.pack(range(20), overwrite=True)
+    assert s3_place.rows() == list(range(20))
+
+
+def test_a_late_copy_of_an_old_manifest_replaces_none_of_the_next_dataset(
+    s3_place: Place,
+) -> None:
+    s3_place.pack(range(20))
+
+    def others() -> None:
+        s3_place.pack(range(100, 130), overwrite=True)
+        s3_place.pack([130], append=True)
+
+    suspended("replace", "manifest-", others)
+    with pytest.raises(PackConflict):
+        s3_place.pack([20], append=True)
+    assert s3_place.rows() == list(range(100, 131))
+    with fastio.open(s3_place.url, version=1, storage_options=s3_place.options) as dataset:
+        assert list(dataset) == list(range(100, 130))

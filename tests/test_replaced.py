@@ -247,3 +247,30 @@ def test_an_image_that_comes_damaged_is_fetched_again(tmp_path: Path) -> None:
         assert np.array_equal(image, noise(1, 16))
         assert label == 1
         assert proxy.struck()["flip"] == 3
+
+
+@pytest.mark.parametrize("seed", [0, 1], ids=["equal", "another"])
+@pytest.mark.parametrize("opened", [False, True], ids=["new shards", "opened shards"])
+def test_shards_that_overwriting_has_deleted_are_said_to_be_of_a_replaced_dataset(
+    seed: int, opened: bool
+) -> None:
+    """In a store, the shards of the new dataset have other names, also if the data is the same."""
+    url = f"memory://replaced/{seed}-{opened}"
+
+    def write(seed: int) -> None:
+        samples = ((noise(row, 16, seed=seed), row) for row in range(ROWS))
+        fastio.pack(samples, url, codec="raw", shard_size=14_000, overwrite=True)
+
+    write(0)
+    with fastio.open(url) as dataset:
+        assert isinstance(dataset, fastio.Dataset)
+        for shard in range(dataset.num_shards if opened else 0):
+            dataset.shard(shard)
+        write(seed)
+        with pytest.raises(SourceChanged, match="was replaced after it was opened"):
+            dataset[0]
+        with (
+            fastio.Loader(dataset, 4, num_workers=1, on_error="skip") as loader,
+            pytest.raises(SourceChanged, match="was replaced after it was opened"),
+        ):
+            next(iter(loader))

@@ -235,7 +235,7 @@ class Destination:
 
     def _check_newest(self, base: Manifest) -> None:
         """Raises PackConflict if the dataset was replaced or appended to since it was opened."""
-        if Manifest(self.folder).fingerprint != base.fingerprint:
+        if not is_same(Manifest(self.folder), base):
             raise changed_meanwhile(self.name)
 
     def _is_committed(self, names: Names) -> bool:
@@ -425,6 +425,11 @@ def _has_all(base: Manifest, names: Names) -> bool:
 def shards_of(manifest: Manifest) -> Iterator[str]:
     """Yields the names of the shards of a dataset, in the order of its manifest."""
     return (name.as_py() for name in manifest.column("name"))
+
+
+def is_same(found: Manifest, base: Manifest) -> bool:
+    """Returns whether two manifests have the same fingerprint and name the same shards."""
+    return found.fingerprint == base.fingerprint and found.is_version_of(base)
 
 
 def _check_repeated(

@@ -39,6 +39,7 @@ from fastio.errors import PackConflict, PackError, SourceChanged, SourceNotFound
 from fastio.pack.destination import (
     Destination,
     changed_meanwhile,
+    is_same,
     own_files,
     remove_strays,
     taken_over,
@@ -61,7 +62,7 @@ from fastio.pack.stored_journal import (
     renewed,
     stored_lines,
 )
-from fastio.pack.stored_manifest import renew_manifest
+from fastio.pack.stored_manifest import renew_manifest, stamp_of
 from fastio.pack.task_output import StoreOutput, TaskOutput, WrittenUnit, accept, upload
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, Manifest, ShardEntry, version_name
 from fastio.packed.stored import fetch_to
@@ -120,8 +121,8 @@ class RemoteDestination(Destination):
         self._base: Manifest | None = None  # of an append
         self._overwrites = False
         self._unneeded = Names()
-        # The version of the manifest when the claim began, or None: only that version is replaced.
-        self._manifest_stamp: Stamp | None = None
+        # The versions of manifests after the claim, by name, or None: only these are replaced.
+        self._found: dict[str, Stamp | None] = {}
 
     @property
     def pack_id(self) -> str:
@@ -131,8 +132,7 @@ class RemoteDestination(Destination):
     def files(self) -> Mapping[str, int]:
         """Returns names and sizes of the objects that only a pack can have written."""
         try:
-            pages = map(self._store.stamped, self._store.pages())
-            listed = chain.from_iterable(pages)
+            listed = chain.from_iterable(map(self._store.stamped, self._store.pages()))
             return FileSizes((name, stamp.size) for name, stamp in listed if is_own_name(name))
         except SourceNotFound:
             return {}  # there is no such folder yet
@@ -213,9 +213,8 @@ class RemoteDestination(Destination):
             except SourceChanged as error:
                 raise in_use(self.name) from error
             self._is_claimed = True
-            with suppress(SourceNotFound):
-                self._manifest_stamp = self._store.stat(MANIFEST_NAME)
-        if not self._overwrites and (self._manifest_stamp is not None) != has_manifest:
+            found = self._found[MANIFEST_NAME] = stamp_of(self._store, MANIFEST_NAME)
+        if not self._overwrites and (found is not None) != has_manifest:
             self._stored.delete()
             raise PackConflict(
                 f"another process has just packed to {self.name}, or deleted the dataset there: "
@@ -268,11 +267,11 @@ class RemoteDestination(Destination):
     def _check_newest(self, base: Manifest) -> None:
         """See `Destination`. Keeps a copy of the manifest, which gets a second name later."""
         self._base = base
-        found = self._manifest_stamp
-        older = self.folder / version_name(base.version)
-        with open(older, "wb") as file:
-            fetch_to(self._store, MANIFEST_NAME, file, found)
-        if Manifest(self.name, str(older)).fingerprint != base.fingerprint:
+        name = version_name(base.version)
+        self._found[name] = stamp_of(self._store, name)
+        with open(self.folder / name, "wb") as file:
+            fetch_to(self._store, MANIFEST_NAME, file, self._found[MANIFEST_NAME])
+        if not is_same(Manifest(self.name, str(self.folder / name)), base):
             raise changed_meanwhile(self.name)
 
     def check(self, entry: ShardEntry) -> None:
@@ -351,9 +350,10 @@ class RemoteDestination(Destination):
         """Writes the manifest; SourceChanged if another process has taken over or written one."""
         self._stored.send(self._journal.path)  # fails if the claim is lost
         if self._base is not None:
-            upload(self._store, self.folder / version_name(self._base.version))
+            older = version_name(self._base.version)
+            self._store.replace(older, mapped(self.folder / older), self._found[older])
         if self._stored.is_conditional:
-            self._store.replace(MANIFEST_NAME, mapped(path), self._manifest_stamp)
+            self._store.replace(MANIFEST_NAME, mapped(path), self._found[MANIFEST_NAME])
         else:
             upload(self._store, path)
 

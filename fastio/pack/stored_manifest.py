@@ -9,11 +9,20 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from fastio.errors import SourceChanged
+from fastio.errors import SourceChanged, SourceNotFound
+from fastio.pack.destination import is_same
 from fastio.packed import MANIFEST_NAME, Manifest, rewrite_manifest
 from fastio.packed.stored import fetch_to
 from fastio.runtime.files import mapped
-from fastio.store import Store
+from fastio.store import Stamp, Store
+
+
+def stamp_of(store: Store, name: str) -> Stamp | None:
+    """Returns the version of an object; None if there is no such object."""
+    try:
+        return store.stat(name)
+    except SourceNotFound:
+        return None
 
 
 def renew_manifest(store: Store, base: Manifest) -> None:
@@ -34,7 +43,7 @@ def renew_manifest(store: Store, base: Manifest) -> None:
         with open(path, "wb") as file:
             fetch_to(store, MANIFEST_NAME, file, stamp)
         found = Manifest(store.url, str(path))
-        if found.fingerprint != base.fingerprint:
+        if not is_same(found, base):
             raise SourceChanged(f"{found.path} was replaced by another process")
         rewrite_manifest(found, folder)
         store.replace(MANIFEST_NAME, mapped(Path(folder) / MANIFEST_NAME), stamp)

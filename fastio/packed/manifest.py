@@ -217,8 +217,10 @@ class Manifest:
         self._stamp = found
 
     def is_version_of(self, newest: Manifest) -> bool:
-        """Returns whether `newest` describes this version or a later one of the same dataset."""
-        return self.fingerprint in (newest.fingerprint, *(v.fingerprint for v in newest.history))
+        """Returns whether `newest` is this version or a later one, with the same shards."""
+        versions = newest.fingerprint, *(each.fingerprint for each in newest.history)
+        names = newest.column("name").slice(0, self.shards)
+        return self.fingerprint in versions and bool(names.equals(self.column("name")))
 
     def as_version(self) -> Version:
         """Returns this version as it is described in the `history` of later versions."""

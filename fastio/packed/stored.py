@@ -86,7 +86,8 @@ class StoredShards(Shards):
         """Fetches an image, again if it does not match its checksum; see `Shards`.
 
         Raises:
-            SourceChanged: It is damaged because the dataset was replaced.
+            SourceChanged: It is damaged or missing because the dataset was replaced.
+            SourceNotFound: It is missing for another reason.
         """
         if self.whole:
             return reader.bytes_of(field)[begin:end]
@@ -95,7 +96,11 @@ class StoredShards(Shards):
         name, offset = self.manifest.name(shard), reader.extent(field)[0] + begin
         before = None
         for _ in self.store.transfers.fetches():
-            data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
+            try:
+                data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
+            except SourceNotFound:
+                self.check_manifest()  # gives a better message if the dataset was replaced
+                raise
             if _native.crc32c(data) == crc32c:
                 return data
             if before is not None and np.array_equal(data, before):
@@ -131,9 +136,11 @@ class StoredShards(Shards):
         with suppress(OSError, ManifestInvalid):
             newest = _fetch_manifest(self.store)
             if not self.manifest.is_version_of(newest):
+                now, before = newest.fingerprint, self.manifest.fingerprint
+                names = ", as before, but its shards have other names"
                 raise SourceChanged(
-                    f"{self.path} was replaced after it was opened: its fingerprint is "
-                    f"{newest.fingerprint}, expected {self.manifest.fingerprint}; open it again"
+                    f"{self.path} was replaced after it was opened: its fingerprint is {now}"
+                    f"{names if now == before else f', expected {before}'}; open it again"
                 )
 
     def kept_versions(self) -> list[int]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import edition
+from fastio.errors import SourceNotFound
 from fastio.packed.layout import ImageReads, Range
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
@@ -244,7 +245,7 @@ class Blocks:
             for place, each in enumerate(ranges):
                 part: Any = known.get(place)
                 if part is None and each.length:
-                    part = store.read(each.name, each.offset, each.length, expect=each.expect)
+                    part = self._read(each)
                 parts.append(b"" if part is None else part)
             problem = self.check(block, parts)
             if problem is None:
@@ -252,6 +253,15 @@ class Blocks:
             known = {}  # it may be these that are damaged
         self.dataset.check_source()
         return parts, problem
+
+    def _read(self, part: Range) -> Any:
+        """Fetches a part. If it is gone, raises SourceChanged if the dataset was replaced."""
+        try:
+            store = self.dataset.store
+            return store.read(part.name, part.offset, part.length, expect=part.expect)
+        except SourceNotFound:
+            self.dataset.check_source()
+            raise
 
     def _fetch_objects(self, block: int, known: Known) -> tuple[list[Any], str | None]:
         """Fetches a block whose rows are objects; see `fetch`."""

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 def simd_levels() -> list[str]:
     """
-    The instruction sets of this machine that kernels are written for, the slowest first.
+    Returns the SIMD levels that kernels are written for and this machine supports, slowest first.
     """
 
 def simd_active() -> str:
-    """The instruction sets that kernels use now, as one of simd_levels()."""
+    """Returns the SIMD level that kernels use now, one of simd_levels()."""
 
 def simd_force(level: str) -> None:
     """
-    Makes kernels use `level`, one of simd_levels(). For tests and benchmarks: it holds for the whole process.
+    Makes the kernels of the whole process use `level`, one of simd_levels(). For tests and benchmarks. Raises ValueError if this machine does not support the level.
     """
 
 TRUNCATED: int = 3
@@ -32,36 +32,40 @@ FOREIGN: int = 6
 MAX_ROWS: int = 281474976710656
 
 def mix_key(a: int, b: int) -> int:
-    """Mixes two 64-bit words into a key."""
+    """Returns a 64-bit key made of two 64-bit words."""
 
 def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.
+    Sets rows[i] to the value of the keyed permutation of [0, n) at positions[i]. The arrays are int64 and have the same length. Raises ValueError if a position is not in [0, n).
     """
 
 def permute_range(n: int, key: int, first: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """As permute(), at positions first, first + 1, ..."""
+    """Like permute(), for the positions first, first + 1, ..."""
 
 def permute_inverse_range(n: int, key: int, first: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """As permute_inverse(), of rows first, first + 1, ..."""
+    """Like permute_inverse(), for the rows first, first + 1, ..."""
 
 def permute_inverse(n: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """The inverse of permute(): positions[i] is where rows[i] stands."""
+    """
+    The inverse of permute(): sets positions[i] to the position of rows[i].
+    """
 
 def permute_window(n: int, block: int, window: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    As permute(), for the window order: blocks of rows, shuffled within windows of blocks.
+    Like permute(), for the window order: blocks are permuted, and the rows of each window of blocks are shuffled.
     """
 
 def permute_window_range(n: int, block: int, window: int, key: int, first: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """As permute_window(), at positions first, first + 1, ..."""
+    """Like permute_window(), for the positions first, first + 1, ..."""
 
 def permute_window_inverse(n: int, block: int, window: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """The inverse of permute_window()."""
+    """
+    The inverse of permute_window(): sets positions[i] to the position of rows[i].
+    """
 
 def windows_of(n: int, block: int, window: int, key: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], begins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    The positions [begins[i], ends[i]) of the window of permute_window() that holds the block blocks[i], of rows [blocks[i] * block, ...). int64 arrays of one length.
+    Sets [begins[i], ends[i]) to the positions of the window of permute_window() that contains the block blocks[i]; block b has the rows from b * block on. The arrays are int64 and have the same length.
     """
 
 class Filter(enum.Enum):
@@ -74,14 +78,16 @@ class Filter(enum.Enum):
     bicubic = 2
 
 class Chain:
-    """What becomes of each image of a field; see chain.h."""
+    """
+    The chain of transforms of an image field; see chain.h. Methods append steps.
+    """
 
     def __init__(self) -> None: ...
 
     def random_resized_crop(self, height: int, width: int, scale_low: float, scale_high: float, ratio_low: float, ratio_high: float, filter: Filter, antialias: bool) -> None: ...
 
     def resize(self, height: int, width: int, max_size: int, filter: Filter, antialias: bool) -> None:
-        """width 0: the shorter edge becomes height."""
+        """Appends a Resize. width 0: the shorter edge gets the length `height`."""
 
     def center_crop(self, height: int, width: int) -> None: ...
 
@@ -92,24 +98,26 @@ class Chain:
     def vertical_flip(self, p: float) -> None: ...
 
     def augment(self, node: Augment) -> None:
-        """Operations on pixels, which come next."""
+        """Appends operations on pixels."""
 
     def to_gray(self) -> None:
-        """Gray in the place of colours comes next, one channel of it."""
+        """Appends the conversion to gray, with one channel."""
 
     def erase_at_end(self, node: Augment) -> None:
-        """What is erased of the normalised float32 image."""
+        """Erases boxes of the normalised float32 image, after all other steps."""
 
     def count_from(self, step: int) -> None:
-        """The number that keys the draws of the next step; see chain.h."""
+        """
+        Sets the number that keys the random draws of the next step; see chain.h.
+        """
 
     def draws(self, seed: int, epoch: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], heights: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], widths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list:
         """
-        What the chain does to images of heights x widths (upright): of each ((height, width) of the result, crop, operations). A crop is y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical. An operation is its name and numbers; those of one named crop are as above.
+        Returns what the chain draws for images of these heights and widths (upright): for each image ((height, width) of the result, crop, operations). A crop has 12 numbers: y, x, height and width of the crop; the height and width that it is resampled to; y, x, height and width of the window of the result; whether it is flipped horizontally and vertically. An operation is (name, numbers); the numbers of an operation named "crop" are those of a crop.
         """
 
 class Spread:
-    """A number that is drawn; see augment.h."""
+    """A random number of an operation; see augment.h."""
 
     def __init__(self, values: Sequence[float], range: bool = False, sign: bool = False, unit: str = 'one', whole: str = 'no', offset: float = 0.0) -> None: ...
 
@@ -121,7 +129,7 @@ class Augment:
 
     @staticmethod
     def sequence(children: Sequence[Augment]) -> Augment:
-        """All of them; none: nothing happens."""
+        """Applies all children in order. Without children, it does nothing."""
 
     @staticmethod
     def apply(probability: float, children: Sequence[Augment]) -> Augment: ...
@@ -147,32 +155,32 @@ CODEC_ENCODED: int = 2
 CODEC_BLOCKS: int = 3
 
 def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
-    """CRC-32C (Castagnoli) of the bytes of a uint8 array."""
+    """Returns the CRC-32C (Castagnoli) of the bytes of a uint8 array."""
 
 def crc32c_mismatch(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], expected: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
     """
-    The first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + 1,).
+    Returns the first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not expected[i] (uint32), or that does not lie in the array; -1 if there is none. starts: int64 (n + 1,).
     """
 
 def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], max_pixels: int = 9223372036854775807) -> tuple:
     """
-    (height, width, components, EXIF orientation, kind, index) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. The index, as bytes, says where parts of the image begin (docs/format.md); it is empty if there is none. Raises ValueError if the file is damaged, or has more pixels.
+    Decodes every coefficient of a JPEG file (uint8 array), and returns (height, width, components, EXIF orientation, kind, index). The index, as bytes, says where parts of the image begin (docs/format.md); it is empty if there is none. Raises ValueError if the file is damaged, or has more than max_pixels.
     """
 
 def transform(chain: Chain, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None), order='C', device='cpu')], channels_last: bool, normalize: Sequence[Sequence[float]] | None) -> None:
     """
-    Applies a chain to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that the chain gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or where normalize has scales and biases float32.
+    Applies a chain to an image and writes the result to `out`. pixels: uint8 (H, W, C) with 1, 3 or 4 channels. out: an array of the size that the chain gives, (H, W, C) if channels_last, else (C, H, W), with 1 or 3 channels; float32 if normalize is given, as (scales, biases) of the channels, else uint8.
     """
 
 class SharedCodebook:
-    """What Codebook is to the engine."""
+    """The base class of Codebook, which the engine takes."""
 
 class Codebook(SharedCodebook):
-    """The classes of a dataset's blocks; see codebook.h."""
+    """The classes of the blocks of a dataset; see codebook.h."""
 
     def __init__(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
-        From the 16,640 bytes of a manifest (uint8 array). ValueError where they are none.
+        Parses the 16,640 bytes of a codebook in a manifest (uint8 array). Raises ValueError if they are not a valid codebook.
         """
 
     @property
@@ -180,36 +188,36 @@ class Codebook(SharedCodebook):
 
 def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, max_pixels: int = 9223372036854775807) -> tuple | None:
     """
-    (block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), every coefficient of which is read; None where a record cannot hold it (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged, or has more pixels.
+    Encodes a JPEG file (uint8 array) and returns (block record, height, width, EXIF orientation). Returns None if a record cannot hold the image (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged, or has more than max_pixels.
     """
 
 def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes:
     """
-    The JPEG file of a record: the same coefficients, quantisers and metadata. Raises ValueError if the record is damaged.
+    Returns a JPEG file with the coefficients, quantisation tables and metadata of a record. Raises ValueError if the record is damaged.
     """
 
 def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, max_pixels: int = 9223372036854775807) -> tuple:
     """
-    (height, width) of a record, every byte of which is checked. Raises ValueError if it is damaged, or has more pixels.
+    Checks every byte of a record and returns its (height, width). Raises ValueError if it is damaged, or has more than max_pixels.
     """
 
 def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3, record_size: int = 0, max_pixels: int = 9223372036854775807) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]:
     """
-    The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 (H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do. Raises ValueError if the stored image has more than max_pixels.
+    Decodes a record and returns the upright image at 1/denominator of its size (1, 2, 4 or 8), as uint8 (H, W, C). For 1/8, the first blocks_header_bytes() of the record suffice; record_size is then the size of the whole record. Raises ValueError if the record is damaged, or the stored image has more than max_pixels.
     """
 
 def blocks_header_bytes(height: int, width: int) -> int:
     """
-    The most bytes that the header and the DC section of a record of this size take.
+    Returns an upper bound, in bytes, of the header and DC section of a record of an image of this size.
     """
 
 def train_codebook(jpegs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], seed: int = 0, iterations: int = 40, most_blocks: int = 500000) -> bytes:
     """
-    The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; ValueError where none is left. Ctrl-C ends it.
+    Trains a codebook on JPEG files (uint8 arrays) and returns its 16,640 bytes. Skips damaged files; raises ValueError if no file is left. Ctrl-C ends the training.
     """
 
 class FieldKind(enum.IntEnum):
-    """What a batch has of a field of a Table; see table.h."""
+    """What a batch contains of a field of a Table; see table.h."""
 
     BYTES = 0
 
@@ -226,42 +234,50 @@ class FieldKind(enum.IntEnum):
     MASK = 6
 
 class Mapping:
-    """A file in memory; see mapping.h."""
+    """A file mapped into memory; see mapping.h."""
 
     def __init__(self, path: str) -> None: ...
 
     @property
     def data(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
-        """Its bytes: uint8 (n,), read-only."""
+        """The bytes of the file: uint8 (n,), read-only."""
 
     def ahead(self, offset: int, bytes: int) -> None:
-        """Has the system read the pages of a range that are not in memory."""
+        """Asks the system to read the pages of a range that are not in memory."""
 
     def release(self, offset: int, bytes: int) -> None:
         """
-        Lets go of the pages of a range: they are read again when they are used again.
+        Unmaps the pages of a range. They are read again when they are used again.
         """
 
     def expect_scattered(self) -> None:
-        """Says that pages are used in no order, and what is wanted is asked for."""
+        """
+        Tells the system that pages are read in random order, so that it does not read ahead.
+        """
 
     @property
     def damaged(self) -> bool: ...
 
 class NodeMemory:
-    """Copies and marks of shards that processes share; see node_memory.h."""
+    """
+    Copies of shards that the processes of a machine share; see node_memory.h.
+    """
 
     def __init__(self, fd: int, shards: int) -> None: ...
 
     @staticmethod
     def bytes_for(shards: int, data: int) -> int:
-        """The size of a file for so many shards and bytes of copies."""
+        """
+        Returns the size of a file for `shards` shards whose copies have `data` bytes in total.
+        """
 
     def published(self, shard: int) -> int:
-        """What was published of a shard; 0: nothing."""
+        """Returns the number that was published for a shard, or 0 if none was."""
 
     def claim(self, shard: int) -> bool:
-        """Locks the entry of a shard; False: another process has it."""
+        """
+        Locks the entry of a shard. Returns False if another process has locked it.
+        """
 
     def release(self, shard: int) -> None: ...
 
@@ -272,29 +288,33 @@ class Table:
 
     def __init__(self, first_row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], strides: Sequence[int], fields: Sequence[tuple[int, int, int, int, int, int, int]]) -> None:
         """
-        first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: (column, offset, width, kind, bytes of a number there, in the batch, fill) of each.
+        first_row: the first row of each shard, and then the number of rows, int64 (shards + 1,). strides: the bytes from row to row of each column. fields: for each field (column, offset, width, kind, bytes of a number in the column, bytes of a number in the batch, fill).
         """
 
     def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int]], segments: tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None, what: int = 0) -> None:
         """
-        columns: (offset in the file, bytes) of each. segments: (begin of each row's and the end, start, length). what: identifies these columns of this file in a NodeMemory; 0: they are not shared.
+        Makes a shard readable. columns: (offset in the file, bytes) of each column. segments: (begin, start, length), where row i has the segments [begin[i], begin[i + 1]). what: identifies these columns of this file in a NodeMemory; 0: they are not shared. Raises ValueError if a column does not lie in the file, or a row or segment does not lie in its column.
         """
 
     def set_memory(self, shard: int, arrays: Sequence[Annotated[NDArray, dict(device='cpu', writable=False)]]) -> None:
         """
-        arrays: the rows of each column, of any type. The table keeps the arrays alive and reads from them without a copy.
+        Makes a shard readable whose columns are arrays of any dtype. The table keeps the arrays alive and reads from them without a copy.
         """
 
     def unset(self, shard: int) -> None: ...
 
     def missing(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
-        """The shards of rows that are not set."""
+        """
+        Returns the shards of these rows that are not set, int64, in ascending order.
+        """
 
     @property
     def complete(self) -> bool: ...
 
     def make_resident(self, node: NodeMemory | None = None) -> None:
-        """node: where the copies go; None: memory of its own."""
+        """
+        Starts a thread that copies the shards that are set from now on. node: memory for the copies that processes share; None: memory of this process.
+        """
 
     @property
     def resident(self) -> int: ...
@@ -302,31 +322,31 @@ class Table:
     def close(self) -> None: ...
 
 def best_fit(sizes: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], room: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
-    """The bin of each piece, int64; see best_fit.h."""
+    """Returns the bin of each piece, int64; see best_fit.h."""
 
 def count_buckets(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, shift: int, first: int, counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    counts: positions in each bucket of the chunks from `first` on, int64 (chunks * buckets of one,); chunks have `rows` positions, buckets 2**shift. Those below 0 are left out.
+    Counts the positions in each bucket of the chunks from `first` on. A chunk has `rows` positions, a bucket 2**shift. Positions below 0 are ignored. counts: int64 (chunks * buckets of a chunk,).
     """
 
 def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], stride: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, shift: int, first: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
     """
-    Appends rows to buckets; see interleave.h. columns: (uint8 of all rows, offset in a record). memory: of chunk first + c, rows * (stride + 4) bytes. counts: what count_buckets found. starts: records that are there.
+    Appends rows to buckets; see interleave.h. columns: for each column (uint8 array of all rows, offset in a record). memory: an array of rows * (stride + 4) bytes for each chunk from `first` on. starts: the records that each bucket already has. counts: the result of count_buckets().
     """
 
 def deal(memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, rows: int, shift: int, stride: int, fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
     """
-    Puts a full chunk's records in their places. fields: (uint8 of `count` rows, offset).
+    Copies the records of a full chunk to their positions. fields: for each field (uint8 array of `count` rows, offset in a record).
     """
 
 class ColumnDecoder:
-    """Column chunks of Parquet; see parquet_column.h."""
+    """Decodes column chunks of Parquet files; see parquet_column.h."""
 
     def __init__(self) -> None: ...
 
     def decode(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, width: int, nullable: bool, snappy: bool, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], validity: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], checked: bool = False) -> int:
         """
-        The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that this does not know. Raises ValueError: they are damaged, which with `checked` their checksums tell too.
+        Decodes the pages in `data` to `rows` numbers of `width` bytes, and to Arrow's validity bitmap if they are nullable. Returns the number of nulls, or -1 if there are pages that this class does not decode. Raises ValueError if the pages are damaged. checked: also compares the checksums of pages that have one.
         """
 
 WHOLE_FILE: int = -1
@@ -334,12 +354,12 @@ WHOLE_FILE: int = -1
 PATIENCE_S: float = 2.0
 
 class FileSet:
-    """Local files by number; see read.h."""
+    """A list of local files, which are used by their numbers; see read.h."""
 
     def __init__(self, keep_open: bool, max_open: int = 256, direct: bool = False) -> None: ...
 
     def add(self, paths: Sequence[str]) -> int:
-        """Returns the first new file's number."""
+        """Appends files and returns the number of the first one."""
 
     def __len__(self) -> int: ...
 
@@ -347,22 +367,24 @@ class FileSet:
 
 def file_stamps(paths: Sequence[str]) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None))]:
     """
-    Inode, size, and times of modification and change in ns of files, int64 (n, 4); -1 where there is none.
+    Returns the inode, size, and times of the last modification and status change in ns of files, int64 (n, 4). The numbers of a file that does not exist are -1.
     """
 
 class ImageReads:
-    """Where the images of one or more batches lie."""
+    """The places of the images of one or more batches."""
 
     def __init__(self, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, index: tuple[Sequence[Mapping], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> None:
         """
-        index: (mappings, number, offset, length), where the index of each row's JPEG lies; length 0: it has none.
+        The place of row i is `length[i]` bytes from byte offset[i] of file number file[i] on. index: (mappings, number, offset, length), the place of the index of each row's JPEG; length 0: the JPEG has no index.
         """
 
 class Slot:
-    """A part of a batch while it is filled; see slot.h."""
+    """A part of a batch while threads fill it; see slot.h."""
 
     def wait(self, timeout_s: float) -> bool:
-        """True once no thread touches the slot any more."""
+        """
+        Returns True once no thread touches the slot any more, or False after timeout_s seconds.
+        """
 
     def cancel(self) -> None: ...
 
@@ -371,61 +393,63 @@ class Slot:
 
     def abandon(self) -> None:
         """
-        Cancels it for good: where a thread does not come back, the memory stays the slot's.
+        Cancels the slot and gives up waiting for its threads. If a thread hangs, the memory of the slot is kept for it.
         """
 
     def failures(self) -> list:
-        """Rows that failed, as (row, code, message). After wait()."""
+        """
+        Returns the rows that failed, as (row, code, message). Call it after wait() has returned True.
+        """
 
     def take(self, row: int, view: int = 0) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
         """
-        An image that keeps its own size, as uint8 (H, W, C) or (C, H, W), whichever layout was submitted, once; None where the row failed. After wait().
+        Returns an image that keeps its own size, as uint8 (H, W, C) or (C, H, W), as was submitted; None if the row failed, or the image was taken before. Call it after wait() has returned True.
         """
 
 class Engine:
-    """The worker threads; see engine.h."""
+    """Worker threads that read and decode the rows of batches; see engine.h."""
 
     def __init__(self, threads: int) -> None: ...
 
     def set_threads(self, threads: int) -> int:
         """
-        Has so many threads take rows from now on; returns how many do, less where the system has no more.
+        Sets how many threads take rows from now on. Returns their number, which is smaller if the system refuses to start more threads.
         """
 
     def submit(self, source: FileSet | tuple[Sequence[Annotated[NDArray, dict(order='C', device='cpu', writable=False)]], bool], views: Sequence[tuple[Chain, bool, Sequence[Sequence[float]] | None, Annotated[NDArray, dict(order='C', device='cpu')] | None]], seed: int, epoch: int, reads: ImageReads, first: int, key: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: SharedCodebook | None, channels: int, max_pixels: int = 9223372036854775807) -> Slot:
         """
-        Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), where offsets count from the array's first byte. views: what becomes of each image, once or several times: (chain, normalize, out). `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs; where it is None, the images keep their sizes. normalize: (scale, bias) a channel for float32, None for uint8. reads, first, key: the batch has a row for each key of random draws; those reads of `reads` from number `first` on say where they lie. An image of more than max_pixels is a failure of its row.
+        Queues the images of a batch and returns their slot. source: a FileSet, or (arrays, whether the images in them are (C, H, W)); for arrays, the file numbers of `reads` are indices of arrays. views: a tuple (chain, channels_last, normalize, out) for each view of the images. normalize: (scales, biases) of the channels, for float32; None: uint8. out: the array for the batch, which threads write to until wait() returns True; None: the images keep their own sizes, see take(). If the slot is deleted earlier, it waits for the threads, unless one hangs. key: the key of the random draws of each row. reads, first: row i is read from place first + i of `reads`. An image of more than max_pixels is a failure of its row.
         """
 
     def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:
         """
-        Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room for them, or None; they are the slot's as in submit().
+        Queues rows of a table and returns their slot. out: for each field of the table an array with room for the rows, or None; threads write to it as in submit(). Raises IndexError if a row is not in the table.
         """
 
     def copy(self, sources: Sequence[Mapping], source: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], room: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(order='C', device='cpu')]) -> Slot:
         """
-        Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to target[i] of out, zeros behind them up to room[i]. Failures are of pieces.
+        Queues copies of pieces of mapped files and returns their slot. Piece i has bytes[i] bytes, from byte begin[i] of sources[source[i]] on. It is copied to byte target[i] of `out`, followed by zeros up to room[i] bytes. The rows of failures() are numbers of pieces.
         """
 
     def close(self) -> None: ...
 
     def load_indexes(self, file: Mapping) -> None:
         """
-        Uses indexes of JPEGs that unsaved_indexes() gave from a file, without a copy.
+        Adds the indexes of JPEGs in a file that contains what unsaved_indexes() returned. They are used without a copy.
         """
 
     def unsaved_indexes(self, all: bool = False) -> bytes:
         """
-        The indexes of JPEGs that are new or have grown since they were loaded or given; or all. Files that changed have other ones: an index is found by the CRC-32C of a file.
+        Returns the indexes of JPEGs that are new or have grown since they were loaded, or since the last call. all: returns all indexes. An index belongs to the CRC-32C of its file, so a file that has changed has another one.
         """
 
     def counters(self) -> tuple:
         """
-        (images, bytes, read ns, decode ns, resample ns, augment ns), all threads.
+        Returns the sums of all threads: (images, bytes, ns of reading, decoding, resampling and augmentation).
         """
 
 class Recoding:
-    """JPEG files that become block records; see recoding.h."""
+    """Recodes JPEG files to block records; see recoding.h."""
 
     def __init__(self, files: FileSet, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: SharedCodebook, max_pixels: int) -> None: ...
 
@@ -438,16 +462,20 @@ class Recoding:
         """
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all images are done within the timeout."""
+        """
+        Waits for at most timeout_s seconds. Returns whether all images are done.
+        """
 
     def stop(self) -> None:
-        """Tells the threads to end after the image in hand."""
+        """Tells the threads to end after their present image."""
 
     @property
     def idle_ns(self) -> int:
-        """Processor time that idle threads have had."""
+        """
+        Processor time in ns that idle threads have spent on images that are done.
+        """
 
     def take(self) -> tuple:
         """
-        (records, uint8, one after the other; lengths; heights; widths; EXIF orientations; CRC-32Cs) of the images, once they are done; length 0: it stays as it is.
+        Returns (records, lengths, heights, widths, EXIF orientations, CRC-32Cs) of the images; call it after wait() has returned True. records: uint8, the records of all images, concatenated. Length 0: the image was not recoded.
         """

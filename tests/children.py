@@ -257,7 +257,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _leave(inherited: Iterable[weakref.finalize[..., Any]]) -> None:
-    """Ends this process with what comes first at the end of an interpreter.
+    """Ends this process with the first steps of the end of an interpreter.
 
     Threads are joined, functions of `atexit` are called and garbage is collected. Modules and
     static objects stay: each page of memory that deleting them writes to would have to be copied,

@@ -197,7 +197,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def without_ids(files: Mapping[str, bytes]) -> dict[str, bytes | str]:
-    """What is the same in a dataset's files, by name, however and wherever it was packed.
+    """Returns what does not depend on where and how a dataset was packed, by file name.
 
     In a store, the names of shards contain a random id, which is left out here. The manifest, which
     has these names, becomes its fingerprint.

@@ -46,7 +46,7 @@ LAYERS = [
 ]
 
 # Written on the public names alone, as users' own code is: examples to read. Two have a part in
-# common; and all that writes files, or is given paths, does it in one way.
+# common: files are written, and paths from users are converted, in one way.
 PUBLIC_ONLY = {"integrations", "train"}
 COMMON = {"train": {"runtime", "store"}}
 
@@ -103,8 +103,8 @@ OWNERS = {
     "typer": {"cli"},
     "jinja2": {"diagnose.report.page"},
     "pydantic": {"diagnose.measured"},
-    # Known by the names of their modules, never imported but for a model or a type of images that
-    # is asked for.
+    # Objects are recognized by the names of their modules. It is imported only if a user asks for a
+    # model or for a type of images.
     "torchvision": {"train", "tensors.samples"},
     "webdataset": set(),
 }

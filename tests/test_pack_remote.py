@@ -82,7 +82,7 @@ def contents(url: str, options: dict[str, Any] | None = None) -> dict[str, bytes
 
 
 def packed(url: str = URL, options: dict[str, Any] | None = None) -> dict[str, bytes | str]:
-    """What of the objects of a folder does not depend on where they are."""
+    """Returns what does not depend on the place of a folder, by object name."""
     return without_ids(contents(url, options))
 
 

@@ -245,7 +245,7 @@ def test_rows_that_are_not_there_are_told() -> None:
     native = Native(written(pa.table({"a": list(range(10))})))
     decoder = _native.ColumnDecoder()
     pages = native.data[chunk_of(native).start : chunk_of(native).stop]
-    for rows, error in ((9, "more values than rows"), (11, "rows are missing")):
+    for rows, error in ((9, "more values than there are rows"), (11, "fewer rows")):
         bits = np.empty(-(-rows // 8), np.uint8)
         with pytest.raises(ValueError, match=error):
             decoder.decode(pages, rows, 8, True, True, np.empty(rows * 8, np.uint8), bits)

@@ -86,7 +86,7 @@ def test_no_images_are_done_at_once(tmp_path: Path) -> None:
 def test_images_that_are_not_done_are_not_given(tmp_path: Path) -> None:
     job = recoding(tmp_path)
     assert not job.wait(0.0)
-    with pytest.raises(RuntimeError, match="not done yet"):
+    with pytest.raises(RuntimeError, match="not all images are done"):
         job.take()
     job.stop()
     job.start_resting(1, 1.0)
@@ -102,7 +102,7 @@ def test_impossible_arguments_are_refused(tmp_path: Path) -> None:
             job.start_resting(1, share)
     opened = _native.FileSet(keep_open=False, max_open=4)
     one = np.zeros(1, np.int64)
-    with pytest.raises(ValueError, match="no such number"):
+    with pytest.raises(ValueError, match="must have numbers of files"):
         _native.Recoding(opened, one.astype(np.int32), one, one, default_codebook(), 1)
     with pytest.raises(ValueError, match="offset"):
         _native.Recoding(opened, one[:0].astype(np.int32), one, one, default_codebook(), 1)

@@ -125,8 +125,8 @@ class RaggedBatch(Selectable):
         shapes: shape of each row, int64 (n, axes); a list of tuples if rows differ in axes.
         axis: the open axis; 0 if any axis may be open.
         declared: whether the field has exactly that one open axis.
-        fixed: whether every row has the size that `values` has for it, with zeros at its end, and
-            `shapes` only says where these begin; then the form is "padded".
+        fixed: whether all rows have the same size in `values`, padded with zeros. `shapes` then
+            only says where the zeros begin, and the form is "padded".
     """
 
     form: Form

@@ -109,11 +109,10 @@ class Destination:
 
     @property
     def pack_id(self) -> str:
-        """What the names of all shards of this process contain, after `open`.
+        """The id that the names of all shards of this process contain; valid after `open`.
 
-        A random id in a store, where a process that was suspended may still write or delete objects
-        when it continues: no process writes an object that another one has written or may delete.
-        An empty text in a folder.
+        In a store it is random: a process that was suspended may write or delete objects when it
+        continues, and with the id these are never objects of another process. In a folder it is "".
         """
         return ""
 

@@ -11,7 +11,7 @@ replaces the manifest only if that is still the version that was there when the 
 
 A process may be suspended right after such a check, so data does not depend on the checks. The
 names of shards contain a random id of the process that writes them: a late upload or deletion
-concerns no shard of a later process. Shards that a new manifest does not need are deleted after it
+affects no shard of a later process. Shards that a new manifest does not need are deleted after it
 was written, also where it overwrites a dataset: a process that has lost its claim, and whose shards
 are deleted, can write no manifest any more. `gc` ensures that by `stored_manifest`.
 """

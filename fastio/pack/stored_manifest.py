@@ -1,4 +1,4 @@
-"""Gives the manifest of a dataset in a store another version, without a change of the dataset.
+"""Replaces a manifest in a store by a copy, so that the object has a new version.
 
 A process that packs replaces only the version of the manifest that it has read. After the version
 has changed, it cannot replace the manifest any more, even if it was suspended right before that.
@@ -34,7 +34,7 @@ def renew_manifest(store: Store, base: Manifest) -> None:
 
     Raises:
         SourceChanged: Another process has replaced the manifest since it was read.
-        SourceNotFound: It was deleted.
+        SourceNotFound: The manifest was deleted.
         NoConditionalWrites: The store has no conditional writes.
     """
     stamp = store.stat(MANIFEST_NAME)

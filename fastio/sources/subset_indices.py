@@ -1,4 +1,4 @@
-"""The check of the indices of a Subset of torch."""
+"""Checks the indices of a `torch.utils.data.Subset`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastio.runtime.sizes import counted
 
 
 def check_indices(indices: NDArray[np.int64], count: int) -> None:
-    """Raises an error if an index of a Subset is no index of its dataset.
+    """Raises an error if an index of a Subset is out of range for its dataset.
 
     Args:
         indices: int64 (n,), which may be negative.

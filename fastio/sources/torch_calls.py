@@ -99,10 +99,10 @@ class DatasetCalls:
 
 
 def _pickled(call: Call, *, name: str) -> bytes:
-    """Returns a function as a worker gets it.
+    """Returns a function, pickled for a worker process.
 
     If the thread of DataLoader's queue cannot pickle a function, it only prints the error, and the
-    result is waited for without end.
+    caller would wait for the result forever.
 
     Raises:
         TypeError: The function cannot be pickled.
@@ -160,7 +160,7 @@ class _Failed:
 
 
 class _Called:
-    """What DataLoader indexes: a key is a pickled function, its item what the function returns.
+    """The object that DataLoader indexes: keys are pickled functions, items are their results.
 
     Attributes:
         ended: Whether the calls were closed, in memory that the processes share.

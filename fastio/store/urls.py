@@ -49,7 +49,7 @@ def local_path(path: _Path) -> _Path | str:
     These are file:///folder/name, file://localhost/folder/name and file:/folder/name, also with
     fsspec's scheme "local". Percent-encoded characters are decoded; "?" and "#" are characters of
     names, so that patterns can be URLs, too. Anything else, such as a path, another URL or an open
-    dataset, is returned as it is. What takes a path from users passes it through this function.
+    dataset, is returned as it is. Whatever takes a path from a user passes it to this function.
 
     Raises:
         SourceNotFound: The URL has the name of another host.
@@ -61,8 +61,8 @@ def local_path(path: _Path) -> _Path | str:
         return path
     if (found[1] or "").lower() not in ("", "localhost"):
         raise SourceNotFound(
-            f"{found[0]} is a file of the host {found[1]!r}: a file on this machine is "
-            f"file:///{found[1]}{found[2]}, with three slashes, or the path itself"
+            f"{found[0]} names a file on the host {found[1]!r}, but file URLs can only name files "
+            f"on this machine: write file:///{found[1]}{found[2]}, with three slashes, or a path"
         )
     return os.fsdecode(unquote_to_bytes(os.fsencode(found[2])))
 
@@ -72,11 +72,11 @@ def local_only(path: str | os.PathLike[str], option: str) -> str:
 
     Args:
         path: The path, or a file URL.
-        option: What the path was given as, for the error.
+        option: The name of the option that the path was given for, for the error.
 
     Raises:
-        OptionError: It is the URL of a store.
-        SourceNotFound: It is the URL of a file of another host.
+        OptionError: The path is a URL of a store.
+        SourceNotFound: The path is a URL with the name of another host.
     """
     if is_remote(path):
         raise OptionError(

@@ -209,36 +209,40 @@ nb::bytes train(const std::vector<Bytes>& jpegs, std::uint64_t seed, int iterati
 }  // namespace
 
 void bind_blocks(nb::module_& m) {
-  nb::class_<SharedCodebook>(m, "SharedCodebook", "What Codebook is to the engine.");
-  nb::class_<HeldCodebook, SharedCodebook>(m, "Codebook",
-                                           "The classes of a dataset's blocks; see codebook.h.")
+  nb::class_<SharedCodebook>(m, "SharedCodebook",
+                             "The base class of Codebook, which the engine takes.");
+  nb::class_<HeldCodebook, SharedCodebook>(
+      m, "Codebook", "The classes of the blocks of a dataset; see codebook.h.")
       .def("__init__", &make_codebook, nb::arg("data"),
-           "From the 16,640 bytes of a manifest (uint8 array). ValueError where they are none.")
+           "Parses the 16,640 bytes of a codebook in a manifest (uint8 array). Raises ValueError "
+           "if they are not a valid codebook.")
       .def_prop_ro("data", [](const HeldCodebook& self) { return as_bytes(self.bytes); });
   m.def("blocks_encode", &encode, nb::arg("jpeg"), nb::arg("codebook"),
         nb::arg("max_pixels") = kAnyPixels,
-        "(block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), "
-        "every coefficient of which is read; None where a record cannot hold it (CMYK, "
-        "arithmetic coding, ...). Raises ValueError if the file is damaged, or has more pixels.");
+        "Encodes a JPEG file (uint8 array) and returns (block record, height, width, EXIF "
+        "orientation). Returns None if a record cannot hold the image (CMYK, arithmetic coding, "
+        "...). Raises ValueError if the file is damaged, or has more than max_pixels.");
   m.def("blocks_export", &export_jpeg, nb::arg("record"), nb::arg("codebook"),
-        "The JPEG file of a record: the same coefficients, quantisers and metadata. Raises "
-        "ValueError if the record is damaged.");
+        "Returns a JPEG file with the coefficients, quantisation tables and metadata of a record. "
+        "Raises ValueError if the record is damaged.");
   m.def("blocks_check", &check, nb::arg("record"), nb::arg("codebook"),
         nb::arg("max_pixels") = kAnyPixels,
-        "(height, width) of a record, every byte of which is checked. Raises ValueError if it is "
-        "damaged, or has more pixels.");
+        "Checks every byte of a record and returns its (height, width). Raises ValueError if it is "
+        "damaged, or has more than max_pixels.");
   m.def("blocks_pixels", &pixels, nb::arg("record"), nb::arg("codebook"),
         nb::arg("orientation") = 1, nb::arg("denominator") = 1, nb::arg("channels") = 3,
         nb::arg("record_size") = 0, nb::arg("max_pixels") = kAnyPixels,
-        "The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 "
-        "(H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do. Raises "
-        "ValueError if the stored image has more than max_pixels.");
+        "Decodes a record and returns the upright image at 1/denominator of its size (1, 2, 4 or "
+        "8), as uint8 (H, W, C). For 1/8, the first blocks_header_bytes() of the record suffice; "
+        "record_size is then the size of the whole record. Raises ValueError if the record is "
+        "damaged, or the stored image has more than max_pixels.");
   m.def("blocks_header_bytes", &dc_bytes_bound, nb::arg("height"), nb::arg("width"),
-        "The most bytes that the header and the DC section of a record of this size take.");
+        "Returns an upper bound, in bytes, of the header and DC section of a record of an image of "
+        "this size.");
   m.def("train_codebook", &train, nb::arg("jpegs"), nb::arg("seed") = 0, nb::arg("iterations") = 40,
         nb::arg("most_blocks") = std::size_t{500000},
-        "The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; "
-        "ValueError where none is left. Ctrl-C ends it.");
+        "Trains a codebook on JPEG files (uint8 arrays) and returns its 16,640 bytes. Skips "
+        "damaged files; raises ValueError if no file is left. Ctrl-C ends the training.");
 }
 
 }  // namespace fastio

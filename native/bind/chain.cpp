@@ -106,7 +106,8 @@ nb::list draws(const SharedChain& self, std::uint64_t seed, std::uint64_t epoch,
   nb::list out;
   DrawnChain drawn;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (height[i] < 1 || width[i] < 1) throw nb::value_error("a height or width is less than 1");
+    if (height[i] < 1 || width[i] < 1)
+      throw nb::value_error("heights and widths must be at least 1");
     raise_for(chain->draw(height[i], width[i], seed, epoch, rows.data()[i], drawn));
     nb::list ops;
     for (const DrawnOp& op : drawn.ops) ops.append(told(op, drawn));
@@ -123,7 +124,7 @@ Spread spread(const std::vector<double>& values, bool range, bool sign, const st
               const std::string& whole, double offset) {
   Spread out{values, range, sign, Spread::Unit::one, Spread::Whole::no, offset};
   if (values.empty() || (range && values.size() != 2))
-    throw nb::value_error("a number needs values; a range has two");
+    throw nb::value_error("values must not be empty, and must be two numbers if range is true");
   if (unit == "width") out.unit = Spread::Unit::width;
   if (unit == "height") out.unit = Spread::Unit::height;
   if (whole == "cut") out.whole = Spread::Whole::cut;
@@ -157,7 +158,7 @@ AugmentNode operation(const std::string& name, const std::vector<Spread>& number
 }
 
 AugmentNode parent(AugmentNode::Kind kind, std::vector<AugmentNode> children) {
-  if (children.empty()) throw nb::value_error("a step without operations");
+  if (children.empty()) throw nb::value_error("children must not be empty");
   AugmentNode node;
   node.kind = kind;
   node.children = std::move(children);
@@ -169,17 +170,17 @@ AugmentNode choice(const std::vector<double>& weights, std::vector<AugmentNode> 
   AugmentNode node = parent(AugmentNode::Kind::choice, std::move(children));
   double sum = 0;
   for (const double weight : weights) {
-    if (!(weight >= 0)) throw nb::value_error("weights must not be negative");
+    if (!(weight >= 0)) throw nb::value_error("weights must not be negative or NaN");
     sum += weight;
   }
-  if (!(sum > 0)) throw nb::value_error("the weights are all 0");
+  if (!(sum > 0)) throw nb::value_error("at least one weight must be above 0");
   double so_far = 0;
   for (const double weight : weights) node.cumulated.push_back((so_far += weight) / sum);
   return node;
 }
 
 void bind_nodes(nb::module_& m) {
-  nb::class_<Spread>(m, "Spread", "A number that is drawn; see augment.h.")
+  nb::class_<Spread>(m, "Spread", "A random number of an operation; see augment.h.")
       .def(
           "__init__",
           [](Spread* self, const std::vector<double>& values, bool range, bool sign,
@@ -206,7 +207,7 @@ void bind_nodes(nb::module_& m) {
             node.children = std::move(children);
             return node;
           },
-          nb::arg("children"), "All of them; none: nothing happens.")
+          nb::arg("children"), "Applies all children in order. Without children, it does nothing.")
       .def_static(
           "apply",
           [](double probability, std::vector<AugmentNode> children) {
@@ -235,7 +236,7 @@ void bind_nodes(nb::module_& m) {
           [](int width, int depth, double alpha, const AugmentNode& child) {
             if (width < 1 || width > 16 || depth > 16 || !(alpha > 0))
               throw nb::value_error(
-                  "a mix needs 1 to 16 chains of at most 16 operations and alpha > 0");
+                  "width must be in [1, 16], depth at most 16, and alpha above 0");
             AugmentNode node = parent(AugmentNode::Kind::mix, {child});
             node.width = width;
             node.count = depth;
@@ -253,7 +254,8 @@ void bind_chain(nb::module_& m) {
       .value("bilinear", Filter::bilinear)
       .value("bicubic", Filter::bicubic);
 
-  nb::class_<SharedChain>(m, "Chain", "What becomes of each image of a field; see chain.h.")
+  nb::class_<SharedChain>(
+      m, "Chain", "The chain of transforms of an image field; see chain.h. Methods append steps.")
       .def(nb::init<>())
       .def(
           "random_resized_crop",
@@ -282,7 +284,8 @@ void bind_chain(nb::module_& m) {
             add(self, step);
           },
           nb::arg("height"), nb::arg("width"), nb::arg("max_size"), nb::arg("filter"),
-          nb::arg("antialias"), "width 0: the shorter edge becomes height.")
+          nb::arg("antialias"),
+          "Appends a Resize. width 0: the shorter edge gets the length `height`.")
       .def(
           "center_crop",
           [](SharedChain& self, std::int32_t height, std::int32_t width) {
@@ -312,29 +315,31 @@ void bind_chain(nb::module_& m) {
           [](SharedChain& self, const AugmentNode& node) {
             self.extend([&](Chain& chain) { chain.add(node); });
           },
-          nb::arg("node"), "Operations on pixels, which come next.")
+          nb::arg("node"), "Appends operations on pixels.")
       .def(
           "to_gray", [](SharedChain& self) { self.extend([](Chain& chain) { chain.to_gray(); }); },
-          "Gray in the place of colours comes next, one channel of it.")
+          "Appends the conversion to gray, with one channel.")
       .def(
           "erase_at_end",
           [](SharedChain& self, const AugmentNode& node) {
             self.extend([&](Chain& chain) { chain.erase_at_end(node); });
           },
-          nb::arg("node"), "What is erased of the normalised float32 image.")
+          nb::arg("node"), "Erases boxes of the normalised float32 image, after all other steps.")
       .def(
           "count_from",
           [](SharedChain& self, std::uint32_t step) {
             self.extend([&](Chain& chain) { chain.count_from(step); });
           },
-          nb::arg("step"), "The number that keys the draws of the next step; see chain.h.")
+          nb::arg("step"),
+          "Sets the number that keys the random draws of the next step; see chain.h.")
       .def("draws", &draws, nb::arg("seed"), nb::arg("epoch"), nb::arg("rows"), nb::arg("heights"),
            nb::arg("widths"),
-           "What the chain does to images of heights x widths (upright): of each ((height, width) "
-           "of "
-           "the result, crop, operations). A crop is y, x, height, width; resampled height, width; "
-           "window y, x, height, width; flips horizontal, vertical. An operation is its name and "
-           "numbers; those of one named crop are as above.");
+           "Returns what the chain draws for images of these heights and widths (upright): for "
+           "each image ((height, width) of the result, crop, operations). A crop has 12 numbers: "
+           "y, x, height and width of the crop; the height and width that it is resampled to; y, "
+           "x, height and width of the window of the result; whether it is flipped horizontally "
+           "and vertically. An operation is (name, numbers); the numbers of an operation named "
+           "\"crop\" are those of a crop.");
   bind_nodes(m);
 }
 

@@ -22,20 +22,22 @@ std::vector<std::string> level_names() {
 void force(const std::string& name) {
   for (const SimdLevel& level : simd_levels())
     if (level.name == name) return simd_force(level.features);
-  throw std::invalid_argument("this machine has no instruction sets of the name " + name);
+  throw std::invalid_argument("this machine has no SIMD level named " + name +
+                              ": simd_levels() lists those that it has");
 }
 
 }  // namespace
 
 void bind_cpu(nb::module_& m) {
   m.def("simd_levels", &level_names,
-        "The instruction sets of this machine that kernels are written for, the slowest first.");
+        "Returns the SIMD levels that kernels are written for and this machine supports, slowest "
+        "first.");
   m.def(
       "simd_active", [] { return simd_name(simd_active()); },
-      "The instruction sets that kernels use now, as one of simd_levels().");
+      "Returns the SIMD level that kernels use now, one of simd_levels().");
   m.def("simd_force", &force, nb::arg("level"),
-        "Makes kernels use `level`, one of simd_levels(). For tests and benchmarks: it holds for "
-        "the whole process.");
+        "Makes the kernels of the whole process use `level`, one of simd_levels(). For tests and "
+        "benchmarks. Raises ValueError if this machine does not support the level.");
 }
 
 }  // namespace fastio

@@ -1,8 +1,6 @@
-// The engine, its slots and files for Python: core/engine.h. This is the code that keeps the memory
-// of batches alive until threads have finished with it.
+// The engine, its slots and files for Python: core/engine.h. held_slot.h says how the memory of
+// batches is kept alive.
 #include "core/engine.h"
-
-#include <unistd.h>
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
@@ -11,13 +9,11 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -26,6 +22,7 @@
 #include "core/gather_slot.h"
 #include "core/image_slot.h"
 #include "core/span_slot.h"
+#include "held_slot.h"
 
 namespace fastio {
 namespace {
@@ -47,197 +44,6 @@ OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const 
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
 }
 
-// State that an engine and its slots share.
-struct Away {
-  std::atomic<int> threads{0};     // Python threads that are in native code without the GIL
-  std::atomic<bool> hangs{false};  // a worker hangs, so that waiting for it is useless
-};
-using SharedAway = std::shared_ptr<Away>;
-
-// Releases the GIL for a scope.
-class Unlocked {
- public:
-  explicit Unlocked(const SharedAway& away) : away_(away->threads) {
-    ++away_;
-    release_.emplace();
-  }
-  ~Unlocked() {
-    release_.reset();
-    --away_;
-  }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-
- private:
-  std::atomic<int>& away_;
-  std::optional<nb::gil_scoped_release> release_;
-};
-
-// Memory that worker threads write to.
-using Memory = nb::ndarray<nb::c_contig, nb::device::cpu>;
-
-// A slot with its memory. Created before the slot is queued.
-struct SlotMemory {
-  std::shared_ptr<Slot> slot;
-  std::vector<Memory> memory;
-  std::vector<Source> sources;  // arrays that threads read
-  SlotMemory* next = nullptr;
-
-  bool done() const { return slot->wait(std::chrono::nanoseconds(0)); }
-};
-
-// Slots that Python released while a thread that hangs had claimed rows of them. They and their
-// memory are kept until the thread continues. Never destroyed, because such a thread may outlive
-// everything else.
-class Orphans {
- public:
-  static Orphans& all() {
-    static Orphans& kept = *new Orphans;
-    return kept;
-  }
-  void add(std::unique_ptr<SlotMemory> slot) noexcept {
-    const std::lock_guard lock(mutex_);
-    slot->next = first_;
-    first_ = slot.release();
-    any_.store(true, std::memory_order_relaxed);
-  }
-  // Frees the slots that are done by now. The caller must hold the GIL.
-  void look() {
-    if (!any_.load(std::memory_order_relaxed)) return;
-    SlotMemory* done = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      for (SlotMemory** at = &first_; *at;) {
-        SlotMemory* const slot = *at;
-        if (slot->done()) {
-          *at = slot->next;
-          slot->next = done;
-          done = slot;
-        } else {
-          at = &slot->next;
-        }
-      }
-      any_.store(first_ != nullptr, std::memory_order_relaxed);
-    }
-    while (done) delete std::exchange(done, done->next);
-  }
-
- private:
-  std::mutex mutex_;
-  std::atomic<bool> any_{false};
-  SlotMemory* first_ = nullptr;
-};
-
-// The Python object of a slot, with its memory. If Python releases it early, for example because of
-// an exception, the destructor waits for the rows that threads have claimed, which takes
-// milliseconds. If a thread hangs, the memory is kept for it (see Orphans).
-class HeldSlot {
- public:
-  HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, std::vector<Source> sources,
-           SharedAway away)
-      : kept_(new SlotMemory{std::move(slot), std::move(memory), std::move(sources)}),
-        away_(std::move(away)),
-        pid_(::getpid()) {}
-  HeldSlot(std::shared_ptr<ImageSlot> images, std::vector<Memory> memory,
-           std::vector<Source> sources, SharedAway away)
-      : HeldSlot(std::shared_ptr<Slot>(images), std::move(memory), std::move(sources),
-                 std::move(away)) {
-    images_ = images.get();
-  }
-  HeldSlot(HeldSlot&&) = default;
-  ~HeldSlot() {
-    if (!kept_) return;  // moved from
-    if (forked()) {
-      static_cast<void>(kept_.release());  // leaked: no thread finishes it; its mutex may be locked
-      return;
-    }
-    if (kept_->done()) return;
-    kept_->slot->cancel();
-    if (kept_->done() || (!away_->hangs && wait(kPatience))) return;
-    abandon();
-    Orphans::all().add(std::move(kept_));
-  }
-
-  Slot& slot() const {
-    if (forked()) throw std::runtime_error("this slot belongs to the parent process");
-    return *kept_->slot;
-  }
-  const std::shared_ptr<Slot>& shared() const { return kept_->slot; }
-  ImageSlot* images() const { return images_; }  // null: there are none
-  bool forked() const { return ::getpid() != pid_; }
-
-  // Keeps the GIL if the slot is done already.
-  bool wait(std::chrono::nanoseconds timeout) const {
-    if (slot().wait(std::chrono::nanoseconds(0))) return true;
-    const Unlocked unlocked(away_);
-    return slot().wait(timeout);
-  }
-
-  void cancel() const {
-    if (!forked()) kept_->slot->cancel();
-  }
-
-  // Gives up waiting for this slot. If a thread hangs, the destructors of the engine's other slots
-  // do not wait either.
-  void abandon() const {
-    if (forked()) return;
-    kept_->slot->cancel();
-    kept_->slot->abandon();
-    if (!kept_->done()) away_->hangs = true;
-  }
-
- private:
-  std::unique_ptr<SlotMemory> kept_;
-  ImageSlot* images_ = nullptr;
-  SharedAway away_;
-  pid_t pid_;
-};
-
-// The Python object of an engine.
-struct HeldEngine {
-  explicit HeldEngine(int threads) : engine(checked(threads)) {}
-  ~HeldEngine() { close(); }
-  HeldEngine(const HeldEngine&) = delete;
-  HeldEngine& operator=(const HeldEngine&) = delete;
-
-  static int checked(int threads) {
-    constexpr int kMostThreads = 1 << 14;
-    if (threads < 1 || threads > kMostThreads)
-      throw nb::value_error("threads must be in [1, 16384]");
-    return threads;
-  }
-
-  // Returns when all Python threads that were in native code have taken the GIL again: a daemon
-  // thread that takes it after the interpreter has ended would abort the process. Does not wait for
-  // threads that wait for a worker that hangs.
-  void close() {
-    if (engine.forked()) return;
-    const nb::gil_scoped_release release;
-    engine.close();
-    if (engine.hangs()) away->hangs = true;
-    const auto last = std::chrono::steady_clock::now() + kPatience;
-    while (away->threads > 0 && !(away->hangs && std::chrono::steady_clock::now() > last))
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-
-  Engine engine;
-  SharedAway away = std::make_shared<Away>();
-};
-
-// Queues a slot. The HeldSlot exists before, so that the memory that threads write to is kept
-// whatever fails from here on. Releases the GIL, because queueing takes locks that workers hold;
-// but not if the engine is closed: see HeldEngine::close().
-HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
-  Orphans::all().look();
-  if (engine.engine.closed() || engine.engine.forked()) {
-    engine.engine.submit(slot.shared());
-  } else {
-    const Unlocked unlocked(engine.away);
-    engine.engine.submit(slot.shared());
-  }
-  return slot;
-}
-
 // A view: its chain, whether the layout is channels-last, how to normalise, and the array for the
 // batch, or none if the images keep their own sizes.
 using ViewArguments = std::tuple<const SharedChain*, bool, Normalize, std::optional<Memory>>;
@@ -252,7 +58,7 @@ using ImageSource = std::variant<const SharedFiles*, MemoryArguments>;
 // Returns where the images are. Adds arrays to `sources`, which keeps them alive.
 ImageBytes image_bytes(const ImageSource& source, std::vector<Source>& sources) {
   if (const auto* files = std::get_if<const SharedFiles*>(&source)) {
-    if (!*files) throw nb::type_error("files is None");
+    if (!*files) throw nb::type_error("source must be a FileSet, not None");
     return (*files)->value;
   }
   const auto& [arrays, planar] = std::get<MemoryArguments>(source);
@@ -276,7 +82,7 @@ IndexReads index_reads(const std::optional<IndexArguments>& arguments, std::size
   check_length("index offset", offset.size(), rows);
   check_length("index length", length.size(), rows);
   for (const SharedMapping* mapping : files) {
-    if (!mapping) throw nb::type_error("a mapping is None");
+    if (!mapping) throw nb::type_error("index must have Mappings, not None");
     reads.files.push_back(mapping->value);
   }
   reads.file = copied(file);
@@ -324,18 +130,19 @@ HeldSlot submit(HeldEngine& held, const ImageSource& source, std::vector<ViewArg
                 const Vector<std::int64_t>& key, const SharedCodebook* codebook, int channels,
                 std::int64_t max_pixels) {
   const std::size_t rows = key.size(), there = all.value->file.size();
-  if (first > there || rows > there - first) throw nb::value_error("there are not so many reads");
+  if (first > there || rows > there - first)
+    throw nb::value_error("first + len(key) is more than there are reads");
   if (channels != 1 && channels != 3) throw nb::value_error("channels must be 1 or 3");
   ImageTask task;
   task.seed = seed;
   task.epoch = epoch;
   task.max_pixels = max_pixels;
   task.channels = channels;
-  if (views.empty()) throw nb::value_error("there are no views");
+  if (views.empty()) throw nb::value_error("views must not be empty");
   std::vector<SlotView> slots;
   std::vector<Memory> kept;
   for (auto& [chain, channels_last, normalize, out] : views) {
-    if (!chain) throw nb::type_error("a chain is None");
+    if (!chain) throw nb::type_error("views must have Chains, not None");
     SlotView& view = slots.emplace_back();
     view.chain = chain->get();
     const int out_channels = view.chain->channels(channels);
@@ -367,7 +174,7 @@ std::vector<std::uint8_t*> check_outs(const Table& table,
   std::vector<std::uint8_t*> pointers;
   for (std::size_t i = 0; i < outs.size(); ++i) {
     if (outs[i] && outs[i]->nbytes() / table.fields()[i].out_bytes() < rows)
-      throw nb::value_error("out has no room for these rows");
+      throw nb::value_error("an array of out has fewer rows than the batch");
     pointers.push_back(outs[i] ? static_cast<std::uint8_t*>(outs[i]->data()) : nullptr);
   }
   return pointers;
@@ -406,7 +213,7 @@ HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources
   check_length("room", room.size(), count);
   SpanSlot::Sources kept;
   for (const SharedMapping* mapping : sources) {
-    if (!mapping) throw nb::type_error("a source is None");
+    if (!mapping) throw nb::type_error("sources must be Mappings, not None");
     kept.push_back(mapping->value);
   }
   std::vector<Span> spans(count);
@@ -429,7 +236,7 @@ bool wait(const HeldSlot& slot, double timeout_s) {
 
 void check_done(const HeldSlot& slot) {
   if (!slot.slot().wait(std::chrono::nanoseconds(0)))
-    throw std::runtime_error("threads are at work on this slot: wait() first");
+    throw std::runtime_error("threads still work on this slot: call wait() first");
 }
 
 // Returns the rows that failed, as (row, code, message).
@@ -447,7 +254,7 @@ using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t view) {
   check_done(slot);
   if (!slot.images() || row >= slot.slot().rows() || view >= slot.images()->views())
-    throw nb::index_error("no such row");
+    throw nb::index_error("row or view is out of range, or the images were written to `out`");
   OwnedImage image = slot.images()->take(row, view);
   if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
@@ -499,7 +306,8 @@ nb::tuple counters(const HeldEngine& held) {
 void bind_engine(nb::module_& m) {
   m.attr("WHOLE_FILE") = FileSet::kWholeFile;
   m.attr("PATIENCE_S") = std::chrono::duration<double>(kPatience).count();
-  nb::class_<SharedFiles>(m, "FileSet", "Local files by number; see read.h.")
+  nb::class_<SharedFiles>(m, "FileSet",
+                          "A list of local files, which are used by their numbers; see read.h.")
       .def(
           "__init__",
           [](SharedFiles* self, bool keep_open, std::size_t max_open, bool direct) {
@@ -514,34 +322,41 @@ void bind_engine(nb::module_& m) {
             for (FilePath& path : paths) values.push_back(std::move(path.value));
             return self.value->add(std::move(values));
           },
-          nb::arg("paths"), "Returns the first new file's number.")
+          nb::arg("paths"), "Appends files and returns the number of the first one.")
       .def("__len__", [](const SharedFiles& self) { return self.value->size(); })
       .def("close", [](SharedFiles& self) { self.value->close(); });
 
   m.def("file_stamps", &file_stamps, nb::arg("paths"),
-        "Inode, size, and times of modification and change in ns of files, int64 (n, 4); -1 where "
-        "there is none.");
+        "Returns the inode, size, and times of the last modification and status change in ns of "
+        "files, int64 (n, 4). The numbers of a file that does not exist are -1.");
 
-  nb::class_<SharedReads>(m, "ImageReads", "Where the images of one or more batches lie.")
+  nb::class_<SharedReads>(m, "ImageReads", "The places of the images of one or more batches.")
       .def("__init__", &make_reads, nb::arg("file"), nb::arg("offset"), nb::arg("length"),
            nb::arg("codec"), nb::arg("orientation"), nb::arg("height"), nb::arg("width"),
            nb::arg("crc32c") = nb::none(), nb::arg("index") = nb::none(),
-           "index: (mappings, number, offset, length), where the index of each row's JPEG lies; "
-           "length 0: it has none.");
+           "The place of row i is `length[i]` bytes from byte offset[i] of file number file[i] on. "
+           "index: (mappings, number, offset, length), the place of the index of each row's JPEG; "
+           "length 0: the JPEG has no index.");
 
-  nb::class_<HeldSlot>(m, "Slot", "A part of a batch while it is filled; see slot.h.")
-      .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
+  nb::class_<HeldSlot>(m, "Slot", "A part of a batch while threads fill it; see slot.h.")
+      .def("wait", &wait, nb::arg("timeout_s"),
+           "Returns True once no thread touches the slot any more, or False after timeout_s "
+           "seconds.")
       .def("cancel", &HeldSlot::cancel)
       .def_prop_ro("cancelled", [](const HeldSlot& slot) { return slot.shared()->cancelled(); })
       .def("abandon", &HeldSlot::abandon,
-           "Cancels it for good: where a thread does not come back, the memory stays the slot's.")
-      .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
-      .def(
-          "take", &take, nb::arg("row"), nb::arg("view") = 0,
-          "An image that keeps its own size, as uint8 (H, W, C) or (C, H, W), whichever layout was "
-          "submitted, once; None where the row failed. After wait().");
+           "Cancels the slot and gives up waiting for its threads. If a thread hangs, the memory "
+           "of the slot is kept for it.")
+      .def("failures", &failures,
+           "Returns the rows that failed, as (row, code, message). Call it after wait() has "
+           "returned True.")
+      .def("take", &take, nb::arg("row"), nb::arg("view") = 0,
+           "Returns an image that keeps its own size, as uint8 (H, W, C) or (C, H, W), as was "
+           "submitted; None if the row failed, or the image was taken before. Call it after wait() "
+           "has returned True.");
 
-  nb::class_<HeldEngine>(m, "Engine", "The worker threads; see engine.h.")
+  nb::class_<HeldEngine>(m, "Engine",
+                         "Worker threads that read and decode the rows of batches; see engine.h.")
       .def(nb::init<int>(), nb::arg("threads"))
       .def(
           "set_threads",
@@ -552,37 +367,41 @@ void bind_engine(nb::module_& m) {
             return held.engine.set_threads(threads);
           },
           nb::arg("threads"),
-          "Has so many threads take rows from now on; returns how many do, less where the system "
-          "has no more.")
-      .def(
-          "submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
-          nb::arg("seed"), nb::arg("epoch"), nb::arg("reads"), nb::arg("first"), nb::arg("key"),
-          nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
-          "Queues a batch. source: a FileSet, or (array, whether images in it are (C, H, W)), "
-          "where "
-          "offsets count from the array's first byte. views: what becomes of each image, once or "
-          "several times: (chain, "
-          "normalize, out). `out` is the slot's until wait() says True; dropping the slot waits "
-          "for "
-          "that, unless a thread hangs; where it is None, the images keep their sizes. normalize: "
-          "(scale, bias) a channel for float32, None for uint8. reads, first, key: the batch has a "
-          "row for each key of random draws; those reads of `reads` from number `first` on say "
-          "where they lie. An image of more than max_pixels is a failure of its row.")
+          "Sets how many threads take rows from now on. Returns their number, which is smaller if "
+          "the system refuses to start more threads.")
+      .def("submit", &submit, nb::arg("source").noconvert(), nb::arg("views").noconvert(),
+           nb::arg("seed"), nb::arg("epoch"), nb::arg("reads"), nb::arg("first"), nb::arg("key"),
+           nb::arg("codebook").none(), nb::arg("channels"), nb::arg("max_pixels") = kAnyPixels,
+           "Queues the images of a batch and returns their slot. source: a FileSet, or (arrays, "
+           "whether the images in them are (C, H, W)); for arrays, the file numbers of `reads` are "
+           "indices of arrays. views: a tuple (chain, channels_last, normalize, out) for each view "
+           "of the images. normalize: (scales, biases) of the channels, for float32; None: uint8. "
+           "out: the array for the batch, which threads write to until wait() returns True; None: "
+           "the images keep their own sizes, see take(). If the slot is deleted earlier, it waits "
+           "for the threads, unless one hangs. key: the key of the random draws of each row. "
+           "reads, first: row i is read from place first + i of `reads`. An image of more than "
+           "max_pixels is a failure of its row.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
-           "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
-           "for them, or None; they are the slot's as in submit().")
+           "Queues rows of a table and returns their slot. out: for each field of the table an "
+           "array with room for the rows, or None; threads write to it as in submit(). Raises "
+           "IndexError if a row is not in the table.")
       .def("copy", &copy, nb::arg("sources"), nb::arg("source"), nb::arg("begin"), nb::arg("bytes"),
            nb::arg("target"), nb::arg("room"), nb::arg("out").noconvert(),
-           "Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to "
-           "target[i] of out, zeros behind them up to room[i]. Failures are of pieces.")
+           "Queues copies of pieces of mapped files and returns their slot. Piece i has bytes[i] "
+           "bytes, from byte begin[i] of sources[source[i]] on. It is copied to byte target[i] of "
+           "`out`, followed by zeros up to room[i] bytes. The rows of failures() are numbers of "
+           "pieces.")
       .def("close", &HeldEngine::close)
       .def("load_indexes", &load_indexes, nb::arg("file"),
-           "Uses indexes of JPEGs that unsaved_indexes() gave from a file, without a copy.")
+           "Adds the indexes of JPEGs in a file that contains what unsaved_indexes() returned. "
+           "They are used without a copy.")
       .def("unsaved_indexes", &unsaved_indexes, nb::arg("all") = false,
-           "The indexes of JPEGs that are new or have grown since they were loaded or given; or "
-           "all. Files that changed have other ones: an index is found by the CRC-32C of a file.")
+           "Returns the indexes of JPEGs that are new or have grown since they were loaded, or "
+           "since the last call. all: returns all indexes. An index belongs to the CRC-32C of its "
+           "file, so a file that has changed has another one.")
       .def("counters", &counters,
-           "(images, bytes, read ns, decode ns, resample ns, augment ns), all threads.");
+           "Returns the sums of all threads: (images, bytes, ns of reading, decoding, resampling "
+           "and augmentation).");
 }
 
 }  // namespace fastio

@@ -74,9 +74,10 @@ void transform(const SharedChain& chain, std::uint64_t seed, std::uint64_t epoch
   if (channels != 1 && channels != 3) throw nb::value_error("out must have 1 or 3 channels");
   task.channels = kept->channels(3) == 1 ? 3 : channels;  // the chain converts colours to gray
   if (out.dtype() != (normalize ? nb::dtype<float>() : nb::dtype<std::uint8_t>()))
-    throw nb::value_error("out must be float32 where it is normalised, and else uint8");
+    throw nb::value_error("out must be float32 if normalize is given, else uint8");
   task.store = store_spec(channels_last, normalize, channels);
-  if (task.out_channels(0) != channels) throw nb::value_error("out must have 1 channel");
+  if (task.out_channels(0) != channels)
+    throw nb::value_error("out must have 1 channel, because the chain converts images to gray");
   ImageRequest request;
   request.codec = Codec::raw;
   request.height = static_cast<std::int32_t>(pixels.shape(0));
@@ -135,7 +136,7 @@ void bind_image(nb::module_& m) {
         const nb::gil_scoped_release release;
         return crc32c(bytes, size);
       },
-      nb::arg("data"), "CRC-32C (Castagnoli) of the bytes of a uint8 array.");
+      nb::arg("data"), "Returns the CRC-32C (Castagnoli) of the bytes of a uint8 array.");
   m.def(
       "crc32c_mismatch",
       [](const Bytes& data, const Vector<std::int64_t>& starts,
@@ -158,20 +159,21 @@ void bind_image(nb::module_& m) {
         return -1;
       },
       nb::arg("data"), nb::arg("starts"), nb::arg("expected"),
-      "The first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not "
-      "expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + "
-      "1,).");
+      "Returns the first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is "
+      "not expected[i] (uint32), or that does not lie in the array; -1 if there is none. starts: "
+      "int64 (n + 1,).");
   m.def("jpeg_probe", &probe, nb::arg("data"), nb::arg("max_pixels") = kAnyPixels,
-        "(height, width, components, EXIF orientation, kind, index) of a whole JPEG file's bytes "
-        "(uint8 array), every coefficient of which is read. The index, as bytes, says where parts "
-        "of the image begin (docs/format.md); it is empty if there is none. Raises ValueError if "
-        "the file is damaged, or has more pixels.");
+        "Decodes every coefficient of a JPEG file (uint8 array), and returns (height, width, "
+        "components, EXIF orientation, kind, index). The index, as bytes, says where parts of the "
+        "image begin (docs/format.md); it is empty if there is none. Raises ValueError if the file "
+        "is damaged, or has more than max_pixels.");
   m.def("transform", &transform, nb::arg("chain"), nb::arg("seed"), nb::arg("epoch"),
         nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(), nb::arg("channels_last"),
         nb::arg("normalize").none(),
-        "Applies a chain to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that "
-        "the chain gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or "
-        "where normalize has scales and biases float32.");
+        "Applies a chain to an image and writes the result to `out`. pixels: uint8 (H, W, C) with "
+        "1, 3 or 4 channels. out: an array of the size that the chain gives, (H, W, C) if "
+        "channels_last, else (C, H, W), with 1 or 3 channels; float32 if normalize is given, as "
+        "(scales, biases) of the channels, else uint8.");
 }
 
 }  // namespace fastio

@@ -21,13 +21,14 @@ std::uint32_t width_of(std::size_t bytes, std::size_t rows, std::size_t offset,
                        std::size_t stride) {
   const std::size_t width = rows ? bytes / rows : 0;
   if (width * rows != bytes || offset + width > stride)
-    throw nb::value_error("an array does not have the rows, or does not fit in a record");
+    throw nb::value_error(
+        "an array has a wrong number of bytes for its rows, or does not fit in a record");
   return static_cast<std::uint32_t>(width);
 }
 
 Cut checked_cut(std::int64_t rows, int shift, std::size_t stride) {
   if (rows < 1 || rows > std::int64_t{1} << 40 || shift < 0 || shift > 31)
-    throw nb::value_error("rows must be in [1, 2**40], shift in [0, 31]");
+    throw nb::value_error("rows must be in [1, 2**40] and shift in [0, 31]");
   if (stride < 8 || stride % 8 || stride > std::size_t{1} << 31)
     throw nb::value_error("stride must be a multiple of 8, at most 2**31");
   return {rows, shift};
@@ -39,9 +40,9 @@ template <typename Add>
 void each_bucket(const Memory& memory, const Cut& cut, std::size_t stride, const Add& add) {
   // Divide instead of multiplying, because the product may overflow.
   if (memory.size() / (stride + sizeof(std::uint32_t)) < static_cast<std::size_t>(cut.rows))
-    throw nb::value_error("a chunk's memory is too small");
+    throw nb::value_error("the memory of a chunk is too small");
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::uint32_t))
-    throw nb::value_error("a chunk's memory must begin at a multiple of 4 bytes");
+    throw nb::value_error("the memory of a chunk must be aligned to 4 bytes");
   std::uint8_t* at = memory.data();
   for (std::int64_t left = cut.rows; left > 0; left -= std::int64_t{1} << cut.shift) {
     const std::int64_t rows = std::min(left, std::int64_t{1} << cut.shift);
@@ -63,7 +64,7 @@ void bound_count(const Vector<std::int64_t>& positions, std::int64_t rows, int s
     const nb::gil_scoped_release unlocked;
     inside = count_buckets(data, n, cut, first, chunks, out);
   }
-  if (!inside) throw nb::index_error("a position is in none of the chunks");
+  if (!inside) throw nb::index_error("a position is outside of the chunks");
 }
 
 void bound_interleave(const std::vector<std::tuple<Bytes, std::uint32_t>>& columns,
@@ -83,7 +84,7 @@ void bound_interleave(const std::vector<std::tuple<Bytes, std::uint32_t>>& colum
     each_bucket(chunk, cut, stride, [&](Bucket bucket) {
       const std::int64_t start = begin[buckets.size()], count = most[buckets.size()];
       if (start < 0 || start > bucket.room || count < 0 || count > bucket.room - start)
-        throw nb::index_error("a bucket has no room for so many rows");
+        throw nb::index_error("a bucket has no room for its rows");
       bucket.next = start;
       buckets.push_back(bucket);
     });
@@ -94,13 +95,13 @@ void bound_interleave(const std::vector<std::tuple<Bytes, std::uint32_t>>& colum
     const nb::gil_scoped_release unlocked;
     inside = interleave(parts, stride, data, n, cut, first, buckets);
   }
-  if (!inside) throw nb::index_error("a position is in none of the buckets, or one has no room");
+  if (!inside) throw nb::index_error("a position is outside of the buckets, or a bucket is full");
 }
 
 void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, int shift,
                 std::size_t stride, const std::vector<std::tuple<Memory, std::uint32_t>>& fields) {
   const Cut cut = checked_cut(rows, shift, stride);
-  if (count > static_cast<std::size_t>(rows)) throw nb::index_error("a chunk has fewer rows");
+  if (count > static_cast<std::size_t>(rows)) throw nb::index_error("count must be at most rows");
   std::vector<RecordField> parts;
   for (const auto& [out, offset] : fields)
     parts.push_back({out.data(), width_of(out.size(), count, offset, stride), offset});
@@ -126,20 +127,22 @@ void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, int 
 }  // namespace
 
 void bind_interleave(nb::module_& m) {
-  m.def(
-      "count_buckets", &bound_count, nb::arg("positions"), nb::arg("rows"), nb::arg("shift"),
-      nb::arg("first"), nb::arg("counts").noconvert(),
-      "counts: positions in each bucket of the chunks from `first` on, int64 (chunks * buckets of "
-      "one,); chunks have `rows` positions, buckets 2**shift. Those below 0 are left out.");
+  m.def("count_buckets", &bound_count, nb::arg("positions"), nb::arg("rows"), nb::arg("shift"),
+        nb::arg("first"), nb::arg("counts").noconvert(),
+        "Counts the positions in each bucket of the chunks from `first` on. A chunk has `rows` "
+        "positions, a bucket 2**shift. Positions below 0 are ignored. counts: int64 (chunks * "
+        "buckets of a chunk,).");
   m.def("interleave", &bound_interleave, nb::arg("columns"), nb::arg("stride"),
         nb::arg("positions"), nb::arg("rows"), nb::arg("shift"), nb::arg("first"),
         nb::arg("memory").noconvert(), nb::arg("starts"), nb::arg("counts"),
-        "Appends rows to buckets; see interleave.h. columns: (uint8 of all rows, offset in a "
-        "record). memory: of chunk first + c, rows * (stride + 4) bytes. counts: what "
-        "count_buckets found. starts: records that are there.");
+        "Appends rows to buckets; see interleave.h. columns: for each column (uint8 array of all "
+        "rows, offset in a record). memory: an array of rows * (stride + 4) bytes for each chunk "
+        "from `first` on. starts: the records that each bucket already has. counts: the result of "
+        "count_buckets().");
   m.def("deal", &bound_deal, nb::arg("memory").noconvert(), nb::arg("count"), nb::arg("rows"),
         nb::arg("shift"), nb::arg("stride"), nb::arg("fields").noconvert(),
-        "Puts a full chunk's records in their places. fields: (uint8 of `count` rows, offset).");
+        "Copies the records of a full chunk to their positions. fields: for each field (uint8 "
+        "array of `count` rows, offset in a record).");
 }
 
 }  // namespace fastio

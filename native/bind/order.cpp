@@ -26,7 +26,7 @@ void check_rows(std::uint64_t n) {
 }
 
 void check_inside(bool inside) {
-  if (!inside) throw nb::value_error("a position or row is not in [0, rows)");
+  if (!inside) throw nb::value_error("positions and rows must be in [0, n)");
 }
 
 void check_window(std::uint64_t block, std::uint64_t window) {
@@ -73,7 +73,7 @@ void bound_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, st
 
 void check_range(std::uint64_t n, std::uint64_t first, const Out& rows) {
   check_rows(n);
-  if (first > n || rows.size() > n - first) throw nb::value_error("a position is not in [0, rows)");
+  if (first > n || rows.size() > n - first) throw nb::value_error("positions must be in [0, n)");
 }
 
 using RangeFunction = void (*)(std::uint64_t n, std::uint64_t key, std::uint64_t first,
@@ -119,33 +119,38 @@ void bound_windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window
 
 void bind_order(nb::module_& m) {
   m.attr("MAX_ROWS") = kMaxRows;
-  m.def("mix_key", &mix_key, nb::arg("a"), nb::arg("b"), "Mixes two 64-bit words into a key.");
+  m.def("mix_key", &mix_key, nb::arg("a"), nb::arg("b"),
+        "Returns a 64-bit key made of two 64-bit words.");
   m.def("permute", &bound<permute>, nb::arg("n"), nb::arg("key"), nb::arg("positions"),
         nb::arg("rows").noconvert(),
-        "rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.");
+        "Sets rows[i] to the value of the keyed permutation of [0, n) at positions[i]. The arrays "
+        "are int64 and have the same length. Raises ValueError if a position is not in [0, n).");
   m.def("permute_range", &bound_range<permute_range>, nb::arg("n"), nb::arg("key"),
         nb::arg("first"), nb::arg("rows").noconvert(),
-        "As permute(), at positions first, first + 1, ...");
+        "Like permute(), for the positions first, first + 1, ...");
   m.def("permute_inverse_range", &bound_range<permute_inverse_range>, nb::arg("n"), nb::arg("key"),
         nb::arg("first"), nb::arg("positions").noconvert(),
-        "As permute_inverse(), of rows first, first + 1, ...");
+        "Like permute_inverse(), for the rows first, first + 1, ...");
   m.def("permute_inverse", &bound<permute_inverse>, nb::arg("n"), nb::arg("key"), nb::arg("rows"),
         nb::arg("positions").noconvert(),
-        "The inverse of permute(): positions[i] is where rows[i] stands.");
+        "The inverse of permute(): sets positions[i] to the position of rows[i].");
   m.def("permute_window", &bound_window<permute_window>, nb::arg("n"), nb::arg("block"),
         nb::arg("window"), nb::arg("key"), nb::arg("positions"), nb::arg("rows").noconvert(),
-        "As permute(), for the window order: blocks of rows, shuffled within windows of blocks.");
+        "Like permute(), for the window order: blocks are permuted, and the rows of each window of "
+        "blocks are shuffled.");
   m.def("permute_window_range", &bound_window_range, nb::arg("n"), nb::arg("block"),
         nb::arg("window"), nb::arg("key"), nb::arg("first"), nb::arg("rows").noconvert(),
-        "As permute_window(), at positions first, first + 1, ...");
+        "Like permute_window(), for the positions first, first + 1, ...");
   m.def("permute_window_inverse", &bound_window<permute_window_inverse>, nb::arg("n"),
         nb::arg("block"), nb::arg("window"), nb::arg("key"), nb::arg("rows"),
-        nb::arg("positions").noconvert(), "The inverse of permute_window().");
+        nb::arg("positions").noconvert(),
+        "The inverse of permute_window(): sets positions[i] to the position of rows[i].");
   m.def("windows_of", &bound_windows_of, nb::arg("n"), nb::arg("block"), nb::arg("window"),
         nb::arg("key"), nb::arg("blocks"), nb::arg("begins").noconvert(),
         nb::arg("ends").noconvert(),
-        "The positions [begins[i], ends[i]) of the window of permute_window() that holds the block "
-        "blocks[i], of rows [blocks[i] * block, ...). int64 arrays of one length.");
+        "Sets [begins[i], ends[i]) to the positions of the window of permute_window() that "
+        "contains the block blocks[i]; block b has the rows from b * block on. The arrays are "
+        "int64 and have the same length.");
 }
 
 }  // namespace fastio

@@ -50,15 +50,16 @@ std::int64_t decode(LockedDecoder& self, const Bytes& data, std::size_t rows, in
 }  // namespace
 
 void bind_parquet(nb::module_& m) {
-  nb::class_<LockedDecoder>(m, "ColumnDecoder", "Column chunks of Parquet; see parquet_column.h.")
+  nb::class_<LockedDecoder>(m, "ColumnDecoder",
+                            "Decodes column chunks of Parquet files; see parquet_column.h.")
       .def(nb::init<>())
       .def("decode", &decode, nb::arg("data"), nb::arg("rows"), nb::arg("width"),
            nb::arg("nullable"), nb::arg("snappy"), nb::arg("values").noconvert(),
            nb::arg("validity").noconvert(), nb::arg("checked") = false,
-           "The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they "
-           "are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that "
-           "this does not know. Raises ValueError: they are damaged, which with `checked` their "
-           "checksums tell too.");
+           "Decodes the pages in `data` to `rows` numbers of `width` bytes, and to Arrow's "
+           "validity bitmap if they are nullable. Returns the number of nulls, or -1 if there are "
+           "pages that this class does not decode. Raises ValueError if the pages are damaged. "
+           "checked: also compares the checksums of pages that have one.");
 }
 
 }  // namespace fastio

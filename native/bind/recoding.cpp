@@ -30,7 +30,8 @@ void make(Recoding* self, const SharedFiles& files, const Vector<std::int32_t>& 
   places.file.assign(file.data(), file.data() + file.size());
   const auto known = static_cast<std::int64_t>(files.value->size());
   for (const std::int64_t number : places.file)
-    if (number < 0 || number >= known) throw nb::value_error("file: no such number");
+    if (number < 0 || number >= known)
+      throw nb::value_error("file must have numbers of files in `files`");
   new (self) Recoding(std::move(places), codebook.value, max_pixels);
 }
 
@@ -64,7 +65,7 @@ nb::tuple take(Recoding& self) {
   {
     const nb::gil_scoped_release release;
     if (!self.wait(std::chrono::nanoseconds(0)))
-      throw std::runtime_error("images are not done yet");
+      throw std::runtime_error("not all images are done: call wait() first");
     self.stop();  // without the GIL, because it may wait
     images.swap(self.images());
     for (const RecodedImage& image : images) total += image.record.size();
@@ -89,19 +90,22 @@ nb::tuple take(Recoding& self) {
 }  // namespace
 
 void bind_recoding(nb::module_& m) {
-  nb::class_<Recoding>(m, "Recoding", "JPEG files that become block records; see recoding.h.")
+  nb::class_<Recoding>(m, "Recoding", "Recodes JPEG files to block records; see recoding.h.")
       .def("__init__", &make, nb::arg("files"), nb::arg("file"), nb::arg("offset"),
            nb::arg("length"), nb::arg("codebook"), nb::arg("max_pixels"))
       .def("start_idle", &start_idle, nb::arg("threads"),
            "Starts threads that run only while a processor would be idle.")
       .def("start_resting", &start_resting, nb::arg("threads"), nb::arg("share"),
            "Starts threads of normal priority, each of which works for `share` of the time.")
-      .def("wait", &wait, nb::arg("timeout_s"), "Whether all images are done within the timeout.")
-      .def("stop", &stop, "Tells the threads to end after the image in hand.")
-      .def_prop_ro("idle_ns", &Recoding::idle_ns, "Processor time that idle threads have had.")
+      .def("wait", &wait, nb::arg("timeout_s"),
+           "Waits for at most timeout_s seconds. Returns whether all images are done.")
+      .def("stop", &stop, "Tells the threads to end after their present image.")
+      .def_prop_ro("idle_ns", &Recoding::idle_ns,
+                   "Processor time in ns that idle threads have spent on images that are done.")
       .def("take", &take,
-           "(records, uint8, one after the other; lengths; heights; widths; EXIF orientations; "
-           "CRC-32Cs) of the images, once they are done; length 0: it stays as it is.");
+           "Returns (records, lengths, heights, widths, EXIF orientations, CRC-32Cs) of the "
+           "images; call it after wait() has returned True. records: uint8, the records of all "
+           "images, concatenated. Length 0: the image was not recoded.");
 }
 
 }  // namespace fastio

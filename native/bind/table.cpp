@@ -75,7 +75,7 @@ void set_memory(SharedTable& self, std::size_t shard, std::vector<Source> arrays
   std::vector<MemoryColumn> columns;
   for (const Source& array : arrays) {
     if (array.ndim() < 1 || array.shape(0) < 1 || array.stride(0) < 0)
-      throw nb::value_error("a column needs rows in ascending order");
+      throw nb::value_error("a column must have at least one row, and no negative stride");
     const std::uint64_t row = array.nbytes() / array.shape(0);
     const std::uint64_t apart = static_cast<std::uint64_t>(array.stride(0)) * array.itemsize();
     columns.push_back(
@@ -98,7 +98,7 @@ void make_node_memory(SharedNodeMemory* self, int fd, std::size_t shards) {
 
 // Returns the memory after checking that it has an entry for this shard.
 NodeMemory& memory_of(const SharedNodeMemory& self, std::size_t shard) {
-  if (shard >= self.value->shards()) throw nb::index_error("no such shard");
+  if (shard >= self.value->shards()) throw nb::index_error("shard is out of range");
   return *self.value;
 }
 
@@ -115,7 +115,7 @@ Numbers best_fit_of(const Vector<std::int32_t>& sizes, std::int32_t room) {
   if (room < 1 || room > 1 << 24) throw nb::value_error("room must be in [1, 2**24]");
   const std::vector<std::int32_t> kept = copied(sizes);
   for (const std::int32_t size : kept)
-    if (size < 1 || size > room) throw nb::value_error("a size is not in [1, room]");
+    if (size < 1 || size > room) throw nb::value_error("sizes must be in [1, room]");
   auto* const found = new std::vector<std::int64_t>;
   const nb::capsule owner(
       found, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
@@ -139,12 +139,12 @@ void check_rows(const Table& table, const std::vector<std::int64_t>& rows) {
   const std::int64_t last = table.rows() - 1;
   const std::size_t count = rows.size();
   for (std::size_t i = 0; i < count; ++i) outside |= data[i] | (last - data[i]);
-  if (outside < 0) throw nb::index_error("a row is not in the table");
+  if (outside < 0) throw nb::index_error("rows must be in [0, number of rows of the table)");
 }
 
 void bind_table(nb::module_& m) {
   nb::enum_<FieldKind>(m, "FieldKind", nb::is_arithmetic(),
-                       "What a batch has of a field of a Table; see table.h.")
+                       "What a batch contains of a field of a Table; see table.h.")
       .value("BYTES", FieldKind::bytes)
       .value("NUMBERS", FieldKind::numbers)
       .value("INPUTS", FieldKind::inputs)
@@ -152,9 +152,10 @@ void bind_table(nb::module_& m) {
       .value("POSITIONS", FieldKind::positions)
       .value("DOCUMENTS", FieldKind::documents)
       .value("MASK", FieldKind::mask);
-  nb::class_<SharedMapping>(m, "Mapping", "A file in memory; see mapping.h.")
+  nb::class_<SharedMapping>(m, "Mapping", "A file mapped into memory; see mapping.h.")
       .def("__init__", &open_mapping, nb::arg("path"))
-      .def_prop_ro("data", &data, nb::rv_policy::automatic, "Its bytes: uint8 (n,), read-only.")
+      .def_prop_ro("data", &data, nb::rv_policy::automatic,
+                   "The bytes of the file: uint8 (n,), read-only.")
       .def(
           "ahead",
           [](const SharedMapping& self, std::size_t offset, std::size_t bytes) {
@@ -162,7 +163,7 @@ void bind_table(nb::module_& m) {
             self.value->ahead(offset, bytes);
           },
           nb::arg("offset"), nb::arg("bytes"),
-          "Has the system read the pages of a range that are not in memory.")
+          "Asks the system to read the pages of a range that are not in memory.")
       .def(
           "release",
           [](const SharedMapping& self, std::size_t offset, std::size_t bytes) {
@@ -170,29 +171,31 @@ void bind_table(nb::module_& m) {
             self.value->release(offset, bytes);
           },
           nb::arg("offset"), nb::arg("bytes"),
-          "Lets go of the pages of a range: they are read again when they are used again.")
+          "Unmaps the pages of a range. They are read again when they are used again.")
       .def(
           "expect_scattered", [](const SharedMapping& self) { self.value->expect_scattered(); },
-          "Says that pages are used in no order, and what is wanted is asked for.")
+          "Tells the system that pages are read in random order, so that it does not read ahead.")
       .def_prop_ro("damaged", [](const SharedMapping& self) { return self.value->damaged(); });
 
   nb::class_<SharedNodeMemory>(
-      m, "NodeMemory", "Copies and marks of shards that processes share; see node_memory.h.")
+      m, "NodeMemory", "Copies of shards that the processes of a machine share; see node_memory.h.")
       .def("__init__", &make_node_memory, nb::arg("fd"), nb::arg("shards"))
-      .def_static("bytes_for", &NodeMemory::bytes_for, nb::arg("shards"), nb::arg("data"),
-                  "The size of a file for so many shards and bytes of copies.")
+      .def_static(
+          "bytes_for", &NodeMemory::bytes_for, nb::arg("shards"), nb::arg("data"),
+          "Returns the size of a file for `shards` shards whose copies have `data` bytes in total.")
       .def(
           "published",
           [](const SharedNodeMemory& self, std::size_t shard) {
             return memory_of(self, shard).published(shard);
           },
-          nb::arg("shard"), "What was published of a shard; 0: nothing.")
+          nb::arg("shard"), "Returns the number that was published for a shard, or 0 if none was.")
       .def(
           "claim",
           [](SharedNodeMemory& self, std::size_t shard) {
             return memory_of(self, shard).claim(shard);
           },
-          nb::arg("shard"), "Locks the entry of a shard; False: another process has it.")
+          nb::arg("shard"),
+          "Locks the entry of a shard. Returns False if another process has locked it.")
       .def(
           "release",
           [](SharedNodeMemory& self, std::size_t shard) { memory_of(self, shard).release(shard); },
@@ -206,20 +209,25 @@ void bind_table(nb::module_& m) {
 
   nb::class_<SharedTable>(m, "Table", "Fixed-width columns of shards; see table.h.")
       .def("__init__", &make_table, nb::arg("first_row"), nb::arg("strides"), nb::arg("fields"),
-           "first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: "
-           "(column, offset, width, kind, bytes of a number there, in the batch, fill) of each.")
+           "first_row: the first row of each shard, and then the number of rows, int64 (shards + "
+           "1,). strides: the bytes from row to row of each column. fields: for each field "
+           "(column, offset, width, kind, bytes of a number in the column, bytes of a number in "
+           "the batch, fill).")
       .def("set", &set_shard, nb::arg("shard"), nb::arg("mapping"), nb::arg("columns"),
            nb::arg("segments").none() = nb::none(), nb::arg("what") = 0,
-           "columns: (offset in the file, bytes) of each. segments: (begin of each row's and the "
-           "end, start, length). what: identifies these columns of this file in a NodeMemory; 0: "
-           "they are not shared.")
+           "Makes a shard readable. columns: (offset in the file, bytes) of each column. segments: "
+           "(begin, start, length), where row i has the segments [begin[i], begin[i + 1]). what: "
+           "identifies these columns of this file in a NodeMemory; 0: they are not shared. Raises "
+           "ValueError if a column does not lie in the file, or a row or segment does not lie in "
+           "its column.")
       .def("set_memory", &set_memory, nb::arg("shard"), nb::arg("arrays"),
-           "arrays: the rows of each column, of any type. The table keeps the arrays alive and "
-           "reads from them without a copy.")
+           "Makes a shard readable whose columns are arrays of any dtype. The table keeps the "
+           "arrays alive and reads from them without a copy.")
       .def(
           "unset", [](SharedTable& self, std::size_t shard) { self.value->unset(shard); },
           nb::arg("shard"))
-      .def("missing", &missing, nb::arg("rows"), "The shards of rows that are not set.")
+      .def("missing", &missing, nb::arg("rows"),
+           "Returns the shards of these rows that are not set, int64, in ascending order.")
       .def_prop_ro("complete", [](const SharedTable& self) { return self.value->complete(); })
       .def(
           "make_resident",
@@ -231,12 +239,13 @@ void bind_table(nb::module_& m) {
             }
           },
           nb::arg("node").none() = nb::none(),
-          "node: where the copies go; None: memory of its own.")
+          "Starts a thread that copies the shards that are set from now on. node: memory for the "
+          "copies that processes share; None: memory of this process.")
       .def_prop_ro("resident", [](const SharedTable& self) { return self.value->resident(); })
       .def("close", &close);
 
   m.def("best_fit", &best_fit_of, nb::arg("sizes"), nb::arg("room"),
-        "The bin of each piece, int64; see best_fit.h.");
+        "Returns the bin of each piece, int64; see best_fit.h.");
 }
 
 }  // namespace fastio

@@ -24,11 +24,11 @@ Status dc_part(const BlockHeader& header, std::int32_t row, const std::uint8_t* 
   out = {bytes + (header.dc_begin[r] - begin), header.dc_begin[r + 1] - header.dc_begin[r]};
   if (crc32c(out.data, out.size) == header.dc_crc[r]) return Status::okay();
   return corrupt("tile row " + number(row) +
-                 " of the DC section is damaged: its CRC-32C is another");
+                 " of the DC section is damaged: its CRC-32C does not match");
 }
 
 Status dc_damaged(std::int32_t row) {
-  return corrupt("tile row " + number(row) + " of the DC section contradicts the format");
+  return corrupt("tile row " + number(row) + " of the DC section violates the format");
 }
 
 // Compares the checksum of group (row, g). bytes: those of the group.
@@ -40,7 +40,7 @@ Status check_group(const BlockHeader& header, std::int32_t row, std::int32_t g,
   const std::int32_t first = g * kGroupTiles;
   return corrupt("tiles " + number(first) + " to " +
                  number(first + header.shape.group_tiles(g) - 1) + " of row " + number(row) +
-                 " of the AC section are damaged: their CRC-32C is another");
+                 " of the AC section are damaged: their CRC-32C does not match");
 }
 
 // Returns the part of tile (row, t). group: the bytes of the tile's group.
@@ -52,7 +52,7 @@ TilePart ac_part(const BlockHeader& header, std::int32_t row, std::int32_t t,
 }
 
 Status tile_damaged(std::int32_t row, std::int32_t t) {
-  return corrupt("tile " + number(t) + " of row " + number(row) + " contradicts the format");
+  return corrupt("tile " + number(t) + " of row " + number(row) + " violates the format");
 }
 
 // Returns a * b modulo 2^16.
@@ -319,7 +319,7 @@ Status unpack_record(const Codebook& book, const std::uint8_t* record, std::size
   if (!status.ok()) return status;
   const std::uint8_t* metadata = record + (size - header.metadata_bytes);
   if (crc32c(metadata, header.metadata_bytes) != header.metadata_crc)
-    return corrupt("the metadata are damaged: their CRC-32C is another");
+    return corrupt("the metadata is damaged: its CRC-32C does not match");
   out.shape = header.shape;
   out.metadata.assign(metadata, metadata + header.metadata_bytes);
   for (int c = 0; c < 3; ++c) {

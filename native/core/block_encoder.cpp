@@ -376,7 +376,7 @@ Status BlockEncoder::encode(const JpegCoefficients& in, std::vector<std::uint8_t
   for (int c = 0; status.ok() && c < in.shape.components; ++c)
     if (in.blocks[c].size() !=
         std::size_t{64} * in.shape.blocks_x(c) * static_cast<std::size_t>(in.shape.blocks_y(c)))
-      status = Status::error(Code::corrupt, "coefficients of another number of blocks");
+      status = Status::error(Code::corrupt, "the number of blocks does not match the image's size");
   if (!status.ok()) return status;
   State& s = *state_;
   s.begin(in.shape);

@@ -67,8 +67,8 @@ Status BlockPixels::read(std::uint8_t* out) {
   const RecordReads& reads = decoder_.plan(region_);
   const std::size_t end = reads.ac.empty() ? reads.dc.end : reads.ac.back().end;
   if (end > size_)
-    return Status::error(Code::truncated, "block record: " + std::to_string(size_) +
-                                              " bytes of it do not hold what is wanted");
+    return Status::error(Code::truncated, "block record: its first " + std::to_string(size_) +
+                                              " bytes do not contain the requested part");
   // The region is the whole image, so all ranges of the AC section are merged to one.
   Buffer dc, ac;
   if (!copy_part(record_, reads.dc, dc) ||

@@ -16,9 +16,9 @@ Status corrupt(std::string what) {
 }
 
 Status too_short(std::size_t need, std::size_t have) {
-  return Status::error(Code::truncated, "block record: a header of " + std::to_string(need) +
-                                            " bytes or more, of which " + std::to_string(have) +
-                                            " are there");
+  return Status::error(Code::truncated, "block record: its header needs at least " +
+                                            std::to_string(need) + " bytes, but only " +
+                                            std::to_string(have) + " are there");
 }
 
 std::uint32_t get16(const std::uint8_t* p) {
@@ -102,15 +102,16 @@ Status BlockShape::check() const {
     return corrupt("colour " + std::to_string(static_cast<int>(colour)) + " with " +
                    std::to_string(components) + " components");
   if (!allowed_subsampling(sub_x, sub_y) || (gray && sub_x * sub_y != 1))
-    return corrupt("subsampling of " + std::to_string(sub_x) + " x " + std::to_string(sub_y));
+    return corrupt("invalid subsampling: " + std::to_string(sub_x) + " x " + std::to_string(sub_y));
   if (width < 1 || height < 1 || width > 65535 || height > 65535)
-    return corrupt(std::to_string(height) + " x " + std::to_string(width) + " pixels");
+    return corrupt("invalid size: " + std::to_string(height) + " x " + std::to_string(width) +
+                   " pixels");
   if (tables < 1 || tables > 3)
     return corrupt(std::to_string(tables) + " quantisation tables, expected 1 to 3");
   for (int c = 0; c < 3; ++c)
     if (table[c] >= tables || (c >= components && (table[c] != 0 || ids[c] != 0)))
-      return corrupt("component " + std::to_string(c) + " has the quantisation table " +
-                     std::to_string(table[c]) + " of " + std::to_string(tables));
+      return corrupt("component " + std::to_string(c) + " refers to quantisation table " +
+                     std::to_string(table[c]) + ", but the record has " + std::to_string(tables));
   return Status::okay();
 }
 
@@ -142,7 +143,8 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
   Status status = parse_shape(data, shape);
   if (!status.ok()) return status;
   const unsigned wide = data[15];
-  if (wide >> shape.tables) return corrupt("16-bit values in tables that it does not have");
+  if (wide >> shape.tables)
+    return corrupt("it marks quantisation tables as 16-bit that it does not have");
   const auto rows = static_cast<std::size_t>(shape.tile_rows());
   const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
   const std::size_t tiles = rows * tiles_x;
@@ -152,14 +154,14 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
   if (out.bytes > record_size) return too_short(out.bytes, record_size);
   if (out.bytes > size) return too_short(out.bytes, size);
   if (crc32c(data, out.bytes - 4) != get32(data + out.bytes - 4))
-    return corrupt("the header is damaged: its CRC-32C is another");
+    return corrupt("the header is damaged: its CRC-32C does not match");
 
   const std::uint8_t* p = data + kFixedBytes;
   for (int k = 0; k < shape.tables; ++k)
     for (std::uint16_t& value : shape.quant[k]) {
       value = static_cast<std::uint16_t>(wide >> k & 1 ? get16(p) : *p);
       p += wide >> k & 1 ? 2 : 1;
-      if (value == 0) return corrupt("a quantiser of 0");
+      if (value == 0) return corrupt("a quantiser is 0");
     }
 
   const std::uint8_t* const dc_words = p;
@@ -168,7 +170,7 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
   const std::uint8_t* const lengths_end = exceptions + tiles;
   p += part_bytes(static_cast<std::size_t>(lengths_end - p));
   if (std::any_of(lengths_end, p, [](std::uint8_t byte) { return byte != 0; }))
-    return corrupt("bits set behind the lengths of its parts");
+    return corrupt("bits are set after the lengths of its parts");
   out.dc_begin.resize(rows + 1);
   out.ac_begin.resize(tiles + 1);
   std::size_t at = out.bytes;
@@ -218,7 +220,7 @@ Status write_header(const BlockShape& shape, const BlockLengths& lengths,
   const std::size_t tiles = rows * static_cast<std::size_t>(shape.tiles_x());
   if (lengths.dc_words.size() != rows || lengths.ac_words.size() != tiles ||
       lengths.exceptions.size() != tiles || metadata.size() > 0xFFFFFFFFu)
-    return corrupt("parts that do not make an image of this size");
+    return corrupt("its parts do not fit an image of its size");
   unsigned wide = 0;
   for (int k = 0; k < shape.tables; ++k)
     for (const std::uint16_t value : shape.quant[k]) wide |= unsigned{value > 255} << k;

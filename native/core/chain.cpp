@@ -24,8 +24,9 @@ bool within(double value, double low, double high) {  // also false for NaN
 Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
   const auto& v = drawn.numbers;
   const auto refused = [&](const char* what) {
-    return Status::error(Code::unsupported, what + std::string(" for ") + std::to_string(height) +
-                                                " x " + std::to_string(width) + " pixels");
+    return Status::error(Code::unsupported, what + std::string(": the image has ") +
+                                                std::to_string(height) + " x " +
+                                                std::to_string(width) + " pixels");
   };
   switch (drawn.op) {
     case PixelOp::gaussian_blur:
@@ -35,10 +36,12 @@ Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
       break;
     case PixelOp::affine:
     case PixelOp::perspective:
-      if (std::int64_t{height} * width > kMostMoved) return refused("too many pixels to turn");
+      if (std::int64_t{height} * width > kMostMoved)
+        return refused("the image is too large for an affine or perspective transform");
       break;
     case PixelOp::posterize:
-      if (!within(v[0], 0, 8)) return refused("Posterize got a number of bits not in [0, 8]");
+      if (!within(v[0], 0, 8))
+        return refused("Posterize got a number of bits that is not in [0, 8]");
       break;
     case PixelOp::erase:
       if (!within(v[0], 0, height) || !within(v[1], 0, width) || !within(v[2], 0, height - v[0]) ||
@@ -47,15 +50,16 @@ Status check(const DrawnOp& drawn, std::int32_t& height, std::int32_t& width) {
       break;
     case PixelOp::pad: {
       for (std::size_t side = 0; side < 4; ++side)
-        if (!within(v[side], 0, kMaxAxis)) return refused("Pad got a negative or too large size");
+        if (!within(v[side], 0, kMaxAxis))
+          return refused("Pad got a size that is negative or too large");
       if (!within(v[4], 0, 3)) return refused("Pad got an unknown mode");
       const auto mode = static_cast<PadMode>(v[4]);
       const bool mirrors = mode == PadMode::reflect || mode == PadMode::symmetric;
       const int edge = mode == PadMode::reflect ? 1 : 0;
       if (mirrors && (std::max(v[0], v[2]) > width - edge || std::max(v[1], v[3]) > height - edge))
-        return refused("Pad mirrors more pixels than there are");
+        return refused("Pad would mirror more pixels than there are");
       if (width + v[0] + v[2] > kMaxAxis || height + v[1] + v[3] > kMaxAxis)
-        return refused("Pad makes the image too large");
+        return refused("Pad would make the image too large");
       width += static_cast<std::int32_t>(v[0] + v[2]);
       height += static_cast<std::int32_t>(v[1] + v[3]);
       break;

@@ -315,9 +315,9 @@ void GatherSlot::note_failures(std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const ShardColumns* const shard = known_->shards[table_->shard_of(row_[i])].get();
     if (shard && shard->sound()) continue;
-    Status status = shard
-                        ? Status::error(Code::truncated, "its shard was cut off while it was read")
-                        : Status::error(Code::not_found, "its shard is not open");
+    Status status =
+        shard ? Status::error(Code::truncated, "its shard was truncated while it was read")
+              : Status::error(Code::not_found, "its shard is not open");
     const std::lock_guard lock(failing_);
     failures_.emplace_back(i, std::move(status));
   }

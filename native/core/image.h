@@ -154,8 +154,10 @@ class ImageDecoder {
   Status open_raw(const ImageRequest& request, Reading& reading) const;
   Status draw(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   void divide_views(const ImageRequest& request, Reading& reading);
-  Status decode_pixels(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   Status place(Place place, void* context);
+
+  // Views that are made from pixels; in image_pixels.cpp.
+  Status decode_pixels(const ImageTask& task, const ImageRequest& request, const Reading& reading);
   Status plan(const ImageRequest& request, Reading& reading);
   Status plan_pixels(const Reading& reading, View& view);
   Status plan_axis(const Reading& reading, const CropPlan& plan, bool vertical, double begin,
@@ -168,7 +170,7 @@ class ImageDecoder {
   Status convert(const Reading& reading, const Rect& upright, Pixels& pixels);
   Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, View& view);
 
-  // Views by planes; in image_planes.cpp.
+  // Views that are made from planes; in image_planes.cpp.
   struct Reductions {
     int luma, chroma;
   };

@@ -122,10 +122,11 @@ Status ImageDecoder::fetch(const ImageRequest& request, const ByteRange& range, 
 
 Status ImageDecoder::open_blocks(const ImageTask& task, const ImageRequest& request,
                                  Reading& reading) {
-  if (!task.codebook) return Status::error(Code::corrupt, "a block record without a codebook");
+  if (!task.codebook)
+    return Status::error(Code::corrupt, "the codebook of a block record is missing");
   if (request.orientation > 8)
     return Status::error(Code::corrupt,
-                         "no EXIF orientation: " + std::to_string(request.orientation));
+                         "invalid EXIF orientation: " + std::to_string(request.orientation));
   ByteRange head{0, std::min(request.size, header_bytes_bound(request.height, request.width))};
   const std::uint8_t* bytes = nullptr;
   Status status = fetch(request, head, header_, bytes);

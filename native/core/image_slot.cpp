@@ -114,7 +114,7 @@ Status IndexReads::check() const {
     // A negative number wraps to one beyond all files.
     if (number >= files.size() || begin > files[number]->size() ||
         size > files[number]->size() - begin)
-      return Status::error(Code::corrupt, "an index leaves its file");
+      return Status::error(Code::corrupt, "an index is outside of its file");
   }
   return Status::okay();
 }
@@ -168,10 +168,11 @@ void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
   const std::size_t bytes = store_bytes(view.store, height, width, target.slot->channels(at));
   if (view.out) {
     if (height == view.height && width == view.width) return view.out + target.row * bytes;
-    target.refused = Status::error(
-        Code::unsupported, "the transforms give " + std::to_string(height) + " x " +
-                               std::to_string(width) + " pixels where the batch has rows of " +
-                               std::to_string(view.height) + " x " + std::to_string(view.width));
+    target.refused =
+        Status::error(Code::unsupported,
+                      "the transforms give " + std::to_string(height) + " x " +
+                          std::to_string(width) + " pixels, but the images of the batch have " +
+                          std::to_string(view.height) + " x " + std::to_string(view.width));
     return nullptr;
   }
   OwnedImage& image = (*target.images)[at][target.row];
@@ -222,7 +223,8 @@ Status ImageSlot::read(std::size_t row, Worker& worker) const {
   const bool checked =
       !reads_.crc32c.empty() && static_cast<Codec>(reads_.codec[row]) != Codec::blocks;
   if (checked && crc32c(worker.fetched.data(), worker.fetched.size()) != reads_.crc32c[row])
-    return Status::error(Code::corrupt, "the stored bytes are damaged: their CRC-32C is another");
+    return Status::error(Code::corrupt,
+                         "the stored bytes are damaged: their CRC-32C does not match");
   return Status::okay();
 }
 
@@ -246,10 +248,10 @@ Status ImageSlot::look_up(std::size_t row, Buffer& bytes, ImageRequest& request)
   const std::int64_t offset = reads_.offset[row], length = reads_.length[row];
   const auto part = static_cast<std::size_t>(reads_.file[row]);  // a negative one wraps
   if (part >= bytes_.memory.size())
-    return Status::error(Code::corrupt, "no memory with the number " + std::to_string(part));
+    return Status::error(Code::corrupt, "there is no array number " + std::to_string(part));
   const auto size = static_cast<std::int64_t>(bytes_.memory[part].size);
   if (offset < 0 || length < 0 || length > size || offset > size - length)
-    return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
+    return Status::error(Code::corrupt, "invalid range: " + std::to_string(length) +
                                             " bytes from byte " + std::to_string(offset));
   request.data = bytes_.memory[part].begin + offset;
   request.size = static_cast<std::size_t>(length);

@@ -142,7 +142,7 @@ bool complete(const jpeg_decompress_struct& info) {
 // Reads the coefficients with libjpeg's own entropy decoders.
 Status read_any_scans(Reader& r, JpegCoefficients& out) {
   if (read_arrays(r) == Step::failed) return r.failure();
-  if (!complete(r.info)) return foreign("a progressive file that lacks scans");
+  if (!complete(r.info)) return foreign("a progressive file with missing scans");
   for (int c = 0; c < r.info.num_components; ++c) {
     const Status status = add_table(r.info.comp_info[c].quant_table, c, out.shape);
     if (!status.ok()) return status;

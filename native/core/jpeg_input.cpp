@@ -104,7 +104,7 @@ jpeg_error_mgr* JpegErrors::begin() {
 
 Status JpegInput::open(const std::uint8_t* data, std::size_t size, bool want_orientation,
                        bool keep_metadata, JpegHeader& header) {
-  if (size == 0) return Status::error(Code::truncated, "no bytes at all");
+  if (size == 0) return Status::error(Code::truncated, "it is empty: 0 bytes");
   if (size < 4 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF)
     return Status::error(Code::foreign, "not a JPEG");
   close();
@@ -122,7 +122,8 @@ Status JpegInput::open(const std::uint8_t* data, std::size_t size, bool want_ori
                                         : JpegHeader::Kind::baseline;
   header.orientation = want_orientation ? exif_orientation(data, size) : 1;
   if (!can_hold(size, header))
-    return Status::error(Code::truncated, std::to_string(size) + " bytes are no JPEG of " +
+    return Status::error(Code::truncated, std::to_string(size) +
+                                              " bytes are too few for a JPEG of " +
                                               std::to_string(header.height) + " x " +
                                               std::to_string(header.width) + " pixels");
   if (header.components != 1 && header.components != 3)

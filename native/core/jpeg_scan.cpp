@@ -73,11 +73,11 @@ Status read_shape(const jpeg_decompress_struct& info, BlockShape& shape) {
 }
 
 Status add_table(const JQUANT_TBL* from, int c, BlockShape& shape) {
-  if (!from) return foreign("a component without a quantisation table");
+  if (!from) return foreign("a component has no quantisation table");
   std::uint16_t quant[64];
   for (int z = 0; z < 64; ++z) {
     quant[z] = from->quantval[kZigzag[z]];
-    if (quant[z] == 0) return foreign("a quantiser of 0");
+    if (quant[z] == 0) return foreign("a quantiser is 0");
   }
   int k = 0;
   const int known = c == 0 ? 0 : shape.tables;

@@ -156,9 +156,9 @@ Status check(const JpegCoefficients& in) {
   for (int c = 0; c < in.shape.components; ++c)
     if (in.blocks[c].size() !=
         std::size_t{64} * in.shape.blocks_x(c) * static_cast<std::size_t>(in.shape.blocks_y(c)))
-      return Status::error(Code::corrupt, "coefficients of another number of blocks");
+      return Status::error(Code::corrupt, "the number of blocks does not match the image's size");
   if (!whole_segments(in.metadata))
-    return Status::error(Code::corrupt, "metadata that is not APPn and COM segments");
+    return Status::error(Code::corrupt, "the metadata contains more than APPn and COM segments");
   return status;
 }
 

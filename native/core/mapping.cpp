@@ -195,7 +195,7 @@ Status Mapping::open(const std::string& path, std::shared_ptr<Mapping>& out) {
                                                : failed("cannot be opened");
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return failed("fstat");
-  if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "is no regular file");
+  if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "not a regular file");
   return open(file.get(), static_cast<std::size_t>(info.st_size), out);
 }
 

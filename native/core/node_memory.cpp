@@ -75,7 +75,7 @@ NodeMemory::NodeMemory(int fd, std::size_t shards) : shards_(shards) {
   struct stat found;
   if (::fstat(fd, &found) != 0 || !S_ISREG(found.st_mode) ||
       static_cast<std::uint64_t>(found.st_size) < bytes_for(shards, 0))
-    throw std::invalid_argument("no file with room for so many entries");
+    throw std::invalid_argument("the file is too small for so many entries");
   size_ = static_cast<std::size_t>(found.st_size) / kHugePage * kHugePage;
   fd_ = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category());

@@ -127,14 +127,15 @@ Status ColumnDecoder::decode_pages() {
     const auto offset = static_cast<std::size_t>(at - chunk_.data);
     Status status;
     if (at == end) {
-      status = Status::error(Code::truncated, "there is none, and rows are missing");
+      status =
+          Status::error(Code::truncated, "it is missing: the chunk has fewer rows than it should");
     } else {
       status = read_page_header(at, end, header);
     }
     if (status.ok() && header.bytes > static_cast<std::size_t>(end - at))
       status = Status::error(Code::truncated, "it has more bytes than its column chunk");
     if (status.ok() && chunk_.checked && header.has_crc && crc32(at, header.bytes) != header.crc)
-      status = corrupt("its bytes are not those of its CRC-32");
+      status = corrupt("its CRC-32 does not match");
     if (status.ok()) {
       const Part body{at, header.bytes};
       at += header.bytes;
@@ -152,9 +153,9 @@ Status ColumnDecoder::decode_pages() {
 }
 
 Status ColumnDecoder::read_dictionary(const PageHeader& header, Part page) {
-  if (has_dictionary_) return corrupt("a second dictionary");
+  if (has_dictionary_) return corrupt("it is a second dictionary");
   if (header.encoding != Encoding::plain && header.encoding != Encoding::plain_dictionary)
-    return unsupported("its dictionary's encoding");
+    return unsupported("the encoding of its dictionary is not supported");
   Status status = decompress(page, header.full_bytes, dictionary_memory_, dictionary_);
   if (!status.ok()) return status;
   if (header.values > dictionary_.bytes / static_cast<std::size_t>(chunk_.width))
@@ -169,24 +170,27 @@ Status ColumnDecoder::decompress(Part in, std::size_t bytes, Memory& memory, Par
   out = in;
   if (!chunk_.snappy)
     return in.bytes == bytes ? Status::okay() : corrupt("its sizes contradict each other");
-  if (bytes > snappy_most(in.bytes)) return corrupt("so few bytes cannot be so many");
+  if (bytes > snappy_most(in.bytes))
+    return corrupt("it is too short for the size that its header gives");
   Byte* const room = memory.room(bytes + kSnappySlack);
   if (!room) return Status::error(Code::memory, "no memory to decompress it");
   if (!snappy_decompress(in.at, in.bytes, room, bytes))
-    return corrupt("what is compressed with Snappy is damaged");
+    return corrupt("its Snappy data is damaged");
   out = {room, bytes};
   return Status::okay();
 }
 
 Status ColumnDecoder::read_data(const PageHeader& header, Part page) {
-  if (header.values > chunk_.rows - done_) return corrupt("it has more values than rows are left");
+  if (header.values > chunk_.rows - done_)
+    return corrupt("it has more values than there are rows left");
   Part levels = {page.at, 0}, values = page;
   if (header.type == PageType::data_v2) {
     const std::size_t bytes = header.definition_bytes;
     if (header.repetition_bytes) return corrupt("it has repetition levels");
     if (bytes > page.bytes || bytes > header.full_bytes)
-      return corrupt("it has more bytes of levels than it has");
-    if (!chunk_.nullable && bytes) return corrupt("it has levels, and its column has no nulls");
+      return corrupt("its levels are longer than the page");
+    if (!chunk_.nullable && bytes)
+      return corrupt("it has definition levels, but its column cannot have nulls");
     levels.bytes = bytes;
     values = {page.at + bytes, page.bytes - bytes};
     if (header.compressed && values.bytes) {
@@ -212,7 +216,7 @@ Status ColumnDecoder::read_data(const PageHeader& header, Part page) {
     if (!status.ok()) return status;
   }
   if (header.type == PageType::data_v2 && header.nulls != header.values - valid)
-    return corrupt("it has not the nulls that it says");
+    return corrupt("its number of nulls does not match its header");
   Status status = read_values(header, values, valid);
   if (!status.ok()) return status;
   if (valid < header.values)

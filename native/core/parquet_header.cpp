@@ -262,7 +262,7 @@ Status read_page_header(const Byte*& at, const Byte* end, PageHeader& header) {
   header.type = static_cast<PageType>(type);
   const bool known = type == 0 || type == 2 || type == 3;
   if (!in.ok() || type == kNone || !sizes[0] || !sizes[1] || (known && about != type))
-    return Status::error(Code::corrupt, "its header is not one of a page");
+    return Status::error(Code::corrupt, "its header is not a valid page header");
   at = in.at();
   return Status::okay();
 }

@@ -174,7 +174,7 @@ Status FileSet::open(std::int64_t file, Shared& out) {
   {
     const std::lock_guard lock(mutex_);
     if (file < 0 || static_cast<std::size_t>(file) >= paths_.size())
-      return Status::error(Code::not_found, "no file number " + std::to_string(file));
+      return Status::error(Code::not_found, "there is no file number " + std::to_string(file));
     if (keep_open_) {
       if (const auto found = open_.find(file); found != open_.end()) {
         out = found->second;
@@ -277,7 +277,7 @@ Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length
     length = size;
   }
   if (offset < 0 || length < 0)
-    return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
+    return Status::error(Code::corrupt, "invalid range: " + std::to_string(length) +
                                             " bytes from byte " + std::to_string(offset));
   // Compare with the size before memory is allocated: the range may come from a damaged file.
   if (length > size - offset)
@@ -294,9 +294,9 @@ Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length
   }
   if (got < wanted)
     return Status::error(Code::truncated, "the file ends too early: it has " +
-                                              std::to_string(size) + " bytes, " +
+                                              std::to_string(size) + " bytes, but " +
                                               std::to_string(length) + " from byte " +
-                                              std::to_string(offset) + " on were wanted");
+                                              std::to_string(offset) + " on are needed");
   return Status::okay();
 }
 

@@ -34,9 +34,9 @@ Status SpanSlot::check(const Sources& sources, const std::vector<Span>& spans, s
     const bool known = span.source >= 0 && static_cast<std::size_t>(span.source) < sources.size();
     if (!known ||
         !within(span.begin, span.bytes, sources[static_cast<std::size_t>(span.source)]->size()))
-      return Status::error(Code::corrupt, "span " + std::to_string(i) + " leaves its file");
+      return Status::error(Code::corrupt, "span " + std::to_string(i) + " is outside of its file");
     if (span.room < span.bytes || !within(span.target, span.room, size))
-      return Status::error(Code::corrupt, "span " + std::to_string(i) + " leaves the memory");
+      return Status::error(Code::corrupt, "span " + std::to_string(i) + " is outside of the array");
   }
   return Status::okay();
 }
@@ -64,7 +64,7 @@ void SpanSlot::fill(std::size_t begin, std::size_t end, Worker&) {
   for (std::size_t i = begin; i < end; ++i)
     if (sources_[static_cast<std::size_t>(spans_[i].source)]->damaged())
       failures_.emplace_back(
-          i, Status::error(Code::truncated, "its shard was cut off while it was read"));
+          i, Status::error(Code::truncated, "its shard was truncated while it was read"));
 }
 
 std::vector<Failure> SpanSlot::noted() const {

@@ -63,7 +63,7 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
   reach_.resize(strides_.size());
   for (const TableField& field : fields_) {
     if (field.column >= strides_.size() || !sensible(field))
-      throw std::invalid_argument("no such column, or no such field in it");
+      throw std::invalid_argument("a field has an invalid column, width or kind");
     const std::uint64_t end = std::uint64_t{field.offset} + field.width;
     if (!field.in_segments()) reach_[field.column] = std::max(reach_[field.column], end);
   }
@@ -84,13 +84,14 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
                   const std::vector<ColumnPlace>& places, std::shared_ptr<const Segments> segments,
                   std::uint64_t what) {
   if (shard >= shards() || places.size() != strides_.size())
-    return Status::error(Code::corrupt, "no such shard, or another number of columns");
+    return Status::error(Code::corrupt,
+                         "the number of the shard or the number of columns is wrong");
   const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
   auto columns = std::make_shared<ShardColumns>();
   for (std::size_t i = 0; i < places.size(); ++i) {
     const ColumnPlace& place = places[i];
     if (place.offset > mapping->size() || mapping->size() - place.offset < place.bytes)
-      return Status::error(Code::corrupt, "a column leaves the shard's file");
+      return Status::error(Code::corrupt, "a column is outside of the shard's file");
     if (Status status = check_column(i, shard, place.bytes); !status.ok()) return status;
     columns->begin.push_back(mapping->data() + place.offset);
   }
@@ -99,7 +100,7 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
     if (!status.ok()) return status;
   } else if (std::any_of(fields_.begin(), fields_.end(),
                          [](const TableField& field) { return field.in_segments(); })) {
-    return Status::error(Code::corrupt, "there are no segments for the fields of some");
+    return Status::error(Code::corrupt, "fields that are made of segments need segments");
   }
   columns->mapping = std::move(mapping);
   columns->segments = std::move(segments);
@@ -120,10 +121,11 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
 
 Status Table::set_memory(std::size_t shard, const std::vector<MemoryColumn>& given) {
   if (shard >= shards() || given.size() != strides_.size())
-    return Status::error(Code::corrupt, "no such shard, or another number of columns");
+    return Status::error(Code::corrupt,
+                         "the number of the shard or the number of columns is wrong");
   if (std::any_of(fields_.begin(), fields_.end(),
                   [](const TableField& field) { return field.in_segments(); }))
-    return Status::error(Code::corrupt, "there are no segments for the fields of some");
+    return Status::error(Code::corrupt, "fields that are made of segments need segments");
   auto columns = std::make_shared<ShardColumns>();
   for (std::size_t i = 0; i < given.size(); ++i) {
     if (Status status = check_column(i, shard, given[i].bytes); !status.ok()) return status;
@@ -138,7 +140,7 @@ Status Table::check_column(std::size_t column, std::size_t shard, std::uint64_t 
   const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
   const std::uint64_t reach = reach_[column], stride = strides_[column];
   if (reach > bytes || (stride && (bytes - reach) / stride < rows - 1))
-    return Status::error(Code::corrupt, "a column has not enough bytes for its rows");
+    return Status::error(Code::corrupt, "a column has too few bytes for its rows");
   return Status::okay();
 }
 
@@ -156,7 +158,8 @@ Status Table::check_segments(const Segments& segments, std::uint64_t rows,
   for (std::size_t i = 0; ok && i < segments.start.size(); ++i)
     ok = segments.start[i] >= 0 && segments.length[i] > 0 && segments.start[i] <= numbers &&
          segments.length[i] <= numbers - segments.start[i];
-  return ok ? Status::okay() : Status::error(Code::corrupt, "a segment leaves the shard's tokens");
+  return ok ? Status::okay()
+            : Status::error(Code::corrupt, "a segment is outside of the shard's tokens");
 }
 
 void Table::unset(std::size_t shard) {
@@ -221,7 +224,7 @@ std::size_t Table::resident() const {
 
 void Table::make_resident(std::shared_ptr<NodeMemory> node) {
   if (node && node->shards() != shards())
-    throw std::invalid_argument("shared memory for another number of shards");
+    throw std::invalid_argument("the shared memory has another number of shards");
   const std::lock_guard lock(mutex_);
   if (copying_ || closed_) return;
   node_ = std::move(node);

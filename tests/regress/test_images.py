@@ -115,7 +115,7 @@ def test_a_small_file_of_a_huge_image_is_refused_at_once(tmp_path: Path, progres
     data = bytearray(jpeg(16, 16, progressive=progressive))
     begin = next(begin for kind, begin, _ in segments(bytes(data)) if kind in (0xC0, 0xC2))
     data[begin + 5 : begin + 9] = struct.pack(">HH", 65500, 65500)
-    with pytest.raises(ValueError, match=r"bytes are no JPEG of 65500 x 65500 pixels"):
+    with pytest.raises(ValueError, match=r"bytes are too few for a JPEG of 65500 x 65500 pixels"):
         _native.jpeg_probe(np.frombuffer(bytes(data), np.uint8))
     with pytest.raises(ImageError, match=r"65500 x 65500"):
         images(folder(tmp_path, [bytes(data)]), [T.RandomResizedCrop(8)])

@@ -134,7 +134,7 @@ class SpanReader(Reader):
         first = int(row[np.argmax(wrong)])
         return ShardCorrupt(
             f"{found.readers[found.reader[first]].path}: row {int(rows[first])} of the dataset, "
-            f"field {self._name!r}, leaves the file; run `fastio verify` on the dataset"
+            f"field {self._name!r}, lies outside of the file; run `fastio verify` on the dataset"
         )
 
 

@@ -44,7 +44,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _compared(operator: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Scalar]:
-    """Returns an operator and a number of a column's type that select the same of its values.
+    """Returns an operator and a number of a column's type that select the same values of it.
 
     As for any comparison in pyarrow, a null is never selected.
     """
@@ -72,9 +72,9 @@ def _compared(operator: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Sca
 
 
 def _among(values: Any, kind: pa.DataType) -> Any:
-    """Returns those of some numbers that values of a column can be equal to, with its type.
+    """Returns the numbers that fit the type of a column, as an array of this type.
 
-    If there is something else than numbers and None among them, they are returned as they are.
+    If there are values other than numbers and None, all of them are returned as they are.
     """
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
     if not all(value is None or _is_number(value) for value in given):

@@ -557,7 +557,7 @@ def test_a_bad_sample_is_raised_by_name_when_its_batch_comes(damaged: FolderData
     assert [o if isinstance(o, int) else o[0] for o in outcomes] == [0, 1, 2, 3, 4, 5]
     assert outcomes[1] == (1, "1.jpg", "JPEG data ends too early")
     assert outcomes[3][:2] == (3, "3.jpg")
-    assert "no bytes" in outcomes[3][2]
+    assert "is empty" in outcomes[3][2]
     assert "not an image" in outcomes[4][2]
 
 

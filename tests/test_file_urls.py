@@ -234,3 +234,9 @@ def test_commands_say_which_option_is_local(command: list[str], folder: Path) ->
     told = " ".join(done.output.replace("│", "").split())
     assert "must be a path on this machine, not a URL" in told
     assert command[-2].strip("-").replace("-", "_") in told.replace("-", "_")
+
+
+@pytest.mark.parametrize("url", ["file://out", "file://", "file://localhost"])
+def test_a_url_without_a_path_is_no_folder_at_the_root(url: str) -> None:
+    with pytest.raises(fastio.SourceNotFound, match=r"host 'out'.*file:///out|has no path"):
+        fastio.open(url)

@@ -332,6 +332,19 @@ def test_values_that_a_filter_cannot_be_compared_with_are_no_damage(
         list(loader)
 
 
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("values", [[True], ["1"]])
+def test_lists_with_values_of_another_type_are_errors_of_the_filter(
+    form: str, values: list[Any], tmp_path: Path
+) -> None:
+    table = large_integers(tmp_path / f"t.{form}")
+    with (
+        pytest.raises(SchemaError, match="filter"),
+        fastio.Loader(fastio.open(table, filters=[("b", "in", values)]), 10) as loader,
+    ):
+        list(loader)
+
+
 def large_integers(path: Path) -> Path:
     """A file with values beyond int64 in column a and beyond float32 in column b."""
     table = pa.table({"a": pa.array([1, 2**63 + 5, 7], pa.uint64()), "b": [2**40, 3, -(2**60)]})

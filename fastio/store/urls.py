@@ -16,7 +16,7 @@ from fastio.shown import without_secrets
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = frozenset({"file", "local"})
-_FILE_URL = re.compile(r"(?is)(?:file|local):(?://([^/]*))?(/.*)\Z")
+_FILE_URL = re.compile(r"(?is)(?:file|local):(?://([^/]*)(/.*)?|(/.*))\Z")
 _Path = TypeVar("_Path")
 _HTTP = frozenset({"http", "https"})
 _SECRET_OPTION = re.compile(
@@ -52,19 +52,22 @@ def local_path(path: _Path) -> _Path | str:
     dataset, is returned as it is. Whatever takes a path from a user passes it to this function.
 
     Raises:
-        SourceNotFound: The URL has the name of another host.
+        SourceNotFound: The URL has the name of another host, or no path.
     """
     if not isinstance(path, (str, os.PathLike)):
         return path
     found = _FILE_URL.match(os.fsdecode(path))
     if found is None:
         return path
-    if (found[1] or "").lower() not in ("", "localhost"):
+    host, name = found[1] or "", found[2] or found[3] or ""
+    if host.lower() not in ("", "localhost"):
         raise SourceNotFound(
-            f"{found[0]} names a file on the host {found[1]!r}, but file URLs can only name files "
-            f"on this machine: write file:///{found[1]}{found[2]}, with three slashes, or a path"
+            f"{found[0]} names a file on the host {host!r}, but file URLs can only name files "
+            f"on this machine: write file:///{host}{name}, with three slashes, or a path"
         )
-    return os.fsdecode(unquote_to_bytes(os.fsencode(found[2])))
+    if not name:
+        raise SourceNotFound(f"{found[0]} has no path: a file URL is file:///folder/name")
+    return os.fsdecode(unquote_to_bytes(os.fsencode(name)))
 
 
 def local_only(path: str | os.PathLike[str], option: str) -> str:

@@ -23,6 +23,10 @@ def exact_filters(filters: Any, schema: pa.Schema) -> Any:
         filters: Tuples (column, operator, value), in a list or a list of lists. Anything else, such
             as an expression of pyarrow.dataset, is returned as it is.
         schema: The schema of the table.
+
+    Raises:
+        TypeError: A list for an integer column has texts or Booleans. pyarrow would convert them,
+            or fail, depending on the statistics of a Parquet file.
     """
     if not isinstance(filters, (list, tuple)):
         return filters
@@ -75,8 +79,12 @@ def _among(values: Any, kind: pa.DataType) -> Any:
     """Returns the numbers that fit the type of a column, as an array of this type.
 
     If there are values other than numbers and None, all of them are returned as they are.
+    TypeError if one of them is a text or a Boolean.
     """
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    for value in given:
+        if isinstance(value, (bool, np.bool_, str, bytes)):
+            raise TypeError(f"{value!r} is in the list, but the column has the type {kind}")
     if not all(value is None or _is_number(value) for value in given):
         return values
     least, most = _range(kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio import Array, Bytes, FastioError, Scalar, Schema, ShardCorrupt, SourceNotFound, Text
-from fastio.packed.ipc import ALIGNMENT
+from fastio.packed.ipc import ALIGNMENT, number_array
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_writer import write_shard
 from fastio.schema import DTYPES
@@ -329,3 +330,17 @@ def test_names_may_be_long_and_in_any_script(shard: Path) -> None:
     shutil.copy(shard, path)
     assert ShardReader(path).rows == 100
     assert path.read_bytes() == shard.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float16])
+def test_numbers_become_an_arrow_array(dtype: Any) -> None:
+    for values in (np.arange(6, dtype=dtype)[::2], np.empty(0, dtype)):
+        array = number_array(values)
+        array.validate(full=True)
+        assert array.to_pylist() == values.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["bool", ">i4" if sys.byteorder == "little" else "<i4"])
+def test_values_that_arrow_stores_in_another_way_are_not_taken_as_they_are(dtype: str) -> None:
+    with pytest.raises(TypeError, match="byte order"):
+        number_array(np.zeros(3, dtype))

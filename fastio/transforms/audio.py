@@ -118,7 +118,8 @@ class AudioDecode:
                 clip = self._read(sound, key, max_bytes)
                 rate = int(sound.samplerate)
         except soundfile.LibsndfileError as error:
-            raise ValueError(f"it cannot be decoded: {error}") from error
+            reason = error.error_string.rstrip(".")
+            raise ValueError(f"it cannot be decoded: {reason}") from error
         if self.mono and clip.shape[1] > 1:
             mean = clip.mean(axis=1, keepdims=True, dtype=np.float32)
             clip = np.rint(mean).astype(self.dtype) if self.dtype == "int16" else mean

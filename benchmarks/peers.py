@@ -105,7 +105,7 @@ LOADERS = (
     Loader("SPDL", "spdl", "spdl_pipeline", "files", "spdl-io", packs=False),
     Loader("DALI, CPU", "dali", "dali", "files", "nvidia-dali-cuda120", packs=False),
     Loader("FFCV, JPEG", "ffcv", "ffcv_beton", "jpeg", "ffcv"),
-    Loader("FFCV, ImageNet recipe, half raw", "ffcv", "ffcv_beton", "recipe", "ffcv"),
+    Loader("FFCV, ImageNet recipe, 50% raw", "ffcv", "ffcv_beton", "recipe", "ffcv"),
     Loader(
         "fastio, image folder, first epoch",
         None,

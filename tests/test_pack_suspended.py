@@ -196,6 +196,18 @@ def test_overwriting_keeps_the_dataset_until_the_new_one_is_complete(s3_place: P
     assert len(s3_place.contents()) == 7
 
 
+def test_a_resumed_append_deletes_shards_that_it_did_not_resume(s3_place: Place) -> None:
+    """Uploads end in any order: a killed append has left shards behind one that is missing."""
+    s3_place.pack(range(20))
+    interrupted(s3_place, 45, 3, append=True)
+    first = next(name for name in s3_place.contents() if name.startswith("shard-v2-000000-"))
+    s3_place.store().delete(first)
+    s3_place.pack((number for number in range(60)), append=True, resume=True)
+    assert s3_place.rows() == [*range(20), *range(60)]
+    assert len([name for name in s3_place.contents() if name.startswith("shard-v2-")]) == 6
+    assert s3_place.gc().files == 0
+
+
 # --- Processes ------------------------------------------------------------------------------------
 
 SLEEPER = """

@@ -23,7 +23,7 @@ from fastio.train.kinds import LearnedTask, image_task
 from fastio.train.models import IMAGE_MODELS
 from fastio.train.options import ImageSettings
 from fastio.train.parallel import Process
-from tests.support import numbered_folder
+from tests.support import import_torchvision, numbered_folder
 from tests.train_support import ROOT, StopAt
 
 HERE = Process(torch.device("cpu"))
@@ -211,6 +211,7 @@ def test_padding_counts_nowhere(folder: Path) -> None:
 
 
 def test_an_unknown_model_names_those_there_are(folder: Path) -> None:
+    import_torchvision()  # without it, the error is that torchvision is missing
     with pytest.raises(fastio.TrainError, match="resnet18"):
         small(options(folder), model="nonesuch").model()
 

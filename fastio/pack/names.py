@@ -27,6 +27,11 @@ def is_task_output_name(name: str) -> bool:
     return is_own_name(name) and _WRITTEN.search(name) is not None
 
 
+def shard_prefix(version: int) -> str:
+    """Returns how the file names of the shards that a version adds begin."""
+    return f"shard-v{version}-" if version > 1 else "shard-"
+
+
 def shard_name(unit: int, part: int, version: int = 1, pack_id: str = "") -> str:
     """Returns the file name of a shard.
 
@@ -35,9 +40,8 @@ def shard_name(unit: int, part: int, version: int = 1, pack_id: str = "") -> str
         version: The version of the dataset that gets the shard.
         pack_id: See `Destination.pack_id`.
     """
-    of_version = f"v{version}-" if version > 1 else ""
     of_part = f"-{part}" if part else ""
-    return f"shard-{of_version}{unit:06d}{of_part}{pack_id and '-' + pack_id}.arrow"
+    return f"{shard_prefix(version)}{unit:06d}{of_part}{pack_id and '-' + pack_id}.arrow"
 
 
 def with_hash(name: str, xxh3: str) -> str:

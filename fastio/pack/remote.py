@@ -54,7 +54,7 @@ from fastio.pack.journal import (
     new_id,
     unreadable_journal,
 )
-from fastio.pack.names import is_own_name
+from fastio.pack.names import is_own_name, shard_prefix
 from fastio.pack.stored_journal import (
     StoredJournal,
     delete_parts,
@@ -322,6 +322,8 @@ class RemoteDestination(Destination):
                 self._unneeded = Names(name for name in strays if name not in kept)
                 return
             missing, others = names.compared(listed)
+            begins = shard_prefix(base.version + 1)  # of those that were not resumed
+            self._unneeded = Names(name for name in others if name.startswith(begins))
             if missing is not None or others.find(JOURNAL_NAME) is None:
                 raise PackConflict(
                     "another process has deleted shards or the journal of this append to "
@@ -333,15 +335,15 @@ class RemoteDestination(Destination):
         with self._advice():
             path = self.folder / MANIFEST_NAME
             self._commit(path)
-            self.delete(self._unneeded)
             try:
+                self.delete(self._unneeded)
                 self._stored.delete()
             except StoreError as error:
                 if self._base is None:
                     raise
                 raise PackError(
-                    f"the append to {self.name} is complete, but its journal cannot be deleted: "
-                    f"{error}; delete it with `fastio gc`"
+                    f"the append to {self.name} is complete, but its journal, or a shard that it "
+                    f"does not need, cannot be deleted: {error}; delete it with `fastio gc`"
                 ) from error
             path.unlink()
             super().finish()
@@ -434,13 +436,6 @@ class RemoteDestination(Destination):
             slots.release()
             raise
 
-    def _cannot_append(self, why: str) -> PackError:
-        """Returns the error of an append to a store without conditional writes."""
-        return PackError(
-            f"cannot append to {self.name}: its store does not support conditional writes, which "
-            f"an append needs ({why}). Use s3, gs or az with obstore, or a newer server"
-        )
-
     def _collect(self) -> None:
         """Raises the errors of uploads that have ended."""
         done = [future for future in self._uploads if future.done()]
@@ -458,7 +453,10 @@ class RemoteDestination(Destination):
         try:
             yield
         except NoConditionalWrites as error:
-            raise self._cannot_append(str(error)) from error
+            raise PackError(
+                f"cannot append to {self.name}: its store does not support conditional writes, "
+                f"which an append needs ({error}). Use s3, gs or az with obstore, or a newer server"
+            ) from error
         except SourceChanged as error:
             conflict = taken_over if self._base is None else changed_meanwhile
             raise conflict(self.name) from error

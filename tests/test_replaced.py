@@ -194,6 +194,17 @@ def test_a_manifest_that_changed_behind_a_url_is_said_to_have_changed(
             dataset[0]
 
 
+def check_that_reading_raises(dataset: fastio.Dataset, problem: str) -> None:
+    """By row and in batches, SourceChanged is raised; no sample is skipped."""
+    with pytest.raises(SourceChanged, match=problem):
+        dataset[0]
+    with (
+        fastio.Loader(dataset, 4, num_workers=1, on_error="skip") as loader,
+        pytest.raises(SourceChanged, match=problem),
+    ):
+        next(iter(loader))
+
+
 def test_images_of_another_version_are_not_taken_for_damaged_ones(tmp_path: Path) -> None:
     folder = pack(tmp_path / "data")
     samples = ((noise(row, 16, seed=1), row) for row in range(ROWS))
@@ -203,13 +214,7 @@ def test_images_of_another_version_are_not_taken_for_damaged_ones(tmp_path: Path
         for shard in range(dataset.num_shards):
             dataset.shard(shard)
         overwrite(folder, tmp_path / "two")
-        with pytest.raises(SourceChanged, match="data was replaced"):
-            dataset[0]
-        with (
-            fastio.Loader(dataset, 4, num_workers=1, on_error="skip") as loader,
-            pytest.raises(SourceChanged, match="data was replaced"),
-        ):
-            next(iter(loader))
+        check_that_reading_raises(dataset, "data was replaced")
 
 
 @pytest.mark.parametrize("part", ["head", "image"])
@@ -267,10 +272,4 @@ def test_shards_that_overwriting_has_deleted_are_said_to_be_of_a_replaced_datase
         for shard in range(dataset.num_shards if opened else 0):
             dataset.shard(shard)
         write(seed)
-        with pytest.raises(SourceChanged, match="was replaced after it was opened"):
-            dataset[0]
-        with (
-            fastio.Loader(dataset, 4, num_workers=1, on_error="skip") as loader,
-            pytest.raises(SourceChanged, match="was replaced after it was opened"),
-        ):
-            next(iter(loader))
+        check_that_reading_raises(dataset, "was replaced after it was opened")

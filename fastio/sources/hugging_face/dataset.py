@@ -11,9 +11,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.packed.layout import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
-from fastio.packed.rows import Rows
 from fastio.runtime.properties import cached_property
-from fastio.schema import PICTURES, Image, Images, Schema
+from fastio.schema import PICTURES, Images, Schema
+from fastio.sources.encoded_rows import EncodedRows
 from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.table import HuggingFaceTable, open_groups, wants_rows
 from fastio.sources.table.columns import Conversion
@@ -24,7 +24,7 @@ from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import Ragged, listed
 
 
-class HuggingFaceDataset(Rows):
+class HuggingFaceDataset(EncodedRows):
     """The samples of a dataset of the datasets package, as dicts. Safe to use from several threads.
 
     Args:
@@ -106,35 +106,17 @@ class HuggingFaceDataset(Rows):
             for name in fields
         }
 
-    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
-        """See `Rows`.
+    def _counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `EncodedRows`."""
+        return self._images[field].counts(rows)
+
+    def _reads(self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]) -> ImageReads:
+        """See `EncodedRows`.
 
         Raises:
             IndexError: a row number is out of range.
             DatasetClosed: after `close`.
         """
-        if not isinstance(self._field(field), Image):
-            return super().image_reads(field, rows)
-        return self._reads(field, rows, None)
-
-    def list_reads(
-        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
-    ) -> ImageReads:
-        """See `Rows`."""
-        if not isinstance(self._field(field), Images):
-            return super().list_reads(field, rows, index)
-        return self._reads(field, rows, index)
-
-    def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Rows`."""
-        if not isinstance(self._field(field), Images):
-            return super().image_counts(field, rows)
-        return self._images[field].counts(rows)
-
-    def _reads(
-        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64] | None
-    ) -> ImageReads:
-        """Returns where images lie; `index` is the place of each in the row's list."""
         column = self._images[field]
         extents = column.extents(rows, index)
         # The native decoder finds out what is no JPEG when it reads it; if none of those that were
@@ -154,22 +136,15 @@ class HuggingFaceDataset(Rows):
         """Returns the stamp of the data, and the row."""
         return f"{self._table.stamp} {row}"
 
-    def read(self, field: str, row: int) -> bytes:
-        """Returns the bytes of one image.
+    def _file(self, field: str, row: int, index: int) -> bytes:
+        """See `EncodedRows`.
 
         Raises:
-            ValueError: the row has none.
+            ValueError: there is no image.
             DatasetClosed: after `close`.
             OSError: its file cannot be read.
             IndexError: the row number is out of range.
         """
-        return self._images[field].read(row)
-
-    def read_listed(self, field: str, row: int, index: int) -> bytes:
-        """Returns the bytes of one image of a list; errors as of `read`, also for the index."""
-        count = int(self.image_counts(field, np.array([row], np.int64))[0])
-        if not 0 <= index < count:
-            raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
         return self._images[field].read(row, index)
 
     def sampling_rate(self, field: str) -> int | None:

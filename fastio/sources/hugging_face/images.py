@@ -28,7 +28,6 @@ from fastio.sources.table.embedded import (
     bytes_and_paths,
     encoded_images,
     encoded_lists,
-    list_values,
 )
 
 _COMPARED_BYTES = 64
@@ -189,21 +188,18 @@ class ImageColumn:
             found[places] = lists.counts(local)
         return found
 
-    def extents(
-        self, rows: NDArray[np.int64], index: NDArray[np.int64] | None = None
-    ) -> ImageExtents:
+    def extents(self, rows: NDArray[np.int64], index: NDArray[np.int64]) -> ImageExtents:
         """Returns the positions of images.
 
         Args:
             rows: int64 (n,), the row of each image.
-            index: int64 (n,), the place of each in the row's list. If None, 0.
+            index: int64 (n,), the place of each in the row's list; 0 for a column of images.
 
         Raises:
             IndexError: If a row number is out of range.
             DatasetClosed: After `close`.
         """
         n = len(rows)
-        index = np.zeros(n, np.int64) if index is None else index
         found = ImageExtents(
             np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {}
         )
@@ -253,7 +249,7 @@ class ImageColumn:
     def _is_jpeg(self, row: int) -> bool:
         if self.lists and self.counts(np.array([row], np.int64))[0] < 1:
             return False
-        extent = self.extents(np.array([row], np.int64))
+        extent = self.extents(np.array([row], np.int64), np.zeros(1, np.int64))
         return bool(extent.file[0] >= 0) and self.read(row)[:2] == _JPEG_BEGINS
 
     def close(self) -> None:
@@ -295,7 +291,7 @@ class ImageColumn:
         where = f"{'.'.join(self._path)}, record batch {batch}"
         lists = encoded_lists(array, where) if self.lists else None
         images = encoded_images(array, where) if lists is None else lists.images
-        values = array if lists is None else list_values(array, where)[0]
+        values = array if lists is None else lists.values
         file, begin = self._home(images)
         return _Part(images, bytes_and_paths(values)[1], lists, file, begin)
 

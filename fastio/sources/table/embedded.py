@@ -86,11 +86,13 @@ class EncodedLists:
     """The lists of image files of consecutive rows, in memory.
 
     Attributes:
-        images: The files of all lists.
+        values: The column of all lists' values.
+        images: Their files.
         first: int64 (rows + 1,); the list of row i has the files from first[i] to first[i + 1].
         missing: bool (rows,), rows whose list is null; None if none is.
     """
 
+    values: pa.Array
     images: EncodedImages
     first: NDArray[np.int64]
     missing: NDArray[np.bool_] | None
@@ -201,12 +203,12 @@ def encoded_images(array: pa.Array, where: str) -> EncodedImages:
     return EncodedImages(values, ends, missing if missing.any() else None)
 
 
-def list_values(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Returns the values of the lists in a column, and where in them each list begins.
+def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
+    """Returns the lists of files in a column, without a copy of the files.
 
     Raises:
         ShardCorrupt: The offsets lead outside the values. The message begins with `where`.
-        SchemaError: A list of images is too long.
+        SchemaError: A list is too long.
     """
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
@@ -223,14 +225,8 @@ def list_values(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.int64
             f"{where}: a list has {longest:,} images, and fastio reads lists of at most "
             f"{MOST_IMAGES:,}"
         )
-    return values, first
-
-
-def encoded_lists(array: pa.Array, where: str) -> EncodedLists:
-    """Returns the lists of files in a column, without a copy of the files; see `list_values`."""
-    values, first = list_values(array, where)
     missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return EncodedLists(encoded_images(values, where), first, missing)
+    return EncodedLists(values, encoded_images(values, where), first, missing)
 
 
 def files_without_bytes(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fastio.packed.grouping import grouped
 from fastio.packed.layout import ImageReads, encoded_reads
 from fastio.packed.remote import Remote
-from fastio.schema import Image, Images
+from fastio.sources.encoded_rows import EncodedRows
 from fastio.sources.table.direct import TableDataset
 from fastio.sources.table.embedded import EncodedImages, EncodedLists
 from fastio.sources.table.indexed import TableSamples, Values
@@ -58,7 +58,7 @@ class ReadGroup:
         return int(self._first[field][part])
 
 
-class MediaTable(TableSamples, Remote):
+class MediaTable(EncodedRows, TableSamples, Remote):
     """The rows of table files with columns of images or sounds, as dicts. Thread-safe.
 
     See `TableSamples`. Rows without images are read by row groups, as those of any table. Nothing
@@ -127,24 +127,8 @@ class MediaTable(TableSamples, Remote):
             found = self._held[number] = ReadGroup(self._dataset.images(group), values)
         return found
 
-    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
-        """See `Rows`. The images are in memory."""
-        if not isinstance(self._field(field), Image):
-            return super().image_reads(field, rows)
-        return self._reads(field, rows, np.zeros(len(rows), np.int64))
-
-    def list_reads(
-        self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
-    ) -> ImageReads:
-        """See `Rows`. The images are in memory."""
-        if not isinstance(self._field(field), Images):
-            return super().list_reads(field, rows, index)
-        return self._reads(field, rows, index)
-
-    def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Rows`."""
-        if not isinstance(self._field(field), Images):
-            return super().image_counts(field, rows)
+    def _counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `EncodedRows`."""
         counts = np.empty(len(rows), np.int64)
         for encoded, places, at in self._encoded(field, rows):
             assert isinstance(encoded, EncodedLists)
@@ -168,7 +152,7 @@ class MediaTable(TableSamples, Remote):
                 yield read.images[field][part], there[inside], at
 
     def _reads(self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]) -> ImageReads:
-        """Returns where images lie in memory; `index` is the place of each in the row's list."""
+        """See `EncodedRows`. The images are in memory."""
         memory: list[NDArray[np.uint8]] = []
         file = np.zeros(len(rows), np.int32)
         offset, length = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
@@ -184,23 +168,12 @@ class MediaTable(TableSamples, Remote):
             memory.append(images.data)
         return encoded_reads(str, file, offset, length, is_jpeg, memory=memory)
 
-    def read(self, field: str, row: int) -> bytes:
-        """Returns the bytes of one image; ValueError if the row has none."""
-        if not isinstance(self._field(field), Image):
-            return super().read(field, row)
+    def _file(self, field: str, row: int, index: int) -> bytes:
+        """See `EncodedRows`."""
         ((encoded, _, at),) = self._encoded(field, np.array([row], np.int64))
-        assert isinstance(encoded, EncodedImages)
+        if isinstance(encoded, EncodedLists):
+            return encoded.images.bytes_of(int(encoded.first[at[0]]) + index)
         return encoded.bytes_of(int(at[0]))
-
-    def read_listed(self, field: str, row: int, index: int) -> bytes:
-        """Returns the bytes of one image of a list; ValueError if it is null."""
-        if not isinstance(self._field(field), Images):
-            return super().read_listed(field, row, index)
-        ((encoded, _, at),) = self._encoded(field, np.array([row], np.int64))
-        assert isinstance(encoded, EncodedLists)
-        if not 0 <= index < int(encoded.counts(at)[0]):
-            raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
-        return encoded.images.bytes_of(int(encoded.first[at[0]]) + index)
 
     def row_key(self, row: int) -> str:
         """Returns the fingerprint of the files, and the row."""

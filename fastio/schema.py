@@ -138,7 +138,7 @@ class Array:
         return known if self.shape is not None and len(known) == len(self.shape) else None
 
     @property
-    def open_axes(self) -> tuple[int, ...] | None:
+    def variable_axes(self) -> tuple[int, ...] | None:
         """The axes whose lengths differ between samples; None if the number of axes differs too."""
         if self.shape is None:
             return None

@@ -261,7 +261,9 @@ def parse_header(data: bytes) -> Header:
     dc_bytes = tuple(4 * words for words in fields.take("H", rows))
     ac_bytes = tuple(4 * words for words in fields.take("H", rows * columns))
     exceptions = fields.take("B", rows * columns)
-    require(not any(fields.take("B", -fields.at % 4)), "bits set behind the lengths")
+    require(
+        not any(fields.take("B", -fields.at % 4)), "the padding before the checksums is not zero"
+    )
     crcs = fields.take("I", rows), fields.take("I", rows * ceil_div(columns, 4)), fields.one("I")
     expected = crc32c(data[: fields.at])
     require(fields.one("I") == expected, "the header's checksum is wrong")

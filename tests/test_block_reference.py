@@ -279,7 +279,7 @@ def test_bits_after_the_escapes_are_wrong() -> None:
 
 
 def test_bits_behind_the_lengths_are_wrong() -> None:
-    with pytest.raises(ValueError, match="bits set behind the lengths"):
+    with pytest.raises(ValueError, match="the padding before the checksums is not zero"):
         reference.coefficients(behind_the_lengths(), CODEBOOK)
 
 

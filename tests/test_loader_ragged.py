@@ -92,7 +92,7 @@ def volume(n: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_open_axis_in_every_form(packed: Path, spectrograms: Rows, form: Any) -> None:
+def test_an_variable_axis_in_every_form(packed: Path, spectrograms: Rows, form: Any) -> None:
     fields = ["label", "mel"]
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "fields": fields, "ragged": form}
     with open_loader(packed, 7, num_workers=2, **options) as loader:
@@ -107,12 +107,14 @@ def test_arrays_without_a_declared_shape(packed: Path, form: Any) -> None:
         check(loader, "boxes", [boxes(n) for n in range(40)], form)
 
 
-def test_several_open_axes_are_lists_or_padded(packed: Path) -> None:
+def test_several_variable_axes_are_lists_or_padded(packed: Path) -> None:
     rows = [volume(n) for n in range(40)]
     for form in ("list", "padded"):
         with Loader(packed, 6, fields=["volume"], ragged=form) as loader:
             check(loader, "volume", rows, form)
-    with pytest.raises(SchemaError, match=r"'volume' has the shape .* exactly one open axis"):
+    with pytest.raises(
+        SchemaError, match=r"'volume' has the shape .* exactly one axis of variable length"
+    ):
         Loader(packed, 6, ragged="nested")
 
 
@@ -190,11 +192,11 @@ def arrays(draw: st.DrawFn) -> Rows:
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_arrays_come_back_as_they_were(tmp_path: Path, rows: Rows, open_axes: bool) -> None:
+def test_arrays_come_back_as_they_were(tmp_path: Path, rows: Rows, variable_axes: bool) -> None:
     """All dtypes, orders of bytes and of axes, no axes, and none of an axis."""
     dtype = rows[0].dtype.name
     axes = rows[0].ndim
-    shape = (None,) * axes if open_axes and axes else None
+    shape = (None,) * axes if variable_axes and axes else None
     path = tmp_path / "packed"
     schema = fastio.Schema({"x": fastio.Array(dtype, shape)})
     shutil.rmtree(path, ignore_errors=True)

@@ -64,7 +64,7 @@ def test_padded_rows_stand_in_the_corner_of_zeros(shapes: list[tuple[int, ...]])
 
 @given(st.data(), st.integers(0, 2), st.lists(SIDE, min_size=2, max_size=2), st.integers(1, 5))
 @settings(deadline=None)
-def test_rows_lie_beside_each_other_along_their_open_axis(
+def test_rows_lie_beside_each_other_along_their_variable_axis(
     data: st.DataObject, axis: int, others: list[int], count: int
 ) -> None:
     lengths = data.draw(st.lists(SIDE, min_size=count, max_size=count))
@@ -123,7 +123,9 @@ def test_forms_are_checked_against_the_fields() -> None:
     Forms.of({"tokens": "flat", "mel": "nested"}).check(schema)
     with pytest.raises(SchemaError, match=r"'fixed'; the fields of varying size are: tokens, mel"):
         Forms.of({"fixed": "flat"}).check(schema)
-    with pytest.raises(SchemaError, match=r"'volume' has the shape .* exactly one open axis"):
+    with pytest.raises(
+        SchemaError, match=r"'volume' has the shape .* exactly one axis of variable length"
+    ):
         Forms.of("nested").check(schema)
     with pytest.raises(ValueError, match="list, padded, nested, flat"):
         Forms.of("jagged")  # type: ignore[arg-type]

@@ -242,18 +242,18 @@ def test_complex_numbers_are_arrays_only() -> None:
         Scalar("complex64")
 
 
-def test_shapes_with_open_axes_say_what_fits_them() -> None:
+def test_shapes_with_variable_axes_say_what_fits_them() -> None:
     spectrogram = Array("float32", (80, None))
-    assert (spectrogram.fixed_shape, spectrogram.open_axes) == (None, (1,))
+    assert (spectrogram.fixed_shape, spectrogram.variable_axes) == (None, (1,))
     assert spectrogram.fits((80, 0))
     assert not spectrogram.fits((79, 3))
     assert not spectrogram.fits((80,))
-    assert (Array("float32").open_axes, Array("float32", (2,)).open_axes) == (None, ())
+    assert (Array("float32").variable_axes, Array("float32", (2,)).variable_axes) == (None, ())
     assert Array("float32").fits(())
     with pytest.raises(SchemaError, match="empty"):
         Array("float32", (0, None))
 
 
-def test_open_axes_come_back_from_json() -> None:
+def test_variable_axes_come_back_from_json() -> None:
     schema = Schema({"a": Array("complex64", (None, 3)), "b": Array("int8")})
     assert Schema.from_json(schema.to_json()) == schema

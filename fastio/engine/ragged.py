@@ -22,7 +22,7 @@ from fastio.schema import Array, Field, Images, Schema, Tokens, is_open_array
 
 Form = Literal["list", "padded", "nested", "flat"]
 FORMS: tuple[Form, ...] = get_args(Form)
-LENGTH_SUFFIX = "_length"  # of a padded field's sizes along its only open axis
+LENGTH_SUFFIX = "_length"  # of a padded field's sizes along its only variable axis
 SHAPE_SUFFIX = "_shape"  # of a padded field's shapes
 OFFSETS_SUFFIX = "_offsets"  # of where rows begin in a flat field
 
@@ -79,7 +79,7 @@ class Forms:
         for name, kind in ragged.items():
             wanted = fields is None or name in fields
             if wanted and self.get(name, "list") in ("nested", "flat"):
-                _check_one_open(name, kind)
+                _check_one_variable_axis(name, kind)
 
     def get(self, name: str, default: Form) -> Form:
         """Returns the form of a field, or `default` if none was given."""
@@ -91,17 +91,17 @@ def is_ragged(kind: Field) -> bool:
     return is_open_array(kind) or isinstance(kind, (Tokens, Images))
 
 
-def open_axis(kind: Field) -> int | None:
+def variable_axis(kind: Field) -> int | None:
     """Returns the only axis along which a ragged field's rows differ; None if there are several."""
-    axes = kind.open_axes if isinstance(kind, Array) else (0,)
+    axes = kind.variable_axes if isinstance(kind, Array) else (0,)
     return axes[0] if axes is not None and len(axes) == 1 else None
 
 
-def _check_one_open(name: str, kind: Field) -> None:
-    if open_axis(kind) is None and isinstance(kind, Array) and kind.shape is not None:
+def _check_one_variable_axis(name: str, kind: Field) -> None:
+    if variable_axis(kind) is None and isinstance(kind, Array) and kind.shape is not None:
         raise SchemaError(
             f"field {name!r} has the shape {kind.shape}: 'nested' and 'flat' need exactly one "
-            f"open axis; use ragged={{{name!r}: 'padded'}} or 'list'"
+            f"axis of variable length; use ragged={{{name!r}: 'padded'}} or 'list'"
         )
 
 
@@ -120,11 +120,11 @@ class RaggedBatch(Selectable):
     Attributes:
         form: form of the batch, which decides how rows lie in `values`.
         values: for "padded", an array (n, *longest) with zeros after each row. Else the numbers of
-            all rows one after the other, (total,); or the rows along the open axis,
+            all rows one after the other, (total,); or the rows along the variable axis,
             (*before, total, *behind).
         shapes: shape of each row, int64 (n, axes); a list of tuples if rows differ in axes.
-        axis: the open axis; 0 if any axis may be open.
-        declared: whether the field has exactly that one open axis.
+        axis: the axis of variable length; 0 if all axes may be.
+        declared: whether the field has exactly that one variable axis.
         fixed: whether all rows have the same size in `values`, padded with zeros. `shapes` then
             only says where the zeros begin, and the form is "padded".
     """
@@ -141,7 +141,7 @@ class RaggedBatch(Selectable):
 
     @property
     def lengths(self) -> Int64s:
-        """The lengths of the rows along the open axis, int64 (n,)."""
+        """The lengths of the rows along the variable axis, int64 (n,)."""
         assert not isinstance(self.shapes, list)
         return np.ascontiguousarray(self.shapes[:, self.axis])
 
@@ -209,7 +209,7 @@ def scatter(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) -
     Args:
         form: form of the batch.
         shapes: shapes of its rows.
-        axis: the open axis.
+        axis: the axis of variable length.
 
     Raises:
         SchemaError: the numbers of axes differ, in another form than "list"; or rows differ in
@@ -318,7 +318,7 @@ def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:
         SchemaError: as for `scatter`.
     """
     assert isinstance(kind, (Array, Tokens, Images))
-    axis = open_axis(kind)
+    axis = variable_axis(kind)
     dtype = kind.dtype if not isinstance(kind, Images) else rows[0].dtype
     return of_rows(rows, form, dtype, axis or 0, axis is not None)
 

@@ -187,7 +187,7 @@ class RaggedRows:
     """A field whose rows differ in size, in local shards. Thread-safe.
 
     Attributes:
-        name, kind: The field: an Array with open axes, or Tokens.
+        name, kind: The field: an Array with axes of variable length, or Tokens.
         dtype: The dtype of its numbers.
     """
 

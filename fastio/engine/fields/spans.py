@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.engine.fields.reader import Reader, Work, shard_error
-from fastio.engine.ragged import Int64s, RaggedBatch, Scatter, open_axis, scatter
+from fastio.engine.ragged import Int64s, RaggedBatch, Scatter, scatter, variable_axis
 from fastio.engine.settings import EngineSettings
 from fastio.engine.threads import Threads
 from fastio.errors import ShardCorrupt
@@ -54,7 +54,7 @@ class SpanReader(Reader):
         self._source = source
         self._threads = threads
         self._form = settings.ragged.get(source.name, "list")
-        axis = open_axis(source.kind)
+        axis = variable_axis(source.kind)
         self._axis, self._declared = axis or 0, axis is not None
 
     def submit(self, batch: Pending, work: Work) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 import fastio
 from fastio.cache import CacheFolder, default_cache
+from fastio.cache.index import VERSION
 from fastio.engine import jpeg_indexes
 from tests import jpeg_index
 from tests.test_jpeg_index import CROP, photo, same
@@ -408,3 +410,10 @@ def test_other_datasets_keep_nothing(photos: Path, tmp_path: Path) -> None:
     fastio.pack(photos, tmp_path / "packed", codec="jpeg")
     epochs(tmp_path / "packed", 2)
     assert not default_cache().path.exists()
+
+
+def test_the_default_folder_is_that_of_the_format_and_the_one_of_the_docs() -> None:
+    assert default_cache().path.name == f"indexes-{VERSION}"
+    for page in ("cache.md", "tars.md"):
+        text = (Path(__file__).parent.parent / "docs" / page).read_text()
+        assert set(re.findall(r"fastio/indexes-\w+", text)) == {f"fastio/indexes-{VERSION}"}, page

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from fastio.cache import report
 from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
+from fastio.cache.index import VERSION
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
 from fastio.runtime.lifecycle import Owner
@@ -180,8 +181,10 @@ class Cache:
 
 def default_cache() -> Cache:
     """Returns the cache for indexes that is used by default: one in the user's cache folder."""
+    # A folder for each version of the format: nobody has chosen this folder, so an error or a
+    # warning about one that another version of fastio made would come as a surprise.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Cache(Path(base, "fastio", "indexes"))
+    return Cache(Path(base, "fastio", f"indexes-{VERSION}"))
 
 
 def parse_budget(budget: int | str) -> int:

@@ -14,6 +14,8 @@
 #include <chrono>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -267,6 +269,18 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row, std::size_t vie
   return Image(pixels, {height, width, channels}, owner);
 }
 
+void make_engine(HeldEngine* self, int threads) {
+  try {
+    new (self) HeldEngine(threads);
+  } catch (const std::system_error& error) {
+    raise_for(Status::error(
+        Code::io, "cannot start " + std::to_string(HeldEngine::checked(threads)) +
+                      " threads: " + error.code().message() +
+                      "; the limit of processes (ulimit -u) or that of the container (pids.max) "
+                      "may be reached"));
+  }
+}
+
 void load_indexes(HeldEngine& held, const SharedMapping& file) {
   const std::shared_ptr<const Mapping> mapping = file.value;
   if (held.engine.forked()) return;
@@ -357,7 +371,7 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<HeldEngine>(m, "Engine",
                          "Worker threads that read and decode the rows of batches; see engine.h.")
-      .def(nb::init<int>(), nb::arg("threads"))
+      .def("__init__", &make_engine, nb::arg("threads"))
       .def(
           "set_threads",
           [](HeldEngine& held, int threads) {

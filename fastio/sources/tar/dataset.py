@@ -58,7 +58,7 @@ class TarDataset(Remote):
             parsed: "raise" raises an error that names the first; "skip" leaves them out; "keep"
             raises when they are read.
         cache: where the index, and blocks of rows of a URL, are kept: a cache or its folder. None
-            keeps the index in the folder `fastio/indexes` in $XDG_CACHE_HOME or ~/.cache, and
+            keeps the index in the folder `fastio/indexes-N` in $XDG_CACHE_HOME or ~/.cache, and
             blocks in memory as long as they are needed.
         storage_options: options of the file system of a URL.
         reader: reads the tars, if they are open already. It must be thread-safe.

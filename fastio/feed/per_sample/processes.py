@@ -332,7 +332,9 @@ class _Exchange:
 
 def _death(process: Any, what: str) -> WorkerDied:
     code = process.exitcode
-    if code is not None and code < 0:
+    if code is None:  # still exiting, which takes seconds on a busy machine
+        how = "closed its connection; what it wrote to stderr may say why"
+    elif code < 0:
         how = f"was killed by {signal.Signals(-code).name}"
         if -code == signal.SIGKILL:
             how += " (by the system, if memory ran out)"

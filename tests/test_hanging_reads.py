@@ -154,6 +154,50 @@ def test_who_closes_does_not_wait_for_columns_that_are_compared() -> None:
         for_ever.set()
 
 
+def test_a_comparison_that_fails_for_any_reason_is_not_waited_for() -> None:
+    comparisons = Comparisons("none", 0, "none", 1)
+
+    def compare() -> None:
+        raise MemoryError("no room to hash")
+
+    comparisons.add(compare)
+    assert isinstance(error_of_finish(comparisons), MemoryError)
+
+
+def test_comparisons_are_not_waited_for_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons = Comparisons("none", 0, "none", 1)
+    compared = threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            comparisons.add(compared.set)
+    assert error_of_finish(comparisons) is None
+    comparisons.add(lambda: None)
+    assert error_of_finish(comparisons) is None
+    assert compared.is_set()  # those that had no thread are compared by the next one
+
+
+def error_of_finish(comparisons: Comparisons) -> BaseException | None:
+    """Returns what `finish` raises; it must end within a minute."""
+    found: list[BaseException] = []
+
+    def finish() -> None:
+        try:
+            comparisons.finish()
+        except BaseException as error:
+            found.append(error)
+
+    waiting = threading.Thread(target=finish, daemon=True)
+    waiting.start()
+    waiting.join(60.0)
+    assert not waiting.is_alive()
+    return found[0] if found else None
+
+
 WORKERS = """
 import sys, threading, time, warnings
 from multiprocessing.process import BaseProcess

@@ -72,7 +72,7 @@ class Comparisons:
         # Copies of a dataset in several places are verified each for itself.
         place = xxhash.xxh3_64_hexdigest(path.encode("utf-8", "surrogateescape"))
         self._notes_of = f"checked-{fingerprint}-{place}", shards
-        self.problem: FastioError | OSError | None = None
+        self.problem: Exception | None = None
         self._closed = False
         self._owner = Owner()
         self._begin()
@@ -120,7 +120,13 @@ class Comparisons:
                 return
             self._busy = True
         # A daemon thread, so that the process can end before a whole table was read.
-        threading.Thread(target=self._work, name="fastio-compare", daemon=True).start()
+        thread = threading.Thread(target=self._work, name="fastio-compare", daemon=True)
+        try:
+            thread.start()
+        except BaseException:  # the limit of the system is reached: `finish` must not wait for it
+            with self._changed:
+                self._busy = False
+            raise
 
     def finish(self) -> None:
         """Waits until everything in the queue was verified, and raises the error that was found."""
@@ -226,3 +232,5 @@ class Comparisons:
                     self.problem = error
             except ValueError:  # the reader was closed meanwhile
                 self._closed = True
+            except Exception as error:  # MemoryError, ...: `finish` would wait for a dead thread
+                self.problem = error

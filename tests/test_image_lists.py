@@ -592,8 +592,8 @@ def test_an_export_of_lists_is_refused(packed: Path, tmp_path: Path) -> None:
 
 
 def test_columns_of_a_shard_that_do_not_fit_are_refused(tmp_path: Path, photos: Path) -> None:
-    from fastio.packed.image_lists import lists_of
     from fastio.packed.shard import ShardReader
+    from fastio.packed.shard_images import images_of
     from fastio.packed.shard_writer import write_shard
 
     fastio.pack(photos, tmp_path / "packed", codec="jpeg")
@@ -608,7 +608,7 @@ def test_columns_of_a_shard_that_do_not_fit_are_refused(tmp_path: Path, photos: 
     arrays = [changed if n == place else each for n, each in enumerate(batch.columns)]
     write_shard(tmp_path / "bad", pa.RecordBatch.from_arrays(arrays, schema=batch.schema))
     with pytest.raises(ShardCorrupt, match="do not fit their bytes"):
-        lists_of(ShardReader(tmp_path / "bad"), "images")
+        images_of(ShardReader(tmp_path / "bad"), "images", in_lists=True)
 
 
 # --- Commands -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import fastio
 from fastio import _native
 from fastio.errors import ShardCorrupt
 from fastio.packed import check_images
+from fastio.packed.shard_images import images_of
 from tests import jpeg_index
 from tests.servers import http_folder
 
@@ -90,7 +91,7 @@ def test_large_baseline_jpegs_have_an_index_as_the_page_describes_it(
     with fastio.open(pack(photos, tmp_path / "packed")) as dataset:
         found = [dataset.stored_image("image", row).jpeg_index for row in range(len(SAMPLES))]
         batch = dataset.shard(0)
-        assert batch.indexes("image") is not None
+        assert images_of(batch, "image").jpeg_index is not None
     assert [bool(index) for index in found] == [True, True, True, False, False, True]
     for data, index, rows, columns, width, interval in (
         (SAMPLES[0], found[0], 20, 26, 16, 0),
@@ -186,7 +187,7 @@ def test_a_dataset_without_indexes_is_read(
     with_indexes(monkeypatch, lambda index: b"")
     path = pack(photos, tmp_path / "packed")
     with fastio.open(path) as dataset:
-        assert dataset.shard(0).indexes("image") is None
+        assert images_of(dataset.shard(0), "image").jpeg_index is None
         assert [check.bad for check in check_images(dataset)] == [[]]
         assert all(check.problem is None for check in dataset.verify())
     assert same(epochs(path), epochs(photos))
@@ -195,7 +196,9 @@ def test_a_dataset_without_indexes_is_read(
 def test_some_shards_have_indexes_and_others_not(photos: Path, tmp_path: Path) -> None:
     path = pack(photos, tmp_path / "packed", shard_size=1)  # a shard for each row
     with fastio.open(path) as dataset:
-        has = [dataset.shard(shard).indexes("image") is not None for shard in range(6)]
+        has = [
+            images_of(dataset.shard(shard), "image").jpeg_index is not None for shard in range(6)
+        ]
         assert has == [True, True, True, False, False, True]
         assert [bad for check in check_images(dataset) for bad in check.bad] == []
     assert same(epochs(path), epochs(photos))
@@ -204,7 +207,7 @@ def test_some_shards_have_indexes_and_others_not(photos: Path, tmp_path: Path) -
 def test_damage_of_the_column_is_found(photos: Path, tmp_path: Path) -> None:
     path = pack(photos, tmp_path / "packed")
     with fastio.open(path) as dataset:
-        found = dataset.shard(0).indexes("image")
+        found = images_of(dataset.shard(0), "image").jpeg_index
         assert found is not None
         place = found[0] + int(found[1][1]) + 20
     shard = path / "shard-000000.arrow"
@@ -238,7 +241,7 @@ def test_a_file_that_was_cut_off_after_it_was_opened(photos: Path, tmp_path: Pat
             pass
         shard = path / "shard-000000.arrow"
         with fastio.open(path) as dataset:
-            found = dataset.shard(0).indexes("image")
+            found = images_of(dataset.shard(0), "image").jpeg_index
             assert found is not None
         with open(shard, "r+b") as file:
             file.truncate(found[0])

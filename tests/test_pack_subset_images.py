@@ -92,8 +92,8 @@ def test_lists_of_images_are_stored_as_the_files_are(
         assert len(images) == len(expected) == row
         for index, pixels in enumerate(expected):
             np.testing.assert_array_equal(images[index], pixels)
-            stored = found.stored_listed("images", place, index)
-            assert stored.codec == wanted.stored_listed("images", row, index).codec
+            stored = found.stored_image("images", place, index=index)
+            assert stored.codec == wanted.stored_image("images", row, index=index).codec
 
 
 @pytest.mark.parametrize("options", [*({"codec": each} for each in CODECS), {"quality": 90}])

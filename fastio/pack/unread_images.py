@@ -45,7 +45,7 @@ def _encode_packed(
     there = image.dataset
     if image.field in packed.schema.list_fields:
         rows, indexes = rows_and_indexes(np.array([image.row], np.int64))
-        stored = packed.stored_listed(image.field, int(rows[0]), int(indexes[0]))
+        stored = packed.stored_image(image.field, int(rows[0]), index=int(indexes[0]))
     else:
         stored = packed.stored_image(image.field, image.row)
     fits = stored.height * stored.width <= options.max_pixels

@@ -7,7 +7,8 @@
 - `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
 - `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels;
   `orientation`: that of exported JPEG files
-- `rows`: what all datasets have in common; `layout`: where the engine finds fields
+- `rows`: what all datasets have in common; `layout`: where the engine finds fields;
+  `shard_images`: where the images of a packed dataset lie
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _stored(dataset: Dataset, row: int) -> Iterator[tuple[str, Image, Callable[[
         elif isinstance(kind, Images):
             count = int(dataset.image_counts(name, np.array([row], np.int64))[0])
             for index in range(count):
-                read = partial(dataset.stored_listed, name, row, index)
+                read = partial(dataset.stored_image, name, row, index=index)
                 yield f"{name}[{index}]", kind.each, read
 
 

@@ -328,49 +328,6 @@ class ImageReads:
     index: IndexReads | None = None
 
 
-def shard_reads(dataset: Dataset, field: str, rows: NDArray[np.int64]) -> ImageReads:
-    """Returns the reads of an image field of a packed dataset; a file's number is its shard's."""
-    columns: dict[str, Any] = {
-        name: np.empty(len(rows), dtype) for name, dtype in OF_IMAGES.items()
-    }
-    file, offset = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
-    length = np.empty_like(offset)
-    index = IndexReads([], np.zeros_like(file), np.zeros_like(offset), np.zeros_like(offset))
-    for shard, places, local in dataset.by_shard(rows):
-        reader = dataset.shard(shard)
-        _add_indexes(index, reader, field, places, local)
-        at, offsets, found = reader.images(field, tuple(columns))
-        begin = offsets[local]
-        file[places] = shard
-        offset[places] = begin + at
-        length[places] = offsets[local + 1] - begin
-        for values, stored in zip(columns.values(), found, strict=True):
-            values[places] = stored[local]
-    return ImageReads(
-        dataset.shard_path,
-        file,
-        offset,
-        length,
-        **columns,
-        codebook=dataset.codebook,
-        index=index if index.files else None,
-    )
-
-
-def _add_indexes(
-    index: IndexReads, reader: ShardReader, field: str, places: Int64s, local: Int64s
-) -> None:
-    """Adds where the indexes of rows of a shard lie, if it has any."""
-    found = reader.indexes(field)
-    if found is None:
-        return
-    at, offsets = found
-    index.file[places] = len(index.files)
-    index.offset[places] = at + offsets[local]
-    index.length[places] = offsets[local + 1] - offsets[local]
-    index.files.append(reader.mapping)
-
-
 def encoded_reads(
     path: Callable[[int], str],
     file: NDArray[Any],

@@ -20,7 +20,6 @@ from fastio.errors import (
     SourceChanged,
 )
 from fastio.packed.grouping import grouped
-from fastio.packed.image_lists import check_rows, list_counts, list_reads, lists_of
 from fastio.packed.layout import (
     FixedWidth,
     ImageReads,
@@ -28,13 +27,13 @@ from fastio.packed.layout import (
     RaggedRows,
     Range,
     ranges,
-    shard_reads,
     spans,
 )
 from fastio.packed.orientation import without_orientation
 from fastio.packed.pixels import decode_image, pillow_image
 from fastio.packed.remote import Remote
 from fastio.packed.shard import ShardReader
+from fastio.packed.shard_images import check_rows, images_of, list_counts, shard_reads
 from fastio.packed.shards import ShardCheck, Shards
 from fastio.packed.stored import StoredShards
 from fastio.packed.values import values_of
@@ -44,6 +43,7 @@ from fastio.schema import (
     CODEC_RAW,
     INDEX_COLUMN,
     Image,
+    Images,
     Schema,
     is_fixed_width,
 )
@@ -372,22 +372,38 @@ class Dataset(Remote):
         return pixels
 
     def stored_image(
-        self, field: str, row: int, data: NDArray[np.uint8] | None = None
+        self,
+        field: str,
+        row: int,
+        data: NDArray[np.uint8] | None = None,
+        *,
+        index: int | None = None,
     ) -> StoredImage:
-        """Returns one image as it is stored, neither decoded nor verified; see `image`."""
-        if not isinstance(self._field(field), Image):
+        """Returns one image as it is stored, neither decoded nor verified; see `image`.
+
+        For a field of lists of images, `index` is its place in the row's list.
+        """
+        if not isinstance(self._field(field), Image if index is None else Images):
             raise SchemaError(f"field {field!r} is not an image field: use gather")
-        shard, local = self._at(row)
+        shard, number = self._at(row)
         reader = self.shard(shard)
+        images = images_of(reader, field, in_lists=index is not None)
+        if images.first is not None and index is not None:
+            first, after = images.first[number : number + 2].tolist()
+            if not 0 <= index < after - first:
+                raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
+            number = first + index
         codec, height, width, orientation, crc = (
-            int(reader.fixed(f"{field}.{part}")[local])
+            int(images.columns[part][number])
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
         if data is None:
-            begin, end = reader.offsets(field)[local : local + 2].tolist()
+            begin, end = images.begin[number : number + 2].tolist()
             data = self.shards.image_bytes(reader, field, shard, begin, end, crc)
-        index = b"" if reader.indexes(field) is None else reader.view(field + INDEX_COLUMN, local)
-        return StoredImage(data, codec, height, width, orientation, crc, bytes(index))
+        kept = (
+            b"" if images.jpeg_index is None else bytes(reader.view(field + INDEX_COLUMN, number))
+        )
+        return StoredImage(data, codec, height, width, orientation, crc, kept)
 
     def read(self, field: str, row: int) -> bytes:
         """See `Rows`. Images that are stored as pixels become PNG files."""
@@ -398,7 +414,7 @@ class Dataset(Remote):
     def read_listed(self, field: str, row: int, index: int) -> bytes:
         """See `Rows`. Images that are stored as pixels become PNG files."""
         mode: Literal["RGB", "L"] = self._field(field).mode
-        return self.stored_listed(field, row, index).as_file(mode, self.codebook)
+        return self.stored_image(field, row, index=index).as_file(mode, self.codebook)
 
     def image_counts(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Rows`. No list is null."""
@@ -408,7 +424,7 @@ class Dataset(Remote):
         self, field: str, rows: NDArray[np.int64], index: NDArray[np.int64]
     ) -> ImageReads:
         """See `Rows`. A file's number is its shard's."""
-        return list_reads(self, field, rows, index)
+        return shard_reads(self, field, rows, index)
 
     def listed_image(
         self,
@@ -420,25 +436,8 @@ class Dataset(Remote):
         data: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """See `Rows`."""
-        return self._pixels(self.stored_listed(field, row, index, data), field, row, at_least)
-
-    def stored_listed(
-        self, field: str, row: int, index: int, data: NDArray[np.uint8] | None = None
-    ) -> StoredImage:
-        """Returns one image of a list as it is stored, neither decoded nor verified."""
-        shard, local = self._at(row)
-        lists = lists_of(self.shard(shard), field)
-        number = int(lists.first[local]) + index
-        if not 0 <= index < int(lists.first[local + 1]) - int(lists.first[local]):
-            raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
-        codec, height, width, orientation, crc = (
-            int(lists.columns[part][number])
-            for part in ("codec", "height", "width", "orientation", "crc32c")
-        )
-        if data is None:
-            begin, end = lists.begin[number : number + 2].tolist()
-            data = self.shards.image_bytes(self.shard(shard), field, shard, begin, end, crc)
-        return StoredImage(data, codec, height, width, orientation, crc, b"")
+        stored = self.stored_image(field, row, data, index=index)
+        return self._pixels(stored, field, row, at_least)
 
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages: its shard's file name and its row there."""

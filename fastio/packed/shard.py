@@ -13,7 +13,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from fastio.errors import ShardCorrupt, SourceChanged
 from fastio.packed.ipc import FileStamp, MappedFile, stamp
 from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import DTYPES, INDEX_COLUMN, RECORD_COLUMN, Schema
+
+if TYPE_CHECKING:
+    from fastio.packed.shard_images import ShardImages
 
 _READ_BYTES = 1 << 20  # hashed at a time
 _NUMPY_TYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
@@ -45,9 +48,7 @@ _VARIABLE = (
     (pa.types.is_list, SHAPES, np.int32),
 )
 
-
 _NO_OFFSETS = np.empty(0, np.int64)
-ImageColumns = tuple[int, NDArray[np.int64], list[NDArray[Any]]]  # see `ShardReader.images`
 
 
 class Column(NamedTuple):
@@ -104,9 +105,7 @@ class ShardReader:
         self._layout = None if schema is None else schema.record_layout
         self._expected = expected
         self._columns: dict[str, Column] = {}
-        self._images: dict[tuple[str, tuple[str, ...]], ImageColumns] = {}
-        self._indexes: dict[str, tuple[int, NDArray[np.int64]] | None] = {}
-        self.lists: dict[str, Any] = {}  # what `image_lists.lists_of` has found, by field
+        self.images: dict[str, ShardImages] = {}  # what `images_of` has found, by field
         file = MappedFile(self._where, ShardCorrupt, name)
         self.stamp: FileStamp = file.stamp
         self._changed_ns = file.changed_ns
@@ -290,34 +289,9 @@ class ShardReader:
         """
         return self._column(column, BYTES, TEXT).offsets
 
-    def images(self, field: str, names: tuple[str, ...]) -> ImageColumns:
-        """Returns where the images of a field lie, and columns that describe them.
-
-        The result is kept, because for a small batch finding the columns would take longer than
-        reading its rows.
-
-        Returns:
-            `extent` and `offsets` of the field, and the columns `field.name` of the names.
-        """
-        found = self._images.get((field, names))
-        if found is None:
-            columns = [self.fixed(f"{field}.{name}") for name in names]
-            found = self.extent(field)[0], self.offsets(field), columns
-            self._images[field, names] = found
-        return found
-
-    def indexes(self, field: str) -> tuple[int, NDArray[np.int64]] | None:
-        """Returns where the indexes of the JPEGs of an image field lie; None if there are none.
-
-        Returns:
-            `extent` and `offsets` of their column. The result is kept, as that of `images`.
-        """
-        if field not in self._indexes:
-            column = field + INDEX_COLUMN
-            there = column in self._opened().schema.names
-            at = (self.extent(column)[0], self.offsets(column)) if there else None
-            self._indexes[field] = at
-        return self._indexes[field]
+    def has(self, column: str) -> bool:
+        """Returns whether the shard has a column."""
+        return column in self._opened().schema.names
 
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Returns a column of lists of numbers, such as tokens, as views of the map.
@@ -372,7 +346,7 @@ class ShardReader:
     def close(self) -> None:
         """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
         self._mapping = self._batch = None
-        self._columns, self._images, self._indexes, self.lists = {}, {}, {}, {}
+        self._columns, self.images = {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:

@@ -53,6 +53,41 @@ def workers_of(batches: Any) -> set[int]:
     return {int(pid) for pids, _ in batches for pid in pids}
 
 
+class OfThisProcess:
+    """A function that other processes do not have, like one of `__main__` in a notebook.
+
+    Args:
+        folder: where each process that tries to load it leaves a file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, image: Any) -> int:
+        return 0
+
+    def __reduce__(self) -> Any:
+        return _absent, (self.folder,)
+
+
+def _absent(folder: Path) -> Any:
+    (folder / str(os.getpid())).touch()
+    raise AttributeError("it is not here")
+
+
+def test_what_no_process_can_import_fails_in_one_and_the_error_says_what_to_do(
+    folder: Path, tmp_path: Path
+) -> None:
+    steps = [*SMALL, PerSample(OfThisProcess(tmp_path), workers="processes", count=3)]
+    with Loader(folder, 4, transforms=steps, multiprocessing_context="forkserver") as loader:
+        for tries in (1, 2):
+            with pytest.raises(fastio.WorkerDied, match="exit code 1") as caught:
+                next(iter(loader))
+            assert 'if __name__ == "__main__":' in str(caught.value)
+            assert "notebook" in str(caught.value)
+            assert len(list(tmp_path.iterdir())) == tries
+
+
 BEGUN = """
 import os, signal, sys, fastio
 

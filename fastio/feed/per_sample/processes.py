@@ -99,7 +99,7 @@ class ProcessWorkers:
         if len(exchange.workers) < self._count:
             with self._lock:  # by several consumers at once
                 while len(exchange.workers) < self._count:
-                    exchange.add(self._started(exchange.started))
+                    exchange.add(self._started(exchange.started, first=not exchange.workers))
 
     def submit(self, chunks: list[SampleChunk]) -> None:
         """See `Pool`."""
@@ -122,14 +122,17 @@ class ProcessWorkers:
         self._lock = threading.Lock()
         self._exchange = None
 
-    def _started(self, number: int) -> _Worker:
+    def _started(self, number: int, first: bool) -> _Worker:
         """Returns a worker whose process was started."""
+        # A process that is not forked runs the main script and finds the functions by their names.
+        # What fails there fails in every process: the first is waited for, so that it fails once.
+        announces = first and self._context.get_start_method() != "fork"
         ensure_short_socket_paths()  # of the fork server
         ours, theirs = self._context.Pipe(duplex=True)
         try:
             process = self._context.Process(
                 target=work,
-                args=(theirs, self._fields, self._init, number, self._count),
+                args=(theirs, self._fields, self._init, number, self._count, announces),
                 name=f"fastio-per-sample-{number}",
                 daemon=True,
             )
@@ -145,7 +148,33 @@ class ProcessWorkers:
             # With this copy open, the end of the process would not end the connection, by which
             # it is noticed.
             theirs.close()
+        if announces:
+            self._await_begin(process, ours)
         return _Worker(process, ours)
+
+    def _await_begin(self, process: Any, connection: Connection) -> None:
+        """Waits until a process says that it has begun.
+
+        Raises:
+            WorkerDied: the process ended instead.
+        """
+        try:
+            connection.recv_bytes()
+        except BaseException as error:  # KeyboardInterrupt, too
+            connection.close()
+            if not isinstance(error, (EOFError, OSError)):
+                process.kill()
+                raise
+            process.join(_END_S)
+            method = self._context.get_start_method()
+            raise WorkerDied(
+                f"{_end_of(process, self._what)}. It had not begun: processes with the start "
+                f"method {method!r} run the main script, which must have the code that uses a "
+                'Loader below `if __name__ == "__main__":`, and do not have functions that were '
+                "defined in a notebook or an interactive session. Define the functions in a "
+                "module, use PerSample(workers='threads'), or pass multiprocessing_context='fork' "
+                "to the loader"
+            ) from None
 
 
 class _Exchange:
@@ -331,6 +360,14 @@ class _Exchange:
 
 
 def _death(process: Any, what: str) -> WorkerDied:
+    return WorkerDied(
+        f"{_end_of(process, what)}, and its samples have no results. Another process takes its "
+        "place when the next batch is asked for"
+    )
+
+
+def _end_of(process: Any, what: str) -> str:
+    """Returns how a worker process ended, as a sentence without its full stop."""
     code = process.exitcode
     if code is None:  # still exiting, which takes seconds on a busy machine
         how = "closed its connection; what it wrote to stderr may say why"
@@ -340,7 +377,4 @@ def _death(process: Any, what: str) -> WorkerDied:
             how += " (by the system, if memory ran out)"
     else:
         how = f"ended with exit code {code}; what it wrote to stderr says why"
-    return WorkerDied(
-        f"a worker process (pid {process.pid}) of {what} {how}, and its samples have no results. "
-        "Another process takes its place when the next batch is asked for"
-    )
+    return f"a worker process (pid {process.pid}) of {what} {how}"

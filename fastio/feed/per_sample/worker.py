@@ -33,6 +33,7 @@ def work(
     init: Callable[[int], None] | None,
     number: int,
     count: int,
+    announces: bool,
 ) -> None:
     """Calls functions for the tasks that arrive, until the connection or the main process ends.
 
@@ -43,7 +44,10 @@ def work(
         init: function that is called once with the worker's number.
         number: number of the worker.
         count: number of workers that work at the same time.
+        announces: whether an empty message is sent before anything else.
     """
+    if announces:
+        connection.send_bytes(b"")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
     become_worker(number, count)
     if init is not None:

@@ -232,7 +232,8 @@ class Hanging:
 
 workers = 6
 loader = fastio.Loader(
-    Hanging(), 2, num_workers=workers, persistent_workers=persistent == "True",
+    Hanging(), 2, num_workers=workers, multiprocessing_context="fork",
+    persistent_workers=persistent == "True",
     timeout=1 if how == "timeout" else 0,
 )
 batches = iter(loader)

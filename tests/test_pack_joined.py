@@ -238,3 +238,35 @@ def test_a_pack_that_stopped_goes_on_with_the_same_parts_only(tmp_path: Path) ->
         fastio.pack(ConcatDataset(made[::-1]), tmp_path / "out", resume=True, **options)
     found = packed(ConcatDataset(made), tmp_path / "out", resume=True, **options)
     assert found.fingerprint == whole.fingerprint
+
+
+@pytest.mark.parametrize("one_limit", [True, False])
+def test_a_pack_that_skips_large_images_goes_on_with_the_same_limits_only(
+    one_limit: bool, tmp_path: Path
+) -> None:
+    stored = packed(numbered_folder(tmp_path / "photos", (12, 12)), tmp_path / "packed")
+    path, most = stored.path, max(stored.image("image", row).size // 3 for row in range(24))
+
+    def source(limit: int) -> Any:
+        part = fastio.open(path, max_pixels=limit)
+        return ConcatDataset([part if one_limit else fastio.open(path), part])
+
+    options: Any = {"shard_size": "1KiB", "on_error": "skip"}
+    whole = packed(source(most - 1), tmp_path / "whole", **options)
+    assert 0 < len(whole) < 48
+    pack_stopped(2, source(most - 1), tmp_path / "out", **options)
+    for changes in ({"on_error": "raise"}, {"max_pixels": 10**6}, {}):
+        with pytest.raises(PackError, match="max_pixels was"):
+            fastio.pack(source(most), tmp_path / "out", resume=True, **(options | changes))
+    found = packed(source(most - 1), tmp_path / "out", resume=True, **options)
+    assert found.fingerprint == whole.fingerprint
+
+
+def test_a_pack_that_a_large_image_ended_goes_on_with_a_larger_limit(tmp_path: Path) -> None:
+    path = packed(numbered_folder(tmp_path / "photos", (9, 9)), tmp_path / "packed").path
+    options: Any = {"shard_size": "1KiB"}
+    parts = [fastio.open(path), fastio.open(path, max_pixels=10)]
+    with pytest.raises(SampleError, match="pass a larger max_pixels"):
+        fastio.pack(ConcatDataset(parts), tmp_path / "out", **options)
+    found = packed(ConcatDataset(parts), tmp_path / "out", resume=True, max_pixels=10**6, **options)
+    assert len(found) == 36

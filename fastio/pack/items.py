@@ -149,6 +149,8 @@ class Source:
         named: Yields the samples from the first on without values that are objects of a store, and
             with the keys that `items` gives them. None if `items` reads no objects.
         processes: Worker processes that can read the source; None if there are none.
+        limits: (max_pixels, number of rows) of each of its datasets, if images have the limits of
+            their datasets; none if they have the limit of the pack.
     """
 
     name: str
@@ -161,6 +163,7 @@ class Source:
     rows: Callable[[int, Callable[[Item], Row]], Iterator[Row]] | None = None
     named: Callable[[], Iterator[Item]] | None = None
     processes: SourceProcesses | None = None
+    limits: Sequence[tuple[int, int]] = ()
 
     def sample(self, count: int) -> Iterator[Item]:
         """Yields up to `count` samples, such that the first of them are evenly spread, too."""

@@ -146,9 +146,13 @@ class SampleEncoder:
 
     def identity(self) -> Mapping[str, Any]:
         """See `encoder.Encoder`."""
-        options = self._options
+        options, limits = self._options, {}
+        # Otherwise a larger image ends the pack, which can be resumed with a larger limit.
+        if options.skip_bad and self.schema.pictured:
+            limits["max_pixels"] = list(self._source.limits) or options.images.max_pixels
         return {
             **options.to_json(),
+            **limits,
             "format_version": FORMAT_VERSION,
             "shard_size": options.shard_bytes,
             "on_error": "skip" if options.skip_bad else "raise",

@@ -443,7 +443,9 @@ def rows_source(
             name, key = names(*rows.locate(place))
             yield Item(place, name, (), key)
 
-    return source_of_rows(name, wanted, len(rows), read, named=named if separate else None)
+    source = source_of_rows(name, wanted, len(rows), read, named=named if separate else None)
+    limits = [(part.max_pixels, len(part)) for part in rows.parts] if own_limits else ()
+    return replace(source, limits=limits)
 
 
 def image_lists(

@@ -190,7 +190,9 @@ def test_opening_a_packed_dataset_does_not_import_pandas(folder: Path, tmp_path:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_forked_child_takes_no_batch_from_the_workers_of_its_parent(workers: int) -> None:
-    with Loader(OwnDataset(40), 4, num_workers=workers) as loader:
+    # A forked child cannot use the fork server of its parent.
+    method = "fork" if workers else None
+    with Loader(OwnDataset(40), 4, num_workers=workers, multiprocessing_context=method) as loader:
         assert loader.path == "torch"
         batches = iter(loader)
         first = next(batches)[0].tolist()

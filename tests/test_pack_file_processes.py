@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 from torch.utils.data import Subset
+from typer.testing import CliRunner
 
 import fastio
 from fastio import ImageError, WorkerDied, pack
+from fastio.cli import main
 from fastio.pack import items, process_units, sources
 from fastio.pack.process_units import ProcessUnits
 from tests.children import run_code
@@ -177,6 +180,26 @@ def test_an_interrupt_ends_the_processes_soon(photos: Path, tmp_path: Path) -> N
     done = run_code(INTERRUPTED, photos, tmp_path / "out", tmp_path / "begun")
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
     assert pack(photos, tmp_path / "out", resume=True, **OPTIONS).rows == PHOTOS
+
+
+def test_the_command_forks_where_python_does_not_by_default(
+    photos: Path, tmp_path: Path, units: list[range], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = multiprocessing.get_start_method(allow_none=True)
+    methods = ["forkserver", "fork", "spawn"]  # as in Python 3.14
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: methods)
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        pack(photos, tmp_path / "threads", workers=2, **OPTIONS)
+        assert units == []
+        command = ["pack", str(photos), str(tmp_path / "out"), "--workers=2", "--shard-size=8KiB"]
+        result = CliRunner().invoke(main, [*command, "--quiet"])
+        assert result.exit_code == 0, result.output
+        assert len(units) == 1
+        assert multiprocessing.get_start_method(allow_none=True) is None
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "threads")
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

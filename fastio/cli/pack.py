@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from typer import BadParameter
@@ -69,7 +72,8 @@ def pack(given: Given, quiet: bool = False, ray: str | None = None) -> Output:
         )
     source = src if len(src) > 1 else src[0]
     if ray is None:
-        report = pack_samples(source, **given, progress=not quiet)
+        with _forking():
+            report = pack_samples(source, **given, progress=not quiet)
     else:
         with ray_cluster(ray):
             report = pack_samples(source, **given, progress=not quiet, engine="ray")
@@ -82,6 +86,24 @@ def pack(given: Given, quiet: bool = False, ray: str | None = None) -> Output:
         found = describe(given["dst"], storage_options=given["storage_options"])
         version = f"; version {found['version']} has {counted(found['rows'], 'samples')}"
     return Output(values, [f"{given['dst']}: {_summary(report)}{version}"], problems)
+
+
+@contextmanager
+def _forking() -> Iterator[None]:
+    """Has worker processes forked, also where Python does not by default (from 3.14 on).
+
+    `fastio.pack` leaves that to the program that calls it, and packs files of images by threads if
+    processes are not forked. This process is the command's own.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    if multiprocessing.get_start_method(allow_none=True) is not None or "fork" not in methods:
+        yield
+        return
+    multiprocessing.set_start_method("fork")
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(None, force=True)
 
 
 def _summary(report: PackReport) -> str:

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from fastio.feed.request import Request
 from fastio.feed.samplers import LikeDataLoader, own_arguments
 from fastio.feed.seeds import ranks_of, warn_unsharded
 from fastio.order.sampling import OrderName, Ranks, Sampling
+from fastio.runtime.signatures import parameters
 from fastio.sources.torch_dataset import WorkerSettings, is_iterable_dataset
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Mixed
@@ -280,8 +280,8 @@ class Loader(LikeDataLoader[_Batch]):
 
     def __new__(cls, *args: Any, **options: Any) -> Loader[_Batch]:
         # Only __new__ sees arguments that __init__ does not have.
-        own = signature(cls.__init__).parameters.keys()  # of a subclass, too
-        check_names(options.keys() - own, signature(Loader.__init__).parameters.keys())
+        own = parameters(cls.__init__).keys()  # of a subclass, too
+        check_names(options.keys() - own, parameters(Loader.__init__).keys())
         return super().__new__(cls)
 
     @property

@@ -24,6 +24,7 @@ from PIL import Image
 
 from fastio.diagnose.facts import StepKind
 from fastio.errors import BenchError
+from fastio.runtime.signatures import parameters
 from fastio.train.kinds import MEAN, STD
 from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 from fastio.transforms.compiled import NATIVE, from_pipeline
@@ -109,7 +110,7 @@ def _has_values(step: Any) -> bool:
 
 def _transform_of(found: Any, name: str) -> Any:
     """Returns the transforms of an object that was imported by its name; see `ImageSteps.named`."""
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
+    if inspect.isfunction(found) and not parameters(found):
         found = found()
     while not callable(found) and hasattr(found, "dataset"):
         found = found.dataset

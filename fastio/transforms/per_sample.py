@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fastio.errors import TransformError
+from fastio.runtime.signatures import parameters
 from fastio.transforms.specs import spoken
 
 Workers = Literal["threads", "processes", "interpreters"]
@@ -93,12 +94,12 @@ class PerSample:
     @property
     def takes_rng(self) -> bool:
         """Whether the function has a parameter for the random generator."""
-        parameters = _parameters(self.function)
-        if any(each.name == "rng" for each in parameters):
+        known = _parameters(self.function)
+        if any(each.name == "rng" for each in known):
             return True
         positional = [
             each
-            for each in parameters
+            for each in known
             if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
         ]
         return len(positional) > 1 and positional[1].default is inspect.Parameter.empty
@@ -127,17 +128,17 @@ class Pipeline:
 def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
     """Returns the parameters of a function; none if they are not known, as for some built-ins."""
     try:
-        return list(inspect.signature(function).parameters.values())
+        return list(parameters(function).values())
     except (TypeError, ValueError):
         return []
 
 
 def _annotated(function: Callable[..., Any]) -> SampleType | None:
     """Returns the type of image that the first parameter's annotation names, or None."""
-    parameters = _parameters(function)
-    if not parameters:
+    known = _parameters(function)
+    if not known:
         return None
-    first = parameters[0]
+    first = known[0]
     called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
     try:
         annotation = typing.get_type_hints(called).get(first.name, first.annotation)

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 import fastio
+from fastio.feed.native import NativeFeed
 from fastio.tensors.trees import merged
 from tests.support import import_torchvision, numbered_folder
 
@@ -311,3 +312,21 @@ def test_behind_a_bad_sample_batches_are_whole(tmp_path: Path) -> None:
         assert next(batches, None) is None
     expected: list[Any] = [list(range(at, min(at + 3, 20))) for at in range(0, 20, 3)]
     assert found == [*expected[:3], "bad", *expected[4:]]
+
+
+def test_feeds_of_parts_are_closed_where_a_later_part_is_refused(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Any] = []
+    close = NativeFeed.close
+
+    def noted(feed: NativeFeed) -> None:
+        closed.append(feed.dataset)
+        close(feed)
+
+    monkeypatch.setattr(NativeFeed, "close", noted)
+    fastio.pack([{"y": 1}, {"y": 2}], tmp_path / "other")
+    with fastio.open(root / "0") as first, fastio.open(tmp_path / "other") as other:
+        with pytest.raises(fastio.FastioError, match="'x'"):
+            fastio.Loader(ConcatDataset([first, other]), 2, fields=["x"])
+        assert closed == [first]

@@ -100,6 +100,7 @@ class Engine:
             replaced=self._replaced,
             read_s=read * 1e-9,
             decode_s=decode * 1e-9,
+            # The native counter of resampling includes the augmentations.
             resample_s=(resample - augment) * 1e-9,
             augment_s=augment * 1e-9,
             fetch_s=self._fetch_s,
@@ -168,6 +169,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends all streams, joins the threads and closes the files. May be called again."""
+        # In the order in which batches flow: nothing passes a batch to what is closed already.
         self._threads.closed = True
         for stream in list(self._streams):
             stream.close()
@@ -202,6 +204,8 @@ class Engine:
 
     @property
     def _images(self) -> dict[str, ImageReader]:
+        # A field of lists is decoded by a reader of images, which has the transforms and the
+        # counters.
         lists = [r.images for r in self._readers if isinstance(r, ImageListReader)]
         single = [r for r in self._readers if isinstance(r, ImageReader)]
         return {reader.field: reader for reader in (*single, *lists)}
@@ -227,7 +231,10 @@ class Engine:
         if self._stager is None:
             self._begin(pending)
             return pending
+        # From here on the batch holds its blocks, which are not dropped before `done`.
         pending.blocks = self._stager.blocks.of(planned.rows)
+        # Also the heads of its shards: to look up rows without them would wait for the store, on
+        # the thread of the consumer.
         if self._stager.has(pending.blocks) and self._stager.blocks.describes(planned.rows):
             try:
                 self._begin(pending)
@@ -266,7 +273,7 @@ class Engine:
         values: dict[str, Any] = {}
         for reader, work in pending.work:
             values |= reader.finish(pending, work)
-        self._let_go(pending)
+        self._let_go(pending)  # not before: a reader may have read damaged blocks again
         planned = pending.planned
         if pending.failures and self.settings.on_error == "raise":
             raise pending.failures[min(pending.failures)]

@@ -228,14 +228,7 @@ def scatter(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) -
     if not shapes.size or axis == 0:
         found = _one_after_the_other(shapes)
         rest = tuple(shapes[0, 1:].tolist()) if len(shapes) else ()
-        return Scatter(
-            (int(shapes[:, 0].sum()), *rest),
-            found.row,
-            found.begin,
-            found.count,
-            found.target,
-            found.room,
-        )
+        return replace(found, shape=(int(shapes[:, 0].sum()), *rest))
     return _along(shapes, axis)
 
 
@@ -268,7 +261,10 @@ def _padded(shapes: Int64s) -> Scatter:
     count, axes = shapes.shape
     full = shapes.max(axis=0, initial=0)
     differing = np.flatnonzero((shapes != full).any(axis=0))
-    cut = int(differing[-1]) if differing.size else 0  # behind it, all rows are full
+    # Behind the last axis in which rows differ, all rows are full. So the numbers along this axis
+    # and those behind it are contiguous in a row, and in the memory: one piece for each place in
+    # the axes before it (a line).
+    cut = int(differing[-1]) if differing.size else 0
     if not axes:
         ones = np.ones(count, np.int64)
         row = np.arange(count, dtype=np.int64)
@@ -282,6 +278,8 @@ def _padded(shapes: Int64s) -> Scatter:
     row = np.repeat(np.arange(count, dtype=np.int64), lines)
     inside = np.ones((count, lines), np.bool_)
     begin: Int64s = np.zeros((count, lines), np.int64)
+    # Where a line begins in its row follows from the shape of the row, and where it goes from the
+    # largest shape. Lines beyond a row are all padding: their count is 0.
     step: Int64s = shapes[:, cut] * inner
     for axis in range(cut - 1, -1, -1):
         inside &= at[axis] < shapes[:, axis, None]
@@ -301,6 +299,8 @@ def _along(shapes: Int64s, axis: int) -> Scatter:
     lines = math.prod(before)
     lengths = shapes[:, axis]
     total = int(lengths.sum())
+    # Along this axis rows follow each other; for each place in the axes before it there is a line,
+    # with a part of each row.
     starts = np.cumsum(lengths) - lengths
     line = np.arange(lines, dtype=np.int64)
     counts = np.repeat(lengths * inner, lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -124,8 +124,5 @@ class EngineSettings:
 
         Slots that are not reused are NumPy's: the whole batch is pinned later.
         """
-        memory = _reused_memory if self.recycle else numpy_memory
-        allocate = (self.recycle and self.allocate) or memory
-        smallest = 0 if self.allocate is not None else _SMALL_BYTES
-        keep = _KEPT_SLOTS if self.recycle else 0
-        return SlotPool((), "uint8", allocate, keep, smallest)
+        settings = self if self.recycle else replace(self, allocate=None)
+        return settings.pool((), "uint8")

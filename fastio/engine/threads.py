@@ -58,6 +58,7 @@ class Threads:
         self._owner.take_over(self._begin_anew)
         if self._native is None:
             self._native = _native.Engine(self.count)
+            # The native threads would not end with an engine that is garbage and was never closed.
             weakref.finalize(self, self._native.close)
 
     def _begin_anew(self) -> None:

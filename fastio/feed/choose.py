@@ -91,6 +91,7 @@ def make_feed(request: Request) -> Feed:
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
     _check_no_view(request.transforms)
+    # Subset and ConcatDataset first: what is read natively are the datasets in them.
     parts, picked = parts_of(request.dataset)
     if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
         return _concat_feed(parts, picked, request)
@@ -159,6 +160,7 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
         given = request.transforms  # of the only image field, or by field
         own = bool(as_list(given.get("image") if isinstance(given, Mapping) else given))
         samples = replace(form, images=None) if own else form
+        # With batch_size=None, DataLoader makes tensors of arrays, and collates nothing.
         alone = not request.sampling.batched and settings.collate_fn is None
         if alone and (form.tensors or not (own or request.device)):
             settings = replace(settings, collate_fn=single_sample)
@@ -204,6 +206,7 @@ def _of_subset(inner: Any, picked: npt.NDArray[np.int64] | None, request: Reques
         sampling = replace(request.sampling, picked=picked)
         return replace(request, dataset=inner, sampling=sampling, found=found)
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
+        # In memory: the datasets package would write the indices to its cache on the disk.
         rows = inner if picked is None else inner.select(picked, keep_in_memory=True)
         return replace(request, dataset=rows)
     return request
@@ -400,27 +403,29 @@ def _concat_feed(
         return _torch_feed(request, slow)
     feeds: list[NativeFeed] = []
     sampling = drawn_by(request.workers.generator, request.sampling)
-    for part in parts:
-        feed = _feed_of_part(part, replace(request, sampling=sampling))
-        if feed.chain is None:
-            reason = feed.reason or "its rows are read by row groups"
-            slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
-            feed.close()
-            break
-        feeds += feed.leaves
-    if slow is None:
+    with ExitStack() as failed:
+        for part in parts:
+            feed = _feed_of_part(part, replace(request, sampling=sampling))
+            failed.callback(feed.close)
+            if feed.chain is None:
+                reason = feed.reason or "its rows are read by row groups"
+                slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
+                return _torch_feed(request, slow)
+            feeds += feed.leaves
+        forms, sampling = _joined_forms(feeds[0], request), replace(sampling, picked=picked)
         try:
-            sampling = replace(sampling, picked=picked)
-            return ConcatFeed(request.dataset, feeds, sampling, _joined_forms(feeds[0], request))
+            joined = ConcatFeed(request.dataset, feeds, sampling, forms)
         except SchemaError as error:
             slow = Slow(f"the parts of the ConcatDataset differ: {error}")
-    for feed in feeds:
-        feed.close()
-    return _torch_feed(request, slow)
+            return _torch_feed(request, slow)
+        failed.pop_all()
+    return joined
 
 
 def _feed_of_part(part: Any, request: Request) -> Feed:
     """Returns the feed of one of several datasets that share an order."""
+    # The generator draws the order of all parts together. Rows that differ in size come as lists,
+    # which `Joiner` brings into the form that was asked for.
     workers = replace(request.workers, generator=None)
     return make_feed(replace(request, dataset=part, workers=workers, ragged=None, by_rows=True))
 

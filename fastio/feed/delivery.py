@@ -185,6 +185,8 @@ class Delivery:
         whole: list[Step] = [(None, function) for function in transforms.whole]
         if settings.collate_fn is None:
             only: Step = None, partial(_only_sample, frozenset(numbers))
+            # Without collate_fn, everything runs on the device. A single sample is taken out of its
+            # batch of one before functions of whole batches, as DataLoader passes it on.
             steps, whole = [], [*steps, *([] if sampling.batched else [only]), *whole]
         self.steps = Finish(steps) if steps else None
         self.finish = Finish(whole) if whole else None

@@ -327,9 +327,11 @@ class _Source:
             batch = self._next(part.epoch)
             if batch is None:
                 return None
+            # All rows of this part were skipped: the batch is of a later step.
             if batch.step != step:
                 self._held[part.epoch, batch.step] = batch
                 return None
+        # Nothing more comes of an epoch of the source that is over.
         for epoch, stream in list(self._streams.items()):
             if stream.ended and self._epochs.is_over(self._number, epoch):
                 del self._streams[epoch]
@@ -394,6 +396,7 @@ def _places(part: Part, batch: Batch) -> Numbers:
         return part.places
     kept, at = [], 0
     for row in batch.rows.tolist():
+        # Skipped rows leave the order of the others as it is.
         while part.rows[at] != row:
             at += 1
         kept.append(at)

@@ -264,6 +264,8 @@ def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list
     return [
         LeafFeed(
             feed,
+            # Rows with one number in two datasets must not draw the same. The first draws as it
+            # does alone.
             replace(cursor, seed=mixed_seed(cursor.seed, number)) if number else cursor,
             partial(chain.places, number),
         )
@@ -275,7 +277,9 @@ def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
     first = leaves[0]
     for leaf in leaves:
         if any(how.length is None for how in leaf.transforms.audio.values()):
-            raise TransformError("a mix needs clips of one length: use AudioDecode(length=...)")
+            raise TransformError(
+                "batches of several sources need clips of one length: use AudioDecode(length=...)"
+            )
         for what in alike:
             expected, found = (_described(each, what) for each in (first, leaf))
             if expected != found:

@@ -90,6 +90,7 @@ class NativeFeed(Feed):
         super().__init__(dataset, sampling, self.delivery.finish, settings.ahead)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Threads and requests are of this process; the copy makes its own.
         return {**self.__dict__, "_engine": None, "_stager": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -120,6 +121,7 @@ class NativeFeed(Feed):
     @property
     def draws(self) -> bool:  # type: ignore[override]
         """Whether random numbers are drawn for each sample."""
+        # Sounds are cropped at random too.
         crops = any(compiled.random for compiled in self.transforms.fields.values())
         return crops or any(how.draws for how in self.transforms.audio.values())
 
@@ -177,6 +179,8 @@ class NativeFeed(Feed):
         rows = self.engine().cold_rows() if self.settings.read_ahead and ours else None
         if rows is None:
             return plan
+        # A table that is read ahead is local, and its order has no partitions: it is the same for
+        # all ranks.
         orders = self.sampling.orders(self.epoch_rows(), cursor.of_order(), Ranks())
         order = orders.epoch(cursor.epoch)
         windows = windows_of(order, rows.nbytes / max(1, order.rows))
@@ -215,6 +219,7 @@ class NativeFeed(Feed):
             if own.window is not None or own.bounds is not None:
                 self.sampling = sampling
             return
+        # The stager and its blocks are those of the sampling before.
         self.close()
         self._engine = None
         self._stage(sampling)

@@ -65,6 +65,7 @@ def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
 
 def _permutation(generator: torch.Generator, rows: int) -> Permutation:
     """Returns RandomSampler's permutation: int64 (rows,), or int32 with the same values."""
+    # randperm draws the same numbers for both types, and int32 takes half of the memory.
     dtype = torch.int32 if rows < 1 << 31 else torch.int64
     permutation: Permutation = torch.randperm(rows, generator=generator, dtype=dtype).numpy()
     return permutation
@@ -177,6 +178,7 @@ def ranks_of(
         return distributed_ranks() or Ranks()
     if given is None and is_mesh(distributed):
         given = mesh_ranks(distributed)
+    # Without `distributed`, every process gets all of the data, as with a DataLoader.
     found = given or (process_ranks() if distributed else Ranks())
     return replace(found, nodes=node_count(found.world_size))
 
@@ -196,15 +198,15 @@ def _numbers(what: str) -> Iterator[int]:
     return count(1)
 
 
-def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int:
+def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float) -> int:
     """Returns the seed of rank 0, which shares it through the store of the process group.
 
     Rank 0 never waits; the others wait only until rank 0 has started to iterate. This is not a
     collective operation, so it cannot interfere with other work of the ranks.
 
     Args:
-        seed: seed of this process; returned if it does not share its epoch.
-        ranks: ranks that share the epoch.
+        seed: seed of this process.
+        ranks: ranks that share the epoch; more than one.
         name: name of the loader, see `shared_name`.
         timeout_s: maximum time to wait for rank 0; 0 uses the timeout of the process group.
 
@@ -212,8 +214,6 @@ def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int
         LoaderTimeout: rank 0 did not start to iterate over the loader.
         ValueError: the ranks have no process group in which to agree.
     """
-    if ranks.world_size == 1:
-        return seed
     group = distributed_ranks()
     if group is None or group.world_size < ranks.world_size:
         raise ValueError(

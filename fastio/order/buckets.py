@@ -188,6 +188,8 @@ class _Pool:
         self._full = (last - first) // size
         # The sorted batches are delivered in shuffled order.
         turns = Order(self._full, order.seed, order.epoch + first).span(0, self._full)
+        # The batch with turn t gets the t-th part of the sorted rows. Its number of rows of a
+        # partition depends on its place in the order, so the parts are summed in sorted order.
         by_length = self.sizes[np.argsort(turns)]
         self._offsets = (np.cumsum(by_length, axis=0) - by_length)[turns]
         self._sorted: dict[int, tuple[Indices, Indices]] = {}
@@ -229,6 +231,7 @@ class _Pool:
                 begin = self._first + (number - self._first) % partitions
                 rows = order.at(np.arange(begin, self.last, partitions))
             rows = rows[np.argsort(self._lengths[rows], kind="stable")]
+            # Rows that the last, smaller batch takes.
             skipped = int(self.sizes[self._full :, number].sum())
             drawn = Order(len(rows), order.seed + number, order.epoch + self._first)
             left = np.zeros(len(rows), np.bool_)

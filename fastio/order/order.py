@@ -77,7 +77,7 @@ class Order:
             ValueError: a position is out of range.
         """
         positions = np.ascontiguousarray(positions, np.int64)
-        if self.mode == "sequential" or not positions.size:
+        if self.mode == "sequential" or not positions.size:  # else native code checks the range
             return inside(positions, self.rows, "position")
         rows = np.empty_like(positions)
         if self.mode == "shuffle":
@@ -182,6 +182,7 @@ class ShardSequence:
         self._bounds = np.asarray(bounds, np.int64)
         count = len(self._bounds) - 1
         self.shards = Order(count, seed, epoch).at(np.arange(count))
+        # The inverse of a permutation.
         self.turns = np.argsort(self.shards)
         self.begins = np.append(0, np.cumsum(np.diff(self._bounds)[self.shards]))
 
@@ -275,6 +276,8 @@ class ShardOrder:
         found = np.empty_like(places)
         for window, here in grouped(windows):
             begin, end = self._windows[window : window + 2].tolist()
+            # Each window has a key of its own, as in the native order by blocks, so that windows of
+            # one size are not permuted alike.
             key = _native.mix_key(self._key, window + 1)
             moved = np.empty(len(here), np.int64)
             permute(end - begin, key, places[here] - begin, moved)

@@ -157,7 +157,8 @@ class Sampling:
         if self.order != "auto":
             return self.order
         kind = self.shuffling.kind if self.shuffle else "sequential"
-        if kind == "settle" and self.repeat > 1:  # no epoch fetches all rows
+        # "settle" relies on the first epoch to fetch all rows.
+        if kind == "settle" and self.repeat > 1:  # no epoch has all rows
             kind = "window"
         return cast("Mode", kind)
 
@@ -261,6 +262,7 @@ class Sampling:
             rows,
             seed,
             self.mode,
+            # As in `Order`, for order="window" of data that asks for no sizes.
             how.block or 64,
             how.window or 64,
             self._picked_bounds if self._by_windows else how.bounds,
@@ -404,6 +406,7 @@ class Sampling:
         """Returns how often each place's row was picked earlier; None if no row is picked twice."""
         if self.picked is None or not self.picked.size:
             return None
+        # Counted once for a loader, not in each epoch.
         times = Occurrences(int(self.picked.max()) + 1).count(self.picked)
         return times if times.any() else None
 

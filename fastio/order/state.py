@@ -35,6 +35,7 @@ class States:
     def reach(self, position: float) -> None:
         """Drops the states that are needed only for positions before this one."""
         for noted in self._noted.values():
+            # The newest state at or before the position is kept: it holds until the next one.
             while len(noted) > 1 and noted[1][0] <= position:
                 noted.popleft()
 
@@ -89,6 +90,8 @@ class Cursor:
 
     def at_epoch(self, epoch: int) -> Cursor:
         """Returns the cursor at the beginning of another epoch."""
+        # A seed that torch's default generator drew is of one epoch: the next one draws again, as
+        # DataLoader does.
         return Cursor(epoch, 0, None if self.follows_torch else self.seed)
 
     def for_run(self) -> Cursor:

@@ -240,6 +240,8 @@ class MappedFile:
             if schema is not None and not found.equals(schema, check_metadata=False):
                 raise self.wrong(f"has the columns {_columns(found)}, expected {_columns(schema)}")
             batch = reader.get_batch(0)
+            # Lengths and the sizes of buffers only. Offsets within columns, of which there is one
+            # for each row, are checked when a column is first used (`ShardReader`).
             batch.validate()
             _ = batch.schema.names
             if any(_has_nulls(array) for column in batch.columns for array in _flatten(column)):
@@ -317,6 +319,7 @@ def _check_batch(metadata: bytes, body_bytes: int) -> None:
     if (nodes[:, 0] < 0).any() or nodes[:, 1].any():
         raise _Refused("has nulls, which fastio never writes")
     buffers = _pairs(metadata, slot(metadata, batch, BATCH_BUFFERS))
+    # Buffers without bytes may have any offset.
     buffers = buffers[buffers[:, 1] != 0]
     begins, sizes = buffers[:, 0], buffers[:, 1]
     if (begins < 0).any() or (sizes < 0).any() or (sizes > body_bytes - begins).any():

@@ -165,6 +165,8 @@ class Manifest:
                 f"{self.path} describes {len(self._batch)} shards, but states {self.shards}; copy "
                 "it again, or pack again"
             )
+        # All entries of a large manifest would take long to check. The last one has the number of
+        # rows; `entry` checks the others when they are used.
         self._check_shards(0, 1)
         self._check_shards(self.shards - 1, self.shards)
         if int(self.first_row[-1]) + int(self.shard_rows[-1]) != self.rows:
@@ -218,6 +220,8 @@ class Manifest:
 
     def is_version_of(self, newest: Manifest) -> bool:
         """Returns whether `newest` is this version or a later one, with the same shards."""
+        # The fingerprint alone does not tell: a dataset that is packed again may have the same
+        # bytes in shards of other names.
         versions = newest.fingerprint, *(each.fingerprint for each in newest.history)
         names = newest.column("name").slice(0, self.shards)
         return self.fingerprint in versions and bool(names.equals(self.column("name")))
@@ -238,6 +242,7 @@ class Manifest:
     def entry(self, shard: int) -> ShardEntry:
         """Returns the description of a shard."""
         if not self.checked:
+            # And the next one, whose first row must follow the last row of this one.
             self._check_shards(shard, min(shard + 2, self.shards))
         row = {
             name: self._text(name, shard) if name in TEXTS else int(self._integers(name)[shard])
@@ -409,6 +414,7 @@ class Manifest:
         return wrong
 
     def _integers(self, column: str) -> NDArray[np.int64]:
+        # Not `to_numpy`, which imports pandas where it is installed.
         values: NDArray[Any] = np.from_dlpack(self._batch.column(column))
         return values
 
@@ -492,6 +498,7 @@ def hash_columns(manifest: pa.RecordBatch) -> str:
         _, offsets, data = column.buffers()
         offset_bytes = 8 * (len(column) + 1)
         digest.update(memoryview(offsets)[:offset_bytes])
+        # The buffer may be longer than the texts in it.
         end = int.from_bytes(memoryview(offsets)[offset_bytes - 8 : offset_bytes], "little")
         digest.update(memoryview(data or b"")[:end])
     return digest.hexdigest()

@@ -108,6 +108,8 @@ class Rows(ABC):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         found = super().__reduce_ex__(protocol)
+        # Most kinds are pickled as a function that opens them again, without a state: what was set
+        # after opening would be lost.
         settings = {name: self.__dict__[name] for name in _SETTINGS if name in self.__dict__}
         return (*found, settings) if settings and len(found) == 2 else found
 

@@ -97,7 +97,7 @@ class OpenShards:
 
     def has(self, shard: int) -> bool:
         """Returns whether `get` would return at once."""
-        if not self._owner.is_here:
+        if not self._owner.is_here:  # a thread of the parent may have held the lock at the fork
             return False
         with self._lock:
             return isinstance(self._kept.get(shard), ShardReader)
@@ -145,6 +145,7 @@ class OpenShards:
         most = _KEPT_SHARDS
         if self._memory is not None:
             sizes, nbytes = self._memory
+            # From the one used last backwards: how many of them fit is the number to keep.
             latest = np.cumsum(sizes[list(reversed(self._kept))])
             most = min(most, max(1, int(np.searchsorted(latest, nbytes, "right"))))
         while len(self._kept) > most:
@@ -204,6 +205,8 @@ class Shards:
 
     def _opened(self, shard: int) -> ShardReader:
         self.manifest.check_unchanged()
+        # A manifest that is too large to be verified when it is opened is verified in the
+        # background, with the first shard that is read.
         if not self._manifest_asked:
             self._manifest_asked = True
             self._comparisons.add(self.manifest.check)

@@ -263,6 +263,8 @@ class StoredShards(Shards):
         file = MemoryFile(int(self.manifest.shard_bytes[shard]))
         for offset, data in parts:
             file.write(offset, data)
+        # What has just arrived is verified as a whole, so that damage is found while it can be
+        # fetched again.
         reader = open_shard(self.manifest, file.path, shard, self.name(shard), columns_first=True)
         reader.check_offsets()
         file.close()  # the reader holds a mapping of it

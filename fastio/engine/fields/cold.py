@@ -142,6 +142,7 @@ def windows_of(order: AnyOrder, row_bytes: float) -> Iterator[ColdWindow]:
     if not rows or not isinstance(order, Order):
         return
     if order.mode == "shuffle":
+        # Any row may be next, so all of the table is requested at once.
         yield ColdWindow(0, rows, np.zeros(1, np.int64), rows, rows)
     elif order.mode == "sequential":
         block = max(1, int(_PIECE_BYTES / max(row_bytes, 1e-9)))
@@ -213,6 +214,8 @@ class ReadAheadPlan:
 
     def _reach(self, position: int) -> None:
         """Requests the windows up to the one after a position, and drops those before it."""
+        # One window ahead of the batches: the next one is requested as soon as the newest one is
+        # begun.
         while self._next is not None and (
             not self._read or self._read[-1][0].begin < position or self._next.begin <= position
         ):
@@ -222,6 +225,7 @@ class ReadAheadPlan:
         if self._drop:
             for window, asked in self._read:
                 if window.begin < position:
+                    # See the module: a batch would read the window by page faults, one at a time.
                     asked.result()
         while self._read and self._read[0][0].end + self._lag(self._read[0][0]) <= position:
             window, _ = self._read.popleft()

@@ -117,10 +117,9 @@ class SoundReader(Reader):
         """
         arrays = [clip for clip, _ in clips]
         if out is None:
-            if self._how.length is None:
-                self._check_channels(arrays)
-                return of_rows(arrays, self._form, self._how.dtype, axis=1)
             self._check_channels(arrays)
+            if self._how.length is None:
+                return of_rows(arrays, self._form, self._how.dtype, axis=1)
             out = np.stack(arrays)
         if not self._how.lengths or self._how.length is None:
             return out

@@ -86,6 +86,7 @@ class SpanReader(Reader):
         broken = {int(read.row[piece]): message for piece, _, message in failed}
         if broken:
             rows = batch.rows[sorted(broken)]
+            # The next read opens the shard again: it may have been copied again by then.
             self._source.forget(rows)
             raise shard_error(self._dataset, int(rows[0]), broken[min(broken)])
         values = read.batch.values

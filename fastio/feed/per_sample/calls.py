@@ -231,6 +231,7 @@ class _Draws:
             first: number of the first function that is called for it.
         """
         self.rng(place, _STATE + first)
+        # NumPy's seed has 32 bits and torch's 63; the upper bits of a draw are kept.
         python, numpy, torch = self._bits.random_raw(3).tolist()
         random.seed(python)
         np.random.seed(numpy >> 32)
@@ -242,6 +243,7 @@ def failure(name: str, error: Exception) -> Failure:
     lines = "".join(traceback.format_exception(error)).rstrip()
     try:
         pickled = pickle.dumps(error)
+        # Some errors can be pickled, but not be unpickled.
         pickle.loads(pickled)
     except Exception:
         pickled = None

@@ -54,7 +54,8 @@ class SharedMemory:
         number, address = next(self._numbers), _address(array)
         self._files[number] = file, nbytes
         self._begins[address] = number
-        weakref.finalize(mapped, self._forget, number, address, os.getpid()).atexit = False
+        # Of the map, which views refer to; they do not refer to this array.
+        weakref.finalize(mapped, self._forget, number, address).atexit = False
         return array
 
     def extent(self, array: AnyArray) -> SharedExtent:
@@ -69,8 +70,9 @@ class SharedMemory:
         """Returns those of some segments that do not exist any more."""
         return [segment for segment in known if segment not in self._files]
 
-    def _forget(self, number: int, address: int, pid: int) -> None:
+    def _forget(self, number: int, address: int) -> None:
         file, _ = self._files.pop(number)
+        # Another segment may have been mapped at the same address since.
         if self._begins.get(address) == number:
             del self._begins[address]
         os.close(file)
@@ -109,5 +111,6 @@ def _nameless_file() -> int:
     """Returns the descriptor of a file in memory that has no name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fastio", os.MFD_CLOEXEC)
+    # On systems other than Linux: a file that was unlinked.
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -302,6 +302,7 @@ class _Job:
     def add(self, names: Sequence[str], pool: Pool, workers: int) -> None:
         """Divides the samples of some fields into chunks for a pool."""
         rows = len(self._batch.rows)
+        # Several chunks for each worker even out functions that take longer for some samples.
         size = max(1, min(_MOST_ROWS, -(-rows // (workers * _PER_WORKER))))
         fields = {name: self._field(name, rows) for name in names}
         chunks = [
@@ -320,6 +321,8 @@ class _Job:
 
     def begin(self) -> None:
         """Passes the chunks to their pools."""
+        # Only when all chunks are counted: the first may end before the last is made, and would be
+        # taken for the last.
         for pool, chunks in self._chunks:
             pool.submit(chunks)
         self._chunks = []
@@ -396,6 +399,7 @@ class _Job:
             self._left -= 1
             if self._left:
                 return
+        # Processes are done with the samples: their slots may be used again.
         self._held.clear()
         if self._error is None:
             for name, (memory, layout) in self._memory.items():

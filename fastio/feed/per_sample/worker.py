@@ -16,7 +16,8 @@ from fastio.feed.per_sample.chunks import ChunkTask
 from fastio.feed.per_sample.memory import MappedMemory
 from fastio.tensors.samples import become_worker
 
-NUMBER_BYTES = 8  # of an answer, before the results
+# Not pickled with the results, so that the main process knows the task even if it cannot load them.
+NUMBER_BYTES = 8  # of the number of a task, before its results
 _LOOK_S = 1.0  # between two looks whether the main process is alive
 
 

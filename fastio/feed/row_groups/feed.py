@@ -161,6 +161,8 @@ class TableFeed(Feed):
     def run(self, cursor: Cursor, ranks: Ranks) -> Batches[DealtPart]:
         """See `Feed`."""
         share = self._share(ranks)
+        # Positions count the rows of all ranks, which have come equally far; shares may differ by a
+        # row at the end.
         start = -(-cursor.position // ranks.world_size)
         if cursor.position >= len(self.dataset):
             start = share.rows
@@ -188,6 +190,8 @@ class TableFeed(Feed):
         batches = Batches(run, partial(self._host_batch, share, cursor.epoch, ranks))
         # The threads refer to the run, so it would never be garbage itself.
         weakref.finalize(batches, run.close).atexit = False
+        # At the interpreter's exit, not by the finalizer above: daemon threads must have ended by
+        # then, and a read that hangs must not keep the process.
         at_exit(run.close_soon)
         self._runs.add(batches)
         return batches
@@ -234,6 +238,8 @@ class TableFeed(Feed):
         chunk_rows = batch_size * batches
         threads = self.settings.engine.threads
         decoders, slice_rows = self._decoders(threads)
+        # If fewer row groups are decoded at a time than half of the threads, pyarrow's own threads
+        # use the other cores.
         per_window = max(1, self._window_bytes // max(self._group_bytes(), 1))
         return RunSettings(
             batch_size,
@@ -253,6 +259,8 @@ class TableFeed(Feed):
         room = self._memory // 4
         largest = max((group.rows for group in self.dataset.groups), default=1)
         row = self._group_bytes() / max(largest, 1) * _DECODED
+        # Each thread decodes a whole row group if there is room for so many; else in slices; else
+        # fewer threads decode.
         if row * largest * threads <= room:
             return threads, None
         rows = int(room / (threads * max(row, 1)))

@@ -272,6 +272,8 @@ class TableRun:
 
     def _next_task(self) -> Callable[[], None] | None:
         """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
+        # In the order of the stream: a chunk that is far ahead waits, so that batches take no more
+        # memory than they may.
         if self._full and self._full[0][0] < self._at + self._settings.ahead:
             _, chunk = heapq.heappop(self._full)
             return lambda: self._deal(chunk)
@@ -425,6 +427,7 @@ class TableRun:
         except Exception as caught:
             error = caught
         with self._lock:
+            # Also after an error: the block is free in any case.
             self._blocks_used -= 1
             if error is None:
                 self._dealt[chunk.number] = dealt
@@ -445,6 +448,7 @@ class TableRun:
         rows = self._records.deal(chunk.block, chunk.rows, settings.chunk_rows, out)
         ragged: list[dict[str, Any]] = []
         if chunk.ragged:
+            # At a border of two windows, a chunk has rows of both.
             held = chunk.ragged[0]
             for more in chunk.ragged[1:]:
                 held = held.merged(more)

@@ -76,11 +76,6 @@ class Engine:
         self._fetch_s = 0.0
 
     @property
-    def name(self) -> str:
-        """The name of the dataset, for messages."""
-        return str(self.dataset.path)
-
-    @property
     def tails(self) -> dict[str, tuple[Pointwise, ...]]:
         """For each image field or view, the ToDtype and Normalize steps that the engine leaves."""
         parts = (part for reader in self._images.values() for part in reader.parts)

@@ -221,7 +221,7 @@ class BatchStream:
         while not self._is_done(pending, WAIT_S):
             if deadline is not None and time.monotonic() > deadline:
                 raise LoaderTimeout(
-                    f"batch {pending.planned.step} of {self._engine.name} was not ready "
+                    f"batch {pending.planned.step} of {self._engine.dataset.path} was not ready "
                     f"after {self._timeout_s} s"
                 )
 

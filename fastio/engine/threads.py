@@ -50,6 +50,7 @@ class Threads:
                 return self._python.submit(work, *args, **kwargs)
         future: Future[T] = Future()
         future.cancel()
+        # Wakes up those who wait for it.
         future.set_running_or_notify_cancel()
         return future
 

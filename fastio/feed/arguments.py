@@ -63,6 +63,7 @@ def open_named(dataset: Any, cache: Any, fields: Iterable[str] | None) -> GivenD
     if not is_named(dataset):
         return GivenDataset(dataset, None, wanted, cache)
     found = find_data(dataset, Options(cache=cache))
+    # Some kinds read only the wanted fields when they are opened.
     if "fields" in found.kind.options:
         found = replace(found, options=replace(found.options, fields=wanted))
     opened = open_found(found)

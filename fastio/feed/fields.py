@@ -36,11 +36,11 @@ class FieldTransforms:
         parts: for those fields, the names of the views.
     """
 
-    fields: Mapping[str, Compiled]
+    fields: dict[str, Compiled] = field(default_factory=dict)
     whole: tuple[Callable[..., Any], ...] = ()
-    audio: Mapping[str, AudioDecode] = field(default_factory=dict)
-    views: Mapping[str, Views] = field(default_factory=dict)
-    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    audio: dict[str, AudioDecode] = field(default_factory=dict)
+    views: dict[str, Views] = field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
         """Returns the names in `fields` of a field: its own, or those of its views."""
@@ -66,85 +66,71 @@ class FieldTransforms:
             transforms = {_only_field(schema, given): given} if given else {}
         for name, steps in (known or {}).items():
             transforms = {**transforms, name: [*steps, *as_list(transforms.get(name))]}
-        found = _Parser(schema)
+        found = cls(whole=on_whole_batch(as_list(transforms.get(None)), schema.classes))
         for name, given in transforms.items():
             if name is not None:
-                found.add(name, given)
-        whole = on_whole_batch(as_list(transforms.get(None)), schema.classes)
-        return cls(found.fields, whole, found.audio, found.views, found.parts)
+                found._add(schema, name, given)
+        return found
 
-
-class _Parser:
-    """The transforms of fields while they are collected; see `FieldTransforms`."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self.fields: dict[str, Compiled] = {}
-        self.audio: dict[str, AudioDecode] = {}
-        self.views: dict[str, Views] = {}
-        self.parts: dict[str, tuple[str, ...]] = {}
-
-    def add(self, name: str, given: Any) -> None:
-        """Adds the transforms of a field.
-
-        Raises:
-            TransformError: they do not fit the field or each other.
-        """
-        stream = self._stream(name)
+    def _add(self, schema: Schema, name: str, given: Any) -> None:
+        """Adds the transforms of a field."""
+        stream = _stream(schema, name)
         if isinstance(given, SameDraws):
-            stream, given = self._stream(given.field), given.transforms
+            stream, given = _stream(schema, given.field), given.transforms
         steps = as_list(given)
         if any(isinstance(step, Views) for step in steps):
-            self._add_views(name, steps, stream)
+            self._add_views(schema, name, steps, stream)
             return
         if steps and isinstance(steps[0], AudioDecode):
             self.audio[name] = steps.pop(0)
-        self._compile(name, name, steps, stream)
+        self._compile(schema, name, name, steps, stream)
         if name in self.audio and self.audio[name].lengths and self.fields[name].per_sample:
             raise TransformError(
                 f"{name!r}: AudioDecode(lengths=True) cannot be followed by a function that is "
                 "called per sample, because its results have no lengths: leave out lengths=True"
             )
 
-    def _stream(self, name: str) -> int:
-        """Returns the number of the first random draws of a field."""
-        if name not in self._schema.fields:
-            raise TransformError(
-                f"transforms name the field {name!r}; the fields are "
-                f"{', '.join(self._schema.fields)}"
-            )
-        images = [*self._schema.image_fields, *self._schema.list_fields]
-        others = [each for each in self._schema.fields if each not in images]
-        return [*images, *others].index(name) * MOST_VIEWS
-
-    def _add_views(self, name: str, steps: Sequence[Any], stream: int) -> None:
+    def _add_views(self, schema: Schema, name: str, steps: Sequence[Any], stream: int) -> None:
         views, *after = steps
         if not isinstance(views, Views):
             raise TransformError(
                 f"{name!r}: put Views first, and what it follows into the lists of the views"
             )
-        if name in self._schema.list_fields:
+        if name in schema.list_fields:
             raise TransformError(f"{name!r} holds lists of images, which cannot have {views}")
-        if name not in self._schema.image_fields:
+        if name not in schema.image_fields:
             raise TransformError(f"{views} needs an image field, and {name!r} is not one")
         self.views[name] = views
         self.parts[name] = tuple(name + place for place in views.names())
         for number, (part, each) in enumerate(zip(self.parts[name], views.lists(), strict=True)):
-            self._compile(name, part, [*as_list(each), *after], stream + number)
+            self._compile(schema, name, part, [*as_list(each), *after], stream + number)
 
-    def _compile(self, name: str, part: str, steps: Sequence[Any], stream: int) -> None:
+    def _compile(
+        self, schema: Schema, name: str, part: str, steps: Sequence[Any], stream: int
+    ) -> None:
         for step in steps:
             if isinstance(step, (SameDraws, Views)):
                 raise TransformError(f"{name!r}: {spoken(step)} cannot stand inside of a list")
         compiled = self.fields[part] = replace(compile(steps, name), stream=stream)
         for step in (*compiled.steps, *compiled.tail):
-            if name not in self._schema.pictured and not isinstance(step, ToDtype):
+            if name not in schema.pictured and not isinstance(step, ToDtype):
                 raise TransformError(f"{step} needs an image field, and {name!r} is not one")
-        if compiled.per_sample and name in self._schema.list_fields:
+        if compiled.per_sample and name in schema.list_fields:
             raise TransformError(
                 f"{name!r} holds lists of images, for which no function can be called per sample: "
                 "use OnBatch, or fastio's transforms"
             )
+
+
+def _stream(schema: Schema, name: str) -> int:
+    """Returns the number of the first random draws of a field."""
+    if name not in schema.fields:
+        raise TransformError(
+            f"transforms name the field {name!r}; the fields are {', '.join(schema.fields)}"
+        )
+    images = [*schema.image_fields, *schema.list_fields]
+    others = [each for each in schema.fields if each not in images]
+    return [*images, *others].index(name) * MOST_VIEWS
 
 
 def as_list(transforms: Any) -> list[Any]:

@@ -114,6 +114,7 @@ class JoinedRun:
 
     def _begin_following(self) -> None:
         """Starts the sources of the following batch, if they have not started."""
+        # So that its rows are read while this batch is put together and used.
         following = self._deal.second()
         for part in () if following is None else following.parts:
             self._sources[part.source].begin(part)

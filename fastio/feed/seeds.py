@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
-from fastio.order.sampling import Permutation, Ranks, Sampling
+from fastio.order.orders import Permutation
+from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.runtime.nodes import node_count
 from fastio.stage.shuffling import by_generator

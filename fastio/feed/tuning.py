@@ -128,6 +128,7 @@ class ThreadTuner:
         """Returns whether another number is better, measured in turns: a, b, b, a, a, b, b, a."""
         gains: list[float] = []
         for pair in range(_PAIRS):
+            # In mirrored order, so that a steady drift of the rate cancels out.
             if pair % 2:
                 there, here = (yield other), (yield threads)
             else:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.order.order import Indices, Order
-from fastio.order.orders import AnyOrder, PickedOrder
+from fastio.order.orders import AnyOrder
 from fastio.order.plan import Plan, PlannedBatch, classes
 from fastio.packed.grouping import grouped
 
@@ -176,9 +176,7 @@ class _Pool:
         sizes: int64 (batches, partitions), the rows of each partition in each batch.
     """
 
-    def __init__(
-        self, order: AnyOrder | PickedOrder, lengths: Lengths, size: int, first: int, last: int
-    ) -> None:
+    def __init__(self, order: AnyOrder, lengths: Lengths, size: int, first: int, last: int) -> None:
         self._order, self._lengths = order, lengths
         self._size, self._first, self.last = size, first, last
         begins = range(first, last, size)

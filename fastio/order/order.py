@@ -151,6 +151,7 @@ class Order:
         begins, ends = np.zeros_like(blocks), np.full_like(blocks, self.rows)
         if self.mode == "sequential":
             begins = blocks * self.block
+            # A block may be larger than the dataset by any factor: the sum must not overflow.
             ends = np.minimum(begins + min(self.block, self.rows), self.rows)
         elif self.mode == "window" and blocks.size:
             _native.windows_of(self.rows, self.block, self.window, self._key, blocks, begins, ends)
@@ -283,38 +284,6 @@ class ShardOrder:
             permute(end - begin, key, places[here] - begin, moved)
             found[here] = moved + begin
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class DrawnOrder:
-    """An order drawn by a random generator: a permutation in memory, 4 or 8 bytes per row.
-
-    Args:
-        permutation: int64 or int32 (rows,), the row at each position.
-        seed, epoch: key of other draws that depend on the order; see `buckets.BucketPlan`.
-
-    Attributes:
-        partitions: 1; see `PartitionedOrder`.
-    """
-
-    partitions: ClassVar[int] = 1
-    permutation: Indices | npt.NDArray[np.int32]
-    seed: int = 0
-    epoch: int = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the dataset."""
-        return len(self.permutation)
-
-    def at(self, positions: npt.ArrayLike) -> Indices:
-        """Returns the rows at positions, both int64 (n,), in [0, rows)."""
-        rows = self.permutation[inside(positions, self.rows, "position")]
-        return rows.astype(np.int64, copy=False)
-
-    def span(self, first: int, count: int) -> Indices:
-        """Returns the rows at positions first, first + 1, ...: int64 (count,)."""
-        return self.permutation[first : first + count].astype(np.int64, copy=False)
 
 
 def _check_span(first: int, count: int, bound: int, what: str) -> None:

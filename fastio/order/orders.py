@@ -5,37 +5,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import numpy.typing as npt
 
-from fastio.order.order import DrawnOrder, Indices, Mode, Order, ShardOrder
+from fastio.order.order import Indices, Mode, Order, ShardOrder
 from fastio.order.partitions import PartitionedOrder
 
-AnyOrder = Order | ShardOrder | PartitionedOrder | DrawnOrder
+Permutation = Indices | npt.NDArray[np.int32]
 
 
 class PickedOrder:
     """An order of picked rows of a dataset: the rows of another order are indices into their list.
 
+    With a sequential order, it is the order of a permutation, such as one that a generator drew.
+
     Args:
         order: order of as many rows as are picked.
-        picked: int64 (order.rows,), rows of the dataset.
+        picked: int64 or int32 (order.rows,), rows of the dataset.
 
     Attributes:
         rows, seed, epoch, partitions: of the order.
     """
 
-    def __init__(self, order: AnyOrder, picked: Indices) -> None:
+    rows: int
+    seed: int
+    epoch: int
+    partitions: int
+
+    def __init__(self, order: AnyOrder, picked: Permutation) -> None:
         self.rows, self.seed, self.epoch = order.rows, order.seed, order.epoch
         self.partitions = order.partitions
         self._order, self._picked = order, picked
 
     def at(self, positions: npt.ArrayLike) -> Indices:
         """Returns the rows at positions, as `Order.at`."""
-        return self._picked[self._order.at(positions)]
+        return self._picked[self._order.at(positions)].astype(np.int64, copy=False)
 
     def span(self, first: int, count: int) -> Indices:
         """Returns the rows at consecutive positions, as `Order.span`."""
-        return self._picked[self._order.span(first, count)]
+        return self._picked[self._order.span(first, count)].astype(np.int64, copy=False)
+
+
+AnyOrder = Order | ShardOrder | PartitionedOrder | PickedOrder
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,8 @@ class Orders:
         mode = self.mode
         if mode == "settle":
             mode = "shuffle" if epoch else "window"
+        # Also when "settle" shuffles whole partitions: a node has cached the rows of its own
+        # partition.
         if self.partitions > 1 and self.rows and mode != "sequential":
             return PartitionedOrder(
                 self.rows,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastio.order.order import Indices
-from fastio.order.orders import AnyOrder, PickedOrder
+from fastio.order.orders import AnyOrder
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _OF_IMAGES = 0xD1342543DE82EF95  # an odd number with well mixed bits, for `image_keys`
@@ -159,7 +159,7 @@ class Plan:
             of the order do not occur. The ranks that read a partition get different copies.
     """
 
-    order: AnyOrder | PickedOrder
+    order: AnyOrder
     batch_size: int
     drop_last: bool = False
     rank: int = 0

@@ -14,19 +14,17 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from fastio.order.buckets import BucketPlan, Buckets
 from fastio.order.followed import Followed, Skip, after, behind, chunks
-from fastio.order.order import DrawnOrder, Indices, Mode, Order
-from fastio.order.orders import AnyOrder, Orders, PickedOrder
+from fastio.order.order import Indices, Mode, Order
+from fastio.order.orders import AnyOrder, Orders, Permutation, PickedOrder
 from fastio.order.plan import Occurrences, Plan, PlannedBatch, follow, row_numbers
 from fastio.order.shuffling import Shuffling
 from fastio.order.state import END, Cursor, OrderState, States
 from fastio.runtime.properties import cached_property
 
 MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
-Permutation = Indices | npt.NDArray[np.int32]
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
 
@@ -306,6 +304,9 @@ class Sampling:
             drawn = self.order_of(rows, cursor, ranks)
             buckets = self.buckets
             picked, again = self._listed
+            # If no row is picked twice, the order itself gives rows, and small batches can be
+            # looked up together. Else it gives places in the list, which tell the occurrences of
+            # rows apart.
             order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
             if picked is not None and again is not None and buckets is not None:
                 buckets = buckets.of(picked)
@@ -417,10 +418,11 @@ class Sampling:
 
     def order_of(self, rows: int, cursor: Cursor, ranks: Ranks) -> AnyOrder:
         """Returns the order of the cursor's epoch; a generator may draw it now."""
+        in_order = Order(rows, cursor.of_order(), cursor.epoch, mode="sequential")
         if self.draw is not None:
-            return DrawnOrder(self.draw(rows), cursor.of_order(), cursor.epoch)
+            return PickedOrder(in_order, self.draw(rows))
         if cursor.follows_torch and self.permute is not None and self.permutes(rows):
-            return DrawnOrder(self.permute(rows, cursor.of_order()), cursor.of_order())
+            return PickedOrder(in_order, self.permute(rows, cursor.of_order()))
         return self.orders(rows, cursor.of_order(), ranks).epoch(cursor.epoch)
 
     def keys(self, cursor: Cursor, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
@@ -451,7 +453,7 @@ class Sampling:
             yield batch
         followed.note(END)
 
-    def cut(self, order: AnyOrder | PickedOrder, ranks: Ranks, start: int) -> Plan:
+    def cut(self, order: AnyOrder, ranks: Ranks, start: int) -> Plan:
         """Returns a plan that divides an order into batches from a position on."""
         start = min(start, order.rows)
         batch_size = self.batch_size or 1

@@ -133,6 +133,7 @@ class FixedWidth:
             columns[RECORD_COLUMN] = layout.nbytes
         self._columns = list(columns)
         self.strides: Sequence[int] = list(columns.values())
+        # Fields in records share one column, in which each has its offset.
         homes = {name: RECORD_COLUMN if name in offsets else name for name in names}
         self.fields: Sequence[TableField] = [
             TableField(
@@ -388,6 +389,7 @@ class Range(NamedTuple):
 def told_apart(ranges: Iterable[Range]) -> bytes:
     """Returns bytes that differ if the objects, their versions or the offsets in them differ."""
     parts = [(r.name, r.offset, r.length, r.field, r.expect and r.expect.key) for r in ranges]
+    # Names of files need not be UTF-8.
     return repr(parts).encode("utf-8", "surrogateescape")
 
 

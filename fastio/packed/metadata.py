@@ -67,9 +67,8 @@ def block_places(footer: Any, slot: int) -> range:
 
 def batch_rows(metadata: memoryview) -> int:
     """Returns the number of rows of a record batch, given the metadata of its message."""
-    message = _message(metadata)
-    header = find(message, follow(message, 0), MESSAGE_HEADER)
-    rows = None if header is None else find(message, follow(message, header), BATCH_ROWS)
+    message, batch = _batch(metadata)
+    rows = None if batch is None else find(message, batch, BATCH_ROWS)
     count = 0 if rows is None else int(at(message, "<q", rows)[0])
     if count < 0:
         raise ValueError(f"a record batch has {count} rows")
@@ -97,11 +96,8 @@ def buffer_places(metadata: memoryview) -> memoryview:
 
 def is_compressed(metadata: memoryview) -> bool:
     """Returns whether the buffers of a record batch are compressed, given its metadata."""
-    message = _message(metadata)
-    header = find(message, follow(message, 0), MESSAGE_HEADER)
-    if header is None:
-        return False
-    return find(message, follow(message, header), BATCH_COMPRESSION) is not None
+    message, batch = _batch(metadata)
+    return batch is not None and find(message, batch, BATCH_COMPRESSION) is not None
 
 
 def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
@@ -156,6 +152,13 @@ def message_head(data: memoryview) -> tuple[int, int] | None:
 def _message(metadata: memoryview) -> memoryview:
     """Returns the FlatBuffer in a message's metadata."""
     return metadata[8 if metadata[:4] == _MARKER else 4 :]
+
+
+def _batch(metadata: memoryview) -> tuple[memoryview, int | None]:
+    """Returns a message's FlatBuffer, and where its record batch is; None without one."""
+    message = _message(metadata)
+    header = find(message, follow(message, 0), MESSAGE_HEADER)
+    return message, None if header is None else follow(message, header)
 
 
 # --- FlatBuffers ----------------------------------------------------------------------------------

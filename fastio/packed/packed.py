@@ -358,14 +358,14 @@ class Dataset(Remote):
         return self.shard(shard).view(field, local)
 
     def _decoded(
-        self, field: str, row: int, at_least: int | None, data: NDArray[np.uint8] | None
+        self,
+        field: str,
+        row: int,
+        at_least: int | None,
+        data: NDArray[np.uint8] | None,
+        index: int | None = None,
     ) -> NDArray[np.uint8]:
-        return self._pixels(self.stored_image(field, row, data), field, row, at_least)
-
-    def _pixels(
-        self, stored: StoredImage, field: str, row: int, at_least: int | None
-    ) -> NDArray[np.uint8]:
-        """Returns the pixels of an image of a row; ValueError if it cannot be decoded."""
+        stored = self.stored_image(field, row, data, index=index)
         mode: Literal["RGB", "L"] = self._field(field).mode
         if at_least is None or stored.codec != CODEC_BLOCKS:
             stored.check()  # else the parts that are read have checksums of their own
@@ -429,19 +429,6 @@ class Dataset(Remote):
         """See `Rows`. A file's number is its shard's."""
         return shard_reads(self, field, rows, index)
 
-    def listed_image(
-        self,
-        field: str,
-        row: int,
-        index: int,
-        *,
-        at_least: int | None = None,
-        data: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
-        """See `Rows`."""
-        stored = self.stored_image(field, row, data, index=index)
-        return self._pixels(stored, field, row, at_least)
-
     def sample_name(self, row: int) -> str:
         """Returns the name of a row in messages: its shard's file name and its row there."""
         shard, local = self._at(row)
@@ -460,6 +447,7 @@ class Dataset(Remote):
         self.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # By its number: there may be a newer version when it is opened again.
         return reopened, (Dataset, (*self._given, self.manifest.version), self.fingerprint)
 
 

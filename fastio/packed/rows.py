@@ -289,10 +289,21 @@ class Rows(ABC):
             return self._decoded(field, row, at_least, data)
 
     def _decoded(
-        self, field: str, row: int, at_least: int | None, data: NDArray[np.uint8] | None
+        self,
+        field: str,
+        row: int,
+        at_least: int | None,
+        data: NDArray[np.uint8] | None,
+        index: int | None = None,
     ) -> NDArray[np.uint8]:
-        """Returns an image for `image`, which has checked field and row, and names errors."""
-        found = self.read(field, row) if data is None else data.tobytes()
+        """Returns an image for those who have checked field and row, and name errors.
+
+        `index` is its place in the row's list; None for a field of single images.
+        """
+        if data is not None:
+            found = data.tobytes()
+        else:
+            found = self.read(field, row) if index is None else self.read_listed(field, row, index)
         mode = self._field(field).mode
         return upright_pixels(found, mode, None if self.upright else 1, self.max_pixels)
 
@@ -338,9 +349,7 @@ class Rows(ABC):
         data: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """Returns one image of a list as `image` does; its errors do not name the image."""
-        found = self.read_listed(field, row, index) if data is None else data.tobytes()
-        mode = self._field(field).mode
-        return upright_pixels(found, mode, None if self.upright else 1, self.max_pixels)
+        return self._decoded(field, row, at_least, data, index)
 
     def images(
         self, field: str, row: int, *, at_least: int | None = None

@@ -133,6 +133,8 @@ class StoredShards(Shards):
 
     def check_manifest(self) -> None:
         """See `Shards`."""
+        # A store that does not answer, or half of an answer, does not prove that the dataset was
+        # replaced.
         with suppress(OSError, ManifestInvalid):
             newest = _fetch_manifest(self.store)
             if not self.manifest.is_version_of(newest):

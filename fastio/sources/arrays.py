@@ -407,7 +407,12 @@ class ArrayDataset(Rows):
         }
 
     def _decoded(
-        self, field: str, row: int, at_least: int | None, data: NDArray[np.uint8] | None
+        self,
+        field: str,
+        row: int,
+        at_least: int | None,
+        data: NDArray[np.uint8] | None,
+        index: int | None = None,
     ) -> NDArray[np.uint8]:
         pixels = self.arrays.columns[field][row]
         if pixels.ndim == 2:

@@ -40,7 +40,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import SchemaError
-from fastio.order.sampling import Permutation, Sampling
+from fastio.order.orders import Permutation
+from fastio.order.sampling import Sampling
 from fastio.order.shuffling import Granularity, Reason, Shuffling, ShufflingKind
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows

@@ -57,6 +57,7 @@ class ImagePart:
         handed = name in settings.handed
         self.channels_last = settings.channels_last or handed
         size = self.compiled.size
+        # Erasing comes after Normalize, so an engine that erases normalises too.
         fuses = (settings.normalize_on_cpu or self.compiled.erasing) and size and not handed
         self.affine = affine(self.compiled.tail, self._channels) if fuses else None
         self.tail: tuple[Pointwise, ...] = self.compiled.tail if self.affine is None else ()

@@ -46,6 +46,7 @@ class BlockMemory:
                 f"{where}: no memory for {self.nbytes:,} bytes of its rows: read fewer columns, "
                 "use a smaller batch_size, or write the file with smaller rows"
             ) from error
+        # Two threads that find no free block both allocate; the pool keeps what is left over.
         parts = [memory[i * self.nbytes : (i + 1) * self.nbytes] for i in range(blocks)]
         self._free.extend(parts[1:])
         return parts[0]

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 import fastio
-from fastio import SourceNotFound
+from fastio import OptionError, SourceNotFound
 from fastio.diagnose import Use, diagnose
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.imagesteps import ImageSteps
@@ -37,6 +37,8 @@ from fastio.diagnose.probes.storage import cold_loader_rate
 from tests.servers import http_folder
 from tests.support import numbered_folder
 from tests.tars import write_tar
+from tests.test_pack_ray_sources import sound_folder
+from tests.test_token_files import llm_c, raw
 
 USE = Use(batch_size=4, crop=16)
 
@@ -93,6 +95,43 @@ def test_images_that_lie_in_the_folder_itself(tmp_path: Path) -> None:
     assert facts.images is not None
     assert facts.images.formats == {"PNG": 1.0}
     assert [trial.codec for trial in facts.images.trials] == ["raw"]
+
+
+def test_images_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
+    """An empty file cannot be mapped either, to ask whether it is in the page cache."""
+    numbered_folder(tmp_path)
+    whole = next(tmp_path.rglob("*.jpg"))
+    whole.with_name("cut.jpg").write_bytes(whole.read_bytes()[:-300])
+    whole.with_name("empty.jpg").touch()
+    facts = examine(str(tmp_path), USE)
+    assert failed(facts) == []
+    assert not [note for note in facts.notes if "empty file" in note]
+    assert facts.images is not None
+    assert is_rate(facts.images.pillow_rate)
+
+
+def test_sounds_and_token_files(tmp_path: Path) -> None:
+    """Kinds of data that have no probes of their own are described, and read from the disk."""
+    facts = examine(str(sound_folder(tmp_path)), USE)
+    assert failed(facts) == []
+    assert facts.data is not None
+    assert (facts.data.kind, facts.data.rows, facts.data.files) == ("sounds", 8, 8)
+    assert facts.images is None
+    diagnose(facts, USE)
+
+    tokens = np.arange(20_000) % 500
+    facts = examine(str(llm_c(tmp_path / "tokens.bin", tokens)), USE)
+    assert failed(facts) == []
+    assert facts.data is not None
+    assert (facts.data.kind, facts.data.nbytes) == ("tokens", 1024 + 2 * len(tokens))
+    assert facts.tables is not None
+    assert is_rate(facts.tables.rate)
+    diagnose(facts, USE)
+
+
+def test_a_file_whose_kind_is_not_known_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="neither a header nor an index"):
+        examine(str(raw(tmp_path / "tokens.bin", np.arange(100))), USE)
 
 
 @pytest.mark.parametrize(("codec", "tried"), [("blocks", 0), ("raw", 0), ("jpeg", 1)])

@@ -289,7 +289,7 @@ class TableFacts:
     """Facts of tables, from their first files, and how fast their rows are loaded.
 
     Attributes:
-        format: "parquet", "arrow", "csv", "jsonl", "packed".
+        format: "parquet", "arrow", "csv", "jsonl", "tokens" (token files) or "packed".
         columns: number of columns.
         row_groups: number of row groups in the files that were read.
         group_rows, group_bytes: rows and decoded bytes of a row group, medians.

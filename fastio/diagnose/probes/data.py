@@ -28,7 +28,9 @@ from fastio.runtime.files import only_files
 from fastio.runtime.properties import cached_property
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.sources import Options, find, find_data, open_found
+from fastio.sources.corpus.kind import TOKEN_FILES
 from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset
+from fastio.sources.folder_kind import IMAGE_FOLDER
 from fastio.sources.hugging_face.kind import HUGGING_FACE
 from fastio.sources.packed import PACKED
 from fastio.sources.registry import kind_of
@@ -170,7 +172,11 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
         return _tables(path, [Path(file.name) for file in found.parts])
     if found.kind is HUGGING_FACE:
         return _of_files(path, "other", local_files(path))
-    return {PACKED: _packed, TARS: _tars}.get(found.kind, _folder)(path)
+    look = {PACKED: _packed, TARS: _tars, IMAGE_FOLDER: _folder}.get(found.kind)
+    if look is not None:
+        return look(path)
+    with open_found(found) as dataset:
+        return Data(facts_of(path, dataset), tuple(local_files(path)), path)
 
 
 def _packed(path: str) -> Data:
@@ -186,7 +192,9 @@ def facts_of(data: Any, dataset: Any) -> DataFacts:
         data: what it was opened from.
         dataset: one of fastio's.
     """
-    packed, schema, kind = dataset.packed, dataset.schema, kind_of(dataset)
+    schema, kind = dataset.schema, kind_of(dataset)
+    # Token files are read as a packed dataset, but somebody else wrote them.
+    packed = None if kind is TOKEN_FILES else dataset.packed
     images, storage, here = schema.image_fields, storage_of(data), local_files(data)
     word = type(dataset).__name__ if kind is None else kind.key
     codecs = {"jpeg": len(dataset)} if images else {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -210,29 +210,38 @@ def _sizes(sizes: Any) -> dict[str, Any]:
     }
 
 
-def pillow_part(files: Sequence[bytes], steps: ImageSteps, seconds: float) -> Part:
+def pillow_part(files: Sequence[bytes], steps: ImageSteps, seconds: float) -> Part | None:
     """Measures how fast one process decodes with Pillow and runs the steps in Python.
 
+    Files that cannot be decoded are left out.
+
     Returns:
-        The number of samples, with the seconds of decoding and of each step. As in a worker of
-        DataLoader, torch's operators use one thread.
+        The number of samples, with the seconds of decoding and of each step; None if no file can be
+        decoded.
     """
-    functions = [decoded, *(step.function for step in steps.python)]
-    spent = [0.0] * len(functions)
+    left, functions = deque(files), [step.function for step in steps.python]
+    spent = [0.0] * (1 + len(functions))
     threads, done = torch.get_num_threads(), 0
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as in a worker of DataLoader
     try:
         began_s = time.perf_counter()
-        while not done or time.perf_counter() < began_s + seconds:
-            value: Any = files[done % len(files)]
+        while left and (not done or time.perf_counter() < began_s + seconds):
             before_s = time.perf_counter()
-            for number, function in enumerate(functions):
+            try:
+                value: Any = decoded(left[0])
+            except Exception:  # Pillow's errors for damaged files have no common class
+                left.popleft()
+                continue
+            left.rotate(-1)
+            after_s = time.perf_counter()
+            spent[0] += after_s - before_s
+            for number, function in enumerate(functions, 1):
+                before_s = after_s
                 value = function(value)
                 after_s = time.perf_counter()
                 spent[number] += after_s - before_s
-                before_s = after_s
             done += 1
-        return Part(done, time.perf_counter() - began_s, tuple(spent))
+        return Part(done, time.perf_counter() - began_s, tuple(spent)) if done else None
     finally:
         torch.set_num_threads(threads)
 
@@ -290,14 +299,16 @@ def table_facts(context: Context) -> TableFacts | None:
     def rows(source: Any, most: int) -> Measure:
         return partial(_rows_part, context, source, max(1, min(batch_size, most)))
 
-    if data.facts.packed:
-        source = open_data(data.part, resident=False)
+    packed = data.facts.packed
+    if packed or data.facts.kind == "tokens":
+        source = open_data(data.part, resident=False if packed else None)
         measure = rows(source, data.facts.rows // 4)
         if data.facts.kind == "tokens":
             windows = TokenWindows(source, _WINDOW)
             measure = partial(_rows_part, context, windows, context.use.batch_size)
         parts = in_turns({"rows": measure}, attempts, _TURNS)
-        return TableFacts("packed", threads=context.cores, rate=rates_of(parts).get("rows"))
+        rate = rates_of(parts).get("rows")
+        return TableFacts("packed" if packed else "tokens", threads=context.cores, rate=rate)
     files = [Path(path) for path in data.part]
     kind = table_kind(str(files[0])) or "unknown"
     layout = attempts("the layout", parquet_layout, files) if kind == "parquet" else None
@@ -305,10 +316,10 @@ def table_facts(context: Context) -> TableFacts | None:
     if kind in ("parquet", "arrow") or files[0].stat().st_size < _TEXT_BYTES:
         measures["rows"] = rows([str(path) for path in files], batch_size)
     with room(context.use.scratch) as folder:
-        packed = folder / "packed"
-        tried = attempts("packing rows", _packed_rows, files, packed) if kind == "parquet" else None
+        trial = folder / "packed"
+        tried = attempts("packing rows", _packed_rows, files, trial) if kind == "parquet" else None
         if tried is not None:
-            measures["packed rows"] = rows(open_data(packed, resident=False), tried.samples // 8)
+            measures["packed rows"] = rows(open_data(trial, resident=False), tried.samples // 8)
         parts = in_turns(measures, attempts, _TURNS)
     rates = rates_of(parts)
     rate, packed_rate = rates.get("rows"), rates.get("packed rows")

@@ -147,7 +147,11 @@ def give_back(pieces: Sequence[Piece]) -> None:
 
 def _check_given_back(pieces: Sequence[Piece]) -> None:
     with suppress(PermissionError):
-        found = [resident_pages(piece.path, piece.offset, piece.length) for piece in pieces]
+        found = [
+            resident_pages(piece.path, piece.offset, piece.length)
+            for piece in pieces
+            if piece.length  # an empty file, which cannot be mapped
+        ]
         if sum(there for there, _ in found) > _STILL_THERE * sum(of for _, of in found):
             raise OSError(
                 "the system keeps them in the page cache: they were just written, or "

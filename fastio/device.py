@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,33 +101,8 @@ class HostBatch:
     release: Callable[[], None] | None = None
 
 
-class Event(Protocol):
-    """A point in a stream's work; torch.cuda.Event is one."""
-
-    def query(self) -> bool: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, end_event: Any) -> float: ...
-
-
-class CopyStream(Protocol):
-    """A stream for copies, apart from the consumer's stream."""
-
-    def active(self) -> AbstractContextManager[Any]:
-        """Puts the device work of this thread on this stream inside a `with` block."""
-
-    def record(self, *, timed: bool = False) -> Event:
-        """Returns an event that completes after everything put on this stream so far.
-
-        Args:
-            timed: whether it records a time, which makes waiting for it slower.
-        """
-
-    def hand_over(self, event: Event, data: Tree) -> None:
-        """Makes the consumer's stream wait for `event` and use the tensors of `data` from then."""
-
-
-class CudaCopyStream:
-    """A new CUDA stream for copies to `device`."""
+class CopyStream:
+    """A new CUDA stream for copies to `device`, apart from the consumer's stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -136,15 +111,22 @@ class CudaCopyStream:
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def active(self) -> AbstractContextManager[Any]:
+        """Puts the device work of this thread on this stream inside a `with` block."""
         context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
         return context
 
-    def record(self, *, timed: bool = False) -> Event:
+    def record(self, *, timed: bool = False) -> torch.cuda.Event:
+        """Returns an event that completes after everything put on this stream so far.
+
+        Args:
+            timed: whether it records a time, which makes waiting for it slower.
+        """
         event: torch.cuda.Event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
-    def hand_over(self, event: Any, data: Tree) -> None:
+    def hand_over(self, event: torch.cuda.Event, data: Tree) -> None:
+        """Makes the consumer's stream wait for `event` and use the tensors of `data` from then."""
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(event)
 
@@ -159,7 +141,7 @@ class CudaCopyStream:
 
 def copy_stream(device: Device | None) -> CopyStream | None:
     """Returns a new stream for copies to a device; None if the device needs none."""
-    return CudaCopyStream(device) if device is not None and device.type == "cuda" else None
+    return CopyStream(device) if device is not None and device.type == "cuda" else None
 
 
 class DevicePrefetcher:
@@ -201,8 +183,10 @@ class DevicePrefetcher:
         self._ready = ready
         self._stats = stats
         self._stream = stream
-        self._finished: deque[tuple[Tree, Any, Event]] = deque()  # data, info, when: to hand out
-        self._copying: deque[tuple[HostBatch, Event, Event]] = deque()  # read from .. to
+        # To hand out: data, info, and the event after which the data may be used.
+        self._finished: deque[tuple[Tree, Any, torch.cuda.Event]] = deque()
+        # The copies of a batch take place between its two events.
+        self._copying: deque[tuple[HostBatch, torch.cuda.Event, torch.cuda.Event]] = deque()
         self._error: Exception | None = None  # what came instead of the next batch
         self._owner = Owner()
 
@@ -213,11 +197,15 @@ class DevicePrefetcher:
         if self._stream is None:
             host = next(self._batches)
             data = host.data if self._device is None else to_device(host.data, self._device)
-            return data if self._finish is None else self._finished_data(data, host.info), host.info
+            return self._finished_data(data, host.info), host.info
         self._give_back()
         if not self._finished and self._error is None:
             self._put_next(self._stream)
-        while len(self._finished) <= self._ahead and self._error is None and self._has_next():
+        while (
+            len(self._finished) <= self._ahead
+            and self._error is None
+            and (self._ready is None or self._ready())
+        ):
             self._put_next(self._stream)
         if not self._finished:
             assert self._error is not None
@@ -253,9 +241,6 @@ class DevicePrefetcher:
             self._stats.transform_s += time.perf_counter() - began_s
         return data
 
-    def _has_next(self) -> bool:
-        return self._ready is None or self._ready()
-
     def _put_next(self, stream: CopyStream) -> None:
         """Takes one host batch, and puts its copy and `finish` on the stream."""
         try:
@@ -272,8 +257,11 @@ class DevicePrefetcher:
             self._error = error
 
     def _give_back(self) -> None:
-        while self._copying and self._copying[0][2].query():
-            host, start, copied = self._copying.popleft()
+        while self._copying:
+            host, start, copied = self._copying[0]
+            if not copied.query():  # type: ignore[no-untyped-call]
+                return
+            self._copying.popleft()
             if self._stats is not None:
                 self._stats.copy_s += start.elapsed_time(copied) / 1e3
             if host.release is not None:

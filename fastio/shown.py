@@ -6,6 +6,7 @@ characters in them. URLs may hold credentials and signatures, and reports are of
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -75,6 +76,15 @@ def shown_values(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [shown_values(item) for item in value]
     return value
+
+
+def finite(value: Any) -> Any:
+    """Returns JSON values with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -18,8 +18,7 @@ class Stats:
     """Counters since the loader (or engine) was made. All times are in seconds.
 
     A plain value: the engine and the loader each have one, and write it from one thread at a time.
-    `snapshot()` returns a copy that does not change, and `after - before` is what happened between
-    two snapshots.
+    `after - before` is what happened between two snapshots, which `Loader.stats()` returns.
 
     Attributes:
         path: "native" (fastio's threads) or "torch" (torch's DataLoader and its workers).
@@ -106,10 +105,6 @@ class Stats:
     def augment_share(self) -> float:
         """The share of `busy_s` that operations on pixels took, 0.0 to 1.0."""
         return self.augment_s / self.busy_s if self.busy_s else 0.0
-
-    def snapshot(self) -> Stats:
-        """Returns a copy that later work does not change."""
-        return replace(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all counters, the throughput and the wait share as JSON-ready values."""

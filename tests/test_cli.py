@@ -568,6 +568,6 @@ def test_show_draws_augmentations(packed: Path, tmp_path: Path) -> None:
 
 def test_the_help_of_pack_is_the_docstring_of_the_function() -> None:
     shown = " ".join(run("pack", "--help")[1].replace("│", " ").split())
-    for name, text in descriptions(pack).items():
+    for name, (text, _) in descriptions(pack).items():
         if name not in ("progress", "schema", "vocabulary_size", "storage_options", "engine"):
             assert text.replace("\\[", "[") in shown, name

@@ -46,9 +46,9 @@ LAYERS = [
 ]
 
 # Written on the public names alone, as users' own code is: examples to read. Two have a part in
-# common: files are written, and paths from users are converted, in one way.
+# common: files and JSON are written, and paths from users are converted, in one way.
 PUBLIC_ONLY = {"integrations", "train"}
-COMMON = {"train": {"runtime", "store"}}
+COMMON = {"train": {"runtime", "shown", "store"}}
 
 # Where a dataset may be asked for its class; `packed` defines the base class.
 ASK_CLASSES = {"packed", "sources", "views"}

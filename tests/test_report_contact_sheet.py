@@ -12,7 +12,7 @@ from tests.pictures import pixels
 def test_every_image_is_on_the_sheet_in_its_proportions() -> None:
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255)]
     images = [np.full((100, 200, 3), colour, dtype=np.uint8) for colour in colours]
-    sheet = np.asarray(contact_sheet(images, ["x"] * 5, columns=2, tile=50))
+    sheet = np.asarray(contact_sheet(images, ["x"] * 5, tile=50))
     for colour in colours:
         found = np.argwhere((sheet == colour).all(axis=2))
         height, width = found.max(axis=0) - found.min(axis=0) + 1
@@ -48,7 +48,7 @@ def test_captions_may_be_anything(caption: str) -> None:
 
 def test_long_captions_stay_in_their_tile() -> None:
     blank = np.full((10, 10, 3), 250, dtype=np.uint8)
-    sheet = np.asarray(contact_sheet([blank] * 2, ["M" * 100, ""], columns=2, tile=64))
+    sheet = np.asarray(contact_sheet([blank] * 2, ["M" * 100, ""], tile=64))
     inked = np.argwhere((sheet < 128).all(axis=2))[:, 1]
     assert inked.size
     assert inked.max() < 8 + 64

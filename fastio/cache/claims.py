@@ -103,6 +103,7 @@ class Claims:
                 for number, file in ready.items()
             ],
         )
+        # The triggers of the index follow rows that come and go, not those whose bytes change.
         count(db, bytes=more, fetched=sum(file.size for file in ready.values()))
         return set(ready)
 
@@ -149,6 +150,7 @@ class Claims:
         db.execute("DELETE FROM pieces WHERE owner = ? AND state = ?", (token, LOADING))
         db.execute("DELETE FROM runs WHERE owner = ?", (token,))
         self._files.discard(token)
+        # This process is still a member of the folder: `Member.leave` deletes its own file.
         if token != self._token:
             forget(self._files.members, token)
 
@@ -161,6 +163,8 @@ class Claims:
         """Releases what dead members have in the index, and deletes the files they have left."""
         folder = self._files.members
         dead = {token for token in members(folder) if not is_alive(folder, token)}
+        # Looked up without a transaction, which locks all other processes out: usually nobody has
+        # died.
         with index.reading() as db:
             dead |= self._dead(db)
         if dead:

@@ -133,7 +133,8 @@ class Evictor:
         if not victims:
             return []
         order = np.argsort(np.concatenate(distances), kind="stable")
-        return [victims[place] for place in order[-_RANK_ALL:].tolist()][-_bound(len(victims)) :]
+        most = len(victims) if len(victims) <= _RANK_ALL else _RANKED
+        return [victims[place] for place in order[-most:].tolist()]
 
     def _until(self, db: Connection, source: int, numbers: Numbers) -> npt.NDArray[np.float64]:
         found = db.execute(
@@ -143,7 +144,3 @@ class Evictor:
         if not runs or self.next_use is None:
             return np.full(len(numbers), np.inf)
         return self.next_use(runs, numbers)
-
-
-def _bound(pieces: int) -> int:
-    return pieces if pieces <= _RANK_ALL else _RANKED

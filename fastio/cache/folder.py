@@ -83,6 +83,8 @@ class CacheFolder:
         try:
             top = take_folder(path, Access(shared))
             entered = top.folder("members", make=True)
+            # Before the index: a process that finds a claim looks for the locked file of its owner,
+            # and takes an owner without one for dead.
             self._member = Member(entered)
             self.files = Files(top, entered, self._member.token)
             self.index = Index(top)
@@ -315,6 +317,7 @@ class CacheFolder:
             if more > 0 and more > self.room - total_bytes(db):
                 return False
             self.claims.resize(db, source.number, number, size)
+            # Triggers count inserted and deleted rows only.
             count(db, bytes=more)
             return True
 
@@ -420,6 +423,7 @@ class CacheFolder:
         pieces = freed = 0
         while True:
             with self.index.transaction() as db:
+                # In a large cache, one eviction ranks and deletes a few hundred pieces at most.
                 before = pieces_known(db)
                 gone = self._evictor.evict(db, total_bytes(db) - size, lambda of, number: False)
                 pieces, freed = pieces + before - pieces_known(db), freed + gone

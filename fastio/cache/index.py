@@ -148,10 +148,13 @@ class Index:
     def _open_once(self) -> None:
         if self._inode is not None and not self.is_there():  # SQLite would create it
             raise sqlite3.OperationalError("it was deleted")
+        # Transactions are begun and ended explicitly (isolation_level=None), and the lock lets one
+        # thread at a time use the connection.
         db = self._db = sqlite3.connect(
             self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
         self._times_opened += 1
+        # As sqlite.org/security.html advises for files that somebody else may have written.
         db.execute("PRAGMA trusted_schema=OFF")
         db.execute("PRAGMA cell_size_check=ON")
         db.execute("PRAGMA journal_mode=WAL")
@@ -208,6 +211,8 @@ class Index:
             db: sqlite3.Connection | None = None
             try:
                 db = self._connection()
+                # Takes the write lock at once. SQLite does not wait for it in a transaction that
+                # has read before: it would fail with "database is locked".
                 db.execute("BEGIN IMMEDIATE")
                 yield db
                 db.execute("COMMIT")
@@ -256,6 +261,8 @@ class Index:
     def changes(self) -> tuple[int, ...]:
         """Returns numbers that differ from those of an earlier call if the database has changed."""
         with self.reading() as db:
+            # data_version leaves out the commits of this connection, which total_changes counts.
+            # Both begin anew with a new connection.
             (of_others,) = db.execute("PRAGMA data_version").fetchone()
             return self._times_opened, int(of_others), db.total_changes
 

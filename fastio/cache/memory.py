@@ -19,6 +19,7 @@ class MemoryFile:
     def __init__(self, size: int) -> None:
         self.size = size
         self._descriptor = -1
+        # `__del__` needs the attribute also if this call fails.
         self._descriptor = os.memfd_create("fastio", os.MFD_CLOEXEC)
         os.truncate(self._descriptor, size)
 

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -19,7 +20,7 @@ from fastio.cache.folder import CacheFolder, Source
 from fastio.cache.index import LOADING, READY
 from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.ahead import in_order
 from fastio.shown import without_secrets
 
 _READERS = 4
@@ -266,15 +267,14 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
             for source, key, url, number, size, xxh3 in rows
         ]
     damaged = []
-    with DaemonPool(_READERS, "fastio-verify") as pool:
-        problems = pool.map(lambda piece: _problem(folder, piece), pieces)
-        for piece, problem in zip(pieces, problems, strict=True):
-            # A piece that is no longer in the index was evicted meanwhile.
-            if problem is not None and folder.drop_damaged(piece.source, piece.number, piece.xxh3):
-                path = folder.path_of(piece.source, piece.number)
-                damaged.append(DamagedPiece(piece.source.url, path, problem))
-            if advance is not None:
-                advance(piece.size)
+    problems = in_order(partial(_problem, folder), pieces, _READERS)
+    for piece, problem in zip(pieces, problems, strict=True):
+        # A piece that is no longer in the index was evicted meanwhile.
+        if problem is not None and folder.drop_damaged(piece.source, piece.number, piece.xxh3):
+            path = folder.path_of(piece.source, piece.number)
+            damaged.append(DamagedPiece(piece.source.url, path, problem))
+        if advance is not None:
+            advance(piece.size)
     return CacheCheck(len(pieces), sum(piece.size for piece in pieces), damaged, strays)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,10 +13,9 @@ from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
 from fastio.cache.index import VERSION
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
-from fastio.errors import CacheError
+from fastio.errors import CacheError, warn
 from fastio.runtime.lifecycle import Owner
 from fastio.runtime.sizes import size_in_bytes
-from fastio.shown import shown
 from fastio.store import local_only
 
 # When a loader recodes images to block records; see `Cache`.
@@ -106,11 +104,7 @@ class Cache:
         kind = type(error).__name__, getattr(error, "errno", None)
         if kind not in self._told:
             self._told.add(kind)
-            warnings.warn(
-                shown(f"reading without the cache {self.path}: {error}"),
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn(f"reading without the cache {self.path}: {error}", RuntimeWarning)
 
     def status(self) -> CacheStatus:
         """Returns what the cache holds.

@@ -206,15 +206,7 @@ def _option_name(name: str, how: Written) -> str:
     return f"--{(how.option or name).replace('_', '-')}"
 
 
-def descriptions(described: Callable[..., Any]) -> dict[str, str]:
-    """Returns the description of each argument of a function or a dataclass, from its docstring.
-
-    Square brackets are escaped, so that help texts show them.
-    """
-    return {name: text for name, (text, _) in _described(described).items()}
-
-
-def _described(described: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
+def descriptions(described: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
     """Returns the description of each argument, and the title of the section that it is from.
 
     The title is None for the usual sections of arguments.
@@ -240,7 +232,7 @@ def _parameters(
     defaults: Mapping[str, Any],
 ) -> dict[str, inspect.Parameter]:
     """Returns the parameters of a command for the arguments of a function, by name."""
-    texts, found = _described(described), {}
+    texts, found = descriptions(described), {}
     for name, one in inspect.signature(described, eval_str=True).parameters.items():
         if name in without or name == "self":
             continue

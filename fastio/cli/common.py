@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from fastio.errors import SourceNotFound
-from fastio.shown import shown, shown_values
+from fastio.shown import finite, shown, shown_values
 from fastio.store.urls import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -45,20 +44,12 @@ def say(*lines: str) -> None:
 
 def json_text(values: Any, indent: int | None = None) -> str:
     """Returns values as JSON, in which null stands for numbers that are not finite."""
-    return json.dumps(_finite(shown_values(values)), indent=indent, allow_nan=False)
+    return json.dumps(finite(shown_values(values)), indent=indent, allow_nan=False)
 
 
 def say_json(values: Any) -> None:
     """Prints a line of JSON on stdout."""
     print(json_text(values))
-
-
-def _finite(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def line(key: str, value: str) -> str:

@@ -23,8 +23,6 @@ _ELLIPSIS = "..."
 def contact_sheet(
     images: Iterable[NDArray[np.uint8]],
     captions: Sequence[str],
-    *,
-    columns: int | None = None,
     tile: int = TILE,
 ) -> Image.Image:
     """Returns a sheet with the images side by side and a line of text below each.
@@ -33,7 +31,6 @@ def contact_sheet(
         images: uint8 (H, W, C) with C 1 or 3, of any sizes, read one by one. Larger images are
             shrunk to their tile with their aspect ratio kept; smaller ones keep their size.
         captions: one per image, at least one; captions that are too long are cut off.
-        columns: number of tiles per line; None chooses it so that the sheet is about 4 : 3.
         tile: height and width of a tile, in pixels.
 
     Returns:
@@ -44,7 +41,8 @@ def contact_sheet(
     """
     if not captions:
         raise ValueError("there are no images to show")
-    columns = columns or min(len(captions), math.ceil(math.sqrt(len(captions) * 4 / 3)))
+    # So many tiles in a line make a sheet of about 4 : 3.
+    columns = min(len(captions), math.ceil(math.sqrt(len(captions) * 4 / 3)))
     rows = math.ceil(len(captions) / columns)
     step_x, step_y = tile + _GAP, tile + _CAPTION_HEIGHT + _GAP
     sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _PAPER)

@@ -79,12 +79,12 @@ class Case(Known):
         super().__init__(facts)
         self.facts, self.use = facts, use
 
-    def given(self, name: str, default: Any = None) -> Any:
-        """Returns what follows from the facts by its name; a default if it is not known."""
+    def given(self, name: str) -> Any:
+        """Returns what follows from the facts by its name; None if it is not known."""
         try:
             return getattr(self, name)
         except Unknown:
-            return default
+            return None
 
     @cached_property
     def now(self) -> Costs:

@@ -76,8 +76,12 @@ class WholeFile:
         Raises:
             OSError: If the file cannot be written. Call `discard` in this case.
         """
+        # Contents first, then the name: after a power failure, the name must not stand for an empty
+        # file.
         self.file.flush()
         os.fsync(self.file.fileno())
+        # Before the file is closed, which releases its lock: `remove_leftovers` of another process
+        # would delete an unlocked temporary file.
         os.replace(self._temporary, self._path)
         self.file.close()
         flush_folder(self._path.parent)
@@ -127,6 +131,7 @@ def write_output(path: AnyPath, data: bytes) -> None:
 def is_stream(path: AnyPath) -> bool:
     """Returns whether a path is a pipe or a device, or names an open file such as /dev/stdout."""
     name = os.path.abspath(path)
+    # Renaming a file over these names would not write to what is open there.
     if name.startswith(_STREAM_FOLDERS) or name in _STREAMS:
         return True
     try:
@@ -247,6 +252,7 @@ def only_files(path: AnyPath, flags: int) -> int:
     Raises:
         OSError: If it is not a regular file, or cannot be opened.
     """
+    # O_NOCTTY: a terminal must not become the one that controls this process.
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         _check_kind(os.fstat(descriptor).st_mode, path)

@@ -75,6 +75,7 @@ def huge_pages(nbytes: int) -> mmap.mmap:
     Raises:
         OSError, OverflowError: so much memory, or address space, is not available.
     """
+    # mmap(2) refuses a length of 0.
     size = -(-max(nbytes, 1) // HUGE_PAGE) * HUGE_PAGE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # without huge pages, small ones are used

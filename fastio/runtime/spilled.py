@@ -54,6 +54,8 @@ class TemporaryData:
 
     def reserve(self, nbytes: int) -> None:
         """Makes the file longer, with zeros; raises OSError if the disk is full."""
+        # Not ftruncate: if the disk were full, a write to the mapping of a sparse file would end
+        # the process (SIGBUS).
         os.posix_fallocate(self._descriptor, 0, self.nbytes + nbytes)
         self.nbytes += nbytes
 

@@ -7,7 +7,6 @@ that `torch.load(path, weights_only=True)` reads it. Its key "model" is a plain 
 from __future__ import annotations
 
 import json
-import math
 import random
 import tempfile
 import zipfile
@@ -20,6 +19,7 @@ import torch
 
 import fastio
 from fastio.runtime.files import remove_leftovers, second_name, whole_file
+from fastio.shown import finite
 
 VERSION = 1
 LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
@@ -38,15 +38,6 @@ def save_json(content: Any, path: Path) -> None:
     """Writes a JSON file atomically; numbers that are not finite become null."""
     text = json.dumps(finite(content), indent=1, allow_nan=False)
     _publish(path, lambda file: file.write(text.encode()))
-
-
-def finite(content: Any) -> Any:
-    """Returns the values with None for NaN and infinity, which JSON does not have."""
-    if isinstance(content, dict):
-        return {key: finite(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def keep(path: Path, name: Path) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 import fastio
-from fastio.train.checkpoint import finite
+from fastio.shown import finite
 from fastio.train.monitor import Monitor
 from fastio.train.options import Options
 from fastio.train.parallel import Process, autocast, processes, sync_buffers

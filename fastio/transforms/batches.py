@@ -182,14 +182,7 @@ class CutMix(_Mixing):
     Strategy to Train Strong Classifiers with Localizable Features", 2019.
 
     Args:
-        alpha: parameter of the Beta distribution of the weight.
-        num_classes: number of classes. None takes it from a dataset that names its classes; labels
-            that are probabilities (N, classes) do not need it.
-        p: probability that a batch is mixed. Labels are made probabilities in any case.
-        label_smoothing: part of the labels that is distributed over all classes, in [0, 1).
-        image, label: position or key of images and labels in a batch. By default the first and
-            second part of a tuple; in a dict the only tensor of four axes, and "label", "labels",
-            "class", "cls" or "target".
+        alpha, num_classes, p, label_smoothing, image, label: as in `Mixup`.
 
     Raises:
         TransformError: a parameter is invalid, or a batch does not have such parts.

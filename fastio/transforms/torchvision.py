@@ -7,34 +7,8 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from fastio.errors import TransformError
-from fastio.transforms.drawn import (
-    AugMix,
-    AutoAugment,
-    Compose,
-    RandAugment,
-    RandomApply,
-    RandomChoice,
-    RandomOrder,
-    TrivialAugmentWide,
-)
+from fastio.transforms import drawn, pixels
 from fastio.transforms.per_sample import Pipeline
-from fastio.transforms.pixels import (
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    Pad,
-    RandomAdjustSharpness,
-    RandomAffine,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomRotation,
-    RandomSolarize,
-)
 from fastio.transforms.specs import (
     CenterCrop,
     Normalize,
@@ -138,7 +112,10 @@ def _from_random_crop(t: Any) -> list[Any] | None:
         return [RandomCrop(_size(t.size))]
     if isinstance(t.padding, int) and t.fill in (0, None) and t.padding_mode == "constant":
         return [RandomCrop(_size(t.size), t.padding)]
-    return [Pad(_plain(t.padding), _plain(t.fill), t.padding_mode), RandomCrop(_size(t.size))]
+    return [
+        pixels.Pad(_plain(t.padding), _plain(t.fill), t.padding_mode),
+        RandomCrop(_size(t.size)),
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -179,7 +156,7 @@ def _inside(target: type, weights: str | None = None) -> Callable[[Any], list[An
             known = from_torchvision(transform)
             if known is None:
                 return None
-            steps.append(known[0] if len(known) == 1 else Compose(tuple(known)))
+            steps.append(known[0] if len(known) == 1 else drawn.Compose(tuple(known)))
         if weights is None:
             return [target(tuple(steps))]
         return [target(tuple(steps), _plain(getattr(t, weights)))]
@@ -188,12 +165,12 @@ def _inside(target: type, weights: str | None = None) -> Callable[[Any], list[An
 
 
 def _from_random_choice(t: Any) -> list[Any] | None:
-    return _inside(RandomChoice, "p" if hasattr(t, "p") else "probabilities")(t)
+    return _inside(drawn.RandomChoice, "p" if hasattr(t, "p") else "probabilities")(t)
 
 
 def _from_erasing(t: Any) -> list[Any]:
     value = "random" if t.value is None else t.value
-    return [RandomErasing(float(t.p), _plain(t.scale), _plain(t.ratio), _plain(value))]
+    return [pixels.RandomErasing(float(t.p), _plain(t.scale), _plain(t.ratio), _plain(value))]
 
 
 def _from_to_dtype(t: Any) -> list[Any] | None:
@@ -235,28 +212,28 @@ _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "Resize": _from_resize,
     "CenterCrop": lambda t: [CenterCrop(_size(t.size))],
     "RandomCrop": _from_random_crop,
-    "Pad": _same(Pad),
-    "ColorJitter": _same(ColorJitter),
-    "Grayscale": _same(Grayscale),
-    "RandomGrayscale": _same(RandomGrayscale),
-    "GaussianBlur": _same(GaussianBlur),
-    "RandomSolarize": _same(RandomSolarize),
-    "RandomPosterize": _same(RandomPosterize),
-    "RandomInvert": _same(RandomInvert),
-    "RandomEqualize": _same(RandomEqualize),
-    "RandomAutocontrast": _same(RandomAutocontrast),
-    "RandomAdjustSharpness": _same(RandomAdjustSharpness),
+    "Pad": _same(pixels.Pad),
+    "ColorJitter": _same(pixels.ColorJitter),
+    "Grayscale": _same(pixels.Grayscale),
+    "RandomGrayscale": _same(pixels.RandomGrayscale),
+    "GaussianBlur": _same(pixels.GaussianBlur),
+    "RandomSolarize": _same(pixels.RandomSolarize),
+    "RandomPosterize": _same(pixels.RandomPosterize),
+    "RandomInvert": _same(pixels.RandomInvert),
+    "RandomEqualize": _same(pixels.RandomEqualize),
+    "RandomAutocontrast": _same(pixels.RandomAutocontrast),
+    "RandomAdjustSharpness": _same(pixels.RandomAdjustSharpness),
     "RandomErasing": _from_erasing,
-    "RandomRotation": _same(RandomRotation),
-    "RandomAffine": _same(RandomAffine),
-    "RandomPerspective": _same(RandomPerspective),
-    "RandAugment": _same(RandAugment),
-    "TrivialAugmentWide": _same(TrivialAugmentWide),
-    "AutoAugment": _same(AutoAugment),
-    "AugMix": _same(AugMix),
-    "RandomApply": _inside(RandomApply, "p"),
+    "RandomRotation": _same(pixels.RandomRotation),
+    "RandomAffine": _same(pixels.RandomAffine),
+    "RandomPerspective": _same(pixels.RandomPerspective),
+    "RandAugment": _same(drawn.RandAugment),
+    "TrivialAugmentWide": _same(drawn.TrivialAugmentWide),
+    "AutoAugment": _same(drawn.AutoAugment),
+    "AugMix": _same(drawn.AugMix),
+    "RandomApply": _inside(drawn.RandomApply, "p"),
     "RandomChoice": _from_random_choice,
-    "RandomOrder": _inside(RandomOrder),
+    "RandomOrder": _inside(drawn.RandomOrder),
     "Identity": lambda t: [],
     "RGB": lambda t: [],
     "RandomHorizontalFlip": lambda t: [RandomHorizontalFlip(float(t.p))],

@@ -271,11 +271,11 @@ def gpu_facts() -> GpuFacts | None:
     )
 
 
-def copy_rate(device: torch.device, *, pinned: bool, times: int = 8) -> float:
+def copy_rate(device: torch.device, *, pinned: bool) -> float:
     """Returns the bytes per second of copies to a device."""
     host = torch.zeros(_COPY_BYTES, dtype=torch.uint8, pin_memory=pinned)
     there = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
-    seconds = _seconds(device, lambda: there.copy_(host, non_blocking=pinned), times)
+    seconds = _seconds(device, lambda: there.copy_(host, non_blocking=pinned), 8)
     return _COPY_BYTES / seconds
 
 

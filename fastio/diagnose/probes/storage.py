@@ -191,7 +191,7 @@ def sequential_rate(path: Path) -> float | None:
     return done / max(time.perf_counter() - began_s, 1e-9) if done else None
 
 
-def write_rate(folder: Path, nbytes: int = _MOST_BYTES) -> float:
+def write_rate(folder: Path) -> float:
     """Returns the bytes per second of writing a new file to disk. The file is deleted again.
 
     Raises:
@@ -201,7 +201,7 @@ def write_rate(folder: Path, nbytes: int = _MOST_BYTES) -> float:
     end_s, done = time.monotonic() + _MOST_S, 0
     with tempfile.TemporaryFile(dir=folder) as file:
         began_s = time.perf_counter()
-        while done < nbytes and time.monotonic() < end_s:
+        while done < _MOST_BYTES and time.monotonic() < end_s:
             done += file.write(block)
         file.flush()
         os.fsync(file.fileno())

@@ -351,6 +351,7 @@ class Loader(LikeDataLoader[_Batch]):
             epochs.ranks, epochs.timeout_s = self._ranks(), self.timeout
             cursor = epochs.drawn(epochs.next).for_run()
             run = self._feed.run(cursor, self._ranks())
+        # One stream for all epochs: torch does not reuse the memory of one stream on another.
         if self._stream is None:
             self._stream = copy_stream(self.device)
         iterator = LoaderIterator(self, cursor, run)
@@ -479,6 +480,7 @@ class Loader(LikeDataLoader[_Batch]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
+        # Iterators and the CUDA stream belong to this process.
         return {**self.__dict__, "_open": None, "_stream": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

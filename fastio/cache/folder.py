@@ -83,8 +83,6 @@ class CacheFolder:
         try:
             top = take_folder(path, Access(shared))
             entered = top.folder("members", make=True)
-            # Before the index: a process that finds a claim looks for the locked file of its owner,
-            # and takes an owner without one for dead.
             self._member = Member(entered)
             self.files = Files(top, entered, self._member.token)
             self.index = Index(top)

@@ -46,6 +46,7 @@ def doctor(
     """
     use = Use(**given, storage_options=storage_options or {})
     check_there(data)
+    # Imported after the checks: torch takes a second.
     from fastio.diagnose import diagnose, expected
     from fastio.diagnose.probes import examine
     from fastio.diagnose.report import doctor_report, print_report

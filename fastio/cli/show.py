@@ -181,6 +181,7 @@ def _images(
         fields=[field],
         seed=seed,
         distributed=False,
+        # Images of any sizes, also in lists of any lengths.
         ragged="list",
     ) as loader:
         loader.set_epoch(epoch)

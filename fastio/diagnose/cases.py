@@ -179,6 +179,7 @@ class Case(Known):
     def cached_share(self) -> float:
         """The share of a remote dataset that the cache or the loader's memory holds."""
         nbytes = self.facts.data.nbytes if self.facts.data else 0
+        # A loader without a cache holds so much in memory that it fetches nothing in later epochs.
         if 0 < nbytes <= HELD_BYTES:
             return 1.0
         if self.use.cache is None or not nbytes:
@@ -208,6 +209,7 @@ class Case(Known):
 
     def gain(self, after: Costs, culprit: Culprit) -> float:
         """Returns the speed-up of an epoch with other costs, of which the culprit's are lower."""
+        # Without a known rate there is no gain: a remedy would seem to make an epoch take no time.
         if not after.rates():
             raise Unknown
         return self.now.gain_of(after)
@@ -367,6 +369,7 @@ class StatsCase(Case):
         self.stats: Stats = stats
         self._samples = max(1, stats.samples)
         self._model_s = stats.samples / model_rate if model_rate else None
+        # Between two batches the loop may do more than the model needs, such as copies and logging.
         own_s = stats.between_s if self._model_s is None else min(stats.between_s, self._model_s)
         self.model_share = own_s / stats.elapsed_s
         self.waited: dict[Culprit, float] = {
@@ -437,6 +440,7 @@ class StatsCase(Case):
     def gain(self, after: Costs, culprit: Culprit) -> float:
         """Returns the speed-up without the waiting of a culprit."""
         elapsed_s = self.stats.elapsed_s
+        # Not 0, where no stage is known to take any time.
         least_s = max(after.sample_s() * self._samples, 1e-3 * elapsed_s)
         waited_s: float = known(self.waited.get(culprit))
         return max(1.0, elapsed_s / max(elapsed_s - waited_s, least_s))

@@ -172,6 +172,8 @@ class CudaModel(Device):
         self._blocking = blocking
         self._running: deque[tuple[Any, Any]] = deque()
         torch.cuda.synchronize(device)
+        # An event only tells the time since another one. With one whose time on this clock is
+        # known, the times of all others are known.
         self._zero = self._event()
         self._zero.synchronize()
         self._zero_s = time.perf_counter()
@@ -183,6 +185,7 @@ class CudaModel(Device):
             self.blocked.append((begin, time.perf_counter()))
         start = self._event()
         self._train_step(batch)
+        # Work is only queued here. The time of a step is known when its end event has happened.
         self._running.append((start, self._event()))
         while len(self._running) > 1:
             self._note_oldest()

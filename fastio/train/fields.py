@@ -111,6 +111,7 @@ class Labels:
             return lambda words: torch.tensor([number[word] for word in words], device=device)
         if self.words == tuple(range(len(self.words))):
             return None
+        # The words are sorted integers, so that the place of a value is its number.
         values = torch.tensor(self.words, device=device)
         return lambda given: torch.searchsorted(values, given.long())
 

@@ -125,6 +125,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Learn
     def read(data: str, process: Process, train: bool) -> dict[str, Any]:
         crop: list[Any] = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
         last: list[Any] = [fastio.Normalize(MEAN, STD)]
+        # Evaluation sees whole images with their own labels.
         mixed = mixing(settings, len(labels.words), *parts) if train else []
         if train:
             crop = [fastio.RandomResizedCrop(size), fastio.RandomHorizontalFlip()]

@@ -103,6 +103,7 @@ class Learner:
                 self.scaler.scale(found).backward()  # type: ignore[no-untyped-call]
             losses.append(found.detach())
         if self._options.clip_grad_norm is not None:
+            # The limit is for the gradients as they are, not as fp16 scales them.
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self._options.clip_grad_norm)
         scale = self.scaler.get_scale()
@@ -197,8 +198,11 @@ def make_scheduler(
 ) -> LRScheduler:
     """Returns a schedule over all steps of the run, to be stepped after each optimizer step."""
     total = options.epochs * steps_per_epoch
+    # At least one step is left for the part after the warm-up.
     warmup = min(round(options.warmup * steps_per_epoch), total - 1)
     if options.schedule == "onecycle":
+        # One more: the scheduler is stepped after the last optimizer step, too, and refuses steps
+        # beyond its total.
         return OneCycleLR(optimizer, lr, total_steps=total + 1, pct_start=warmup / total)
     if options.schedule == "cosine":
         rest: LRScheduler = CosineAnnealingLR(optimizer, total - warmup)

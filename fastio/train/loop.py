@@ -97,6 +97,7 @@ def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
             began = run.loader.stats(), time.perf_counter()
             if not train_epoch(run):
                 break
+            # Before the evaluation, whose metrics would be NaN without a hint at the cause.
             run.check_weights()
             metrics = evaluate(run) if run.val_loader is not None else None
             if run.interrupted:
@@ -175,6 +176,7 @@ def _warm_up(run: Run) -> None:
     steps = groups(run.loader, run.options.grad_accum)
     for group in islice(steps, _WARM_UP_STEPS):
         train_step(run, group)
+    # Ends the epoch that was begun: it would go on reading ahead beside the one that is timed.
     steps.close()
     run.model.load_state_dict(weights)
     run.learner.begin()
@@ -221,7 +223,9 @@ def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
     """
     task, process = run.task, run.process
     counts = [task.count(batch, valid) for batch, valid in group]
+    # One sum over processes in each step; the number is not read, so the GPU is not waited for.
     total = process.sum(summed(counts, process.device))
+    # At least 1: a step may have nothing that counts.
     share = process.world_size / total.clamp(min=1)
 
     def loss(model: nn.Module, part: tuple[Any, int, int | torch.Tensor]) -> torch.Tensor:

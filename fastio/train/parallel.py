@@ -205,6 +205,7 @@ def wrap(model: nn.Module, process: Process, options: Options) -> nn.Module:
     prepare(model, process, options)
     if process.parallel == "ddp":
         devices = [process.device] if process.device.type == "cuda" else None
+        # Gradients lie in the buckets that are sent: without, all of them are copied once a step.
         wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
     elif process.parallel == "dp":
         wrapped = _Autocast(model, process.device, options)
@@ -236,6 +237,8 @@ def accumulating(model: nn.Module, process: Process, last: bool) -> AbstractCont
 def sync_buffers(model: nn.Module, process: Process) -> None:
     """Copies rank 0's buffers, such as running means, to all processes."""
     if process.world_size > 1:
+        # DDP does it at the beginning of a forward pass in training only, and the model is
+        # evaluated without DDP.
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 
@@ -253,6 +256,7 @@ def _shard(model: nn.Module, process: Process, options: Options, reshards: bool 
     dtype = torch.bfloat16 if options.amp == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     mesh = init_device_mesh(process.device.type, (process.world_size,))
+    # Inner modules first, as `fully_shard` asks for: the root takes the weights that are left.
     for part in [*_blocks(model), model]:
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
 

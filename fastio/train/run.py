@@ -153,6 +153,8 @@ class Run:
             self.learner = Learner(task.model(), options, process, lr, self.steps_per_epoch)
             self.model = self.learner.model
             self.result = self.learner.averaged or self.model
+            # DataParallel divides evaluation batches among the GPUs, too; DDP and FSDP processes
+            # have batches of their own.
             whole = process.parallel == "dp" and self.result is self.model
             self.evaluated = self.learner.called if whole else self.result
             _seed(options.seed + 1 + process.rank)  # dropout of its own on each
@@ -250,6 +252,7 @@ class Run:
             progress.best, progress.best_epoch = value, progress.epoch
             if self.options.early_stopping and self.options.checkpoint_dir is None:
                 state = self.result.state_dict()
+                # Without a folder for checkpoints, the best weights stay in memory.
                 self._best_weights = {name: value.clone() for name, value in state.items()}
         return improved
 
@@ -329,6 +332,8 @@ class Run:
             self._prolong(before, content["scheduler"])
         self.learner.scaler.load_state_dict(content["scaler"])
         self.progress = Progress(**content["progress"])
+        # There is a state for each process. With another number of processes, the generators stay
+        # as they were seeded.
         if content["world_size"] == self.process.world_size:
             checkpoint.restore_rng_state(content["rng"][self.process.rank], self.process.device)
 
@@ -393,10 +398,13 @@ def backends(options: Options, process: Process) -> Iterator[None]:
         torch.are_deterministic_algorithms_enabled(),
     )
     if options.deterministic:
+        # Matrix products of cuBLAS are deterministic only with a workspace of fixed size (see
+        # "Reproducibility" in the documentation of PyTorch).
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     elif process.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32
+    # cuDNN chooses the fastest algorithm by timing, so another run may get another one.
     torch.backends.cudnn.benchmark = not options.deterministic
     try:
         yield
@@ -409,6 +417,7 @@ def backends(options: Options, process: Process) -> Iterator[None]:
 def _seed(seed: int) -> None:
     """Seeds all random generators of this process."""
     random.seed(seed)
+    # NumPy takes seeds of 32 bits only.
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 

@@ -32,6 +32,7 @@ class StepDraw(NamedTuple):
     def generator(self) -> np.random.Generator:
         """Returns a new generator of the batch's random numbers."""
         key = np.array([self.seed & WORD, self.rank], np.uint64)
+        # The last word is "mix" in ASCII.
         counter = np.array([0, self.step, self.epoch, 0x6D6978], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 

@@ -92,6 +92,7 @@ class Compiled:
     def native(self) -> _native.Chain:
         """Returns the part for the engine."""
         chain = _native.Chain()
+        # Each stream has numbers of its own for its steps, so that two fields draw independently.
         chain.count_from(self.stream * STEPS)
         for step in self.steps:
             if isinstance(step, Grayscale) and step.num_output_channels == 1:
@@ -267,6 +268,8 @@ def from_pipeline(transform: Any) -> list[Any]:
     known = from_torchvision(transform)
     if known is not None and _compiles(known):
         return known
+    # As many steps as possible run natively: everything behind the first other one must see what it
+    # returns.
     steps, known, begin = list(flat(transform)), [], 0
     while begin < len(steps):
         found = from_torchvision(steps[begin])

@@ -131,6 +131,7 @@ def recipes(
     for name, changes, changed, why_not in rungs:
         trained = replace(current.training, **changed)
         found.append(replace(current, name=name, why_not=why_not, training=trained, **changes))
+        # A rung that this machine cannot show is left out of those after it.
         if not why_not:
             current = found[-1]
     return found
@@ -243,6 +244,7 @@ def _measured(recipe: Recipe) -> Rung:
     Raises:
         BenchError: they failed; its last lines say why.
     """
+    # A rung must not be slower only because it is the first to read its files.
     read_whole(recipe.training.data)
     command = [sys.executable, "-m"]
     if recipe.processes > 1:
@@ -284,6 +286,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     }
+    # torchrun itself would give each process one thread for operators.
     threads = max(1, available_cores() // recipe.processes)
     return {"OMP_NUM_THREADS": str(threads), **environment}
 

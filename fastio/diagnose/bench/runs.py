@@ -94,7 +94,9 @@ class Runs:
         limit = self._limit(share)
         used = 0.0
         runs: list[Run] = []
+        # A short epoch is read several times, because one pass would be too short for a figure.
         while not runs or (runs[-1].whole and used < limit.seconds / 2 and len(runs) < _MOST_COLD):
+            # The next loader finds neither pieces of the cache nor pages of the files.
             if self.subject.cache is not None:
                 shutil.rmtree(self.subject.cache, ignore_errors=True)
             drop(self.subject.files())
@@ -145,6 +147,7 @@ class Runs:
             if len(kept) == _RESIDENT:
                 break
         self.compute.warm_up(kept)
+        # The first steps are left out (`FILLING`), and as many as `LEAST_STEPS` must remain.
         limit = Limit(self._seconds("compute"), None, 6)
         run = run_loop(Resident(kept), self.compute.new(resident=True), limit)
         if run.last - run.first < LEAST_STEPS:
@@ -184,6 +187,8 @@ class Runs:
         runs: dict[int, list[Run]] = {count: [] for count in counts}
         for count in there_and_back(counts):
             with self.subject.open(threads=count, plain=True) as loader:
+                # Each loader is new: its threads begin, and its memory is touched for the first
+                # time.
                 run_loop(loader, Device(), Limit(seconds / 4, self._steps))
                 runs[count] += self._passes(loader, seconds * 3 / 4)
         if not all(any(map(_is_long, found)) for found in runs.values()):

@@ -242,6 +242,7 @@ def _tars(path: str) -> Data:
 def _tables(path: str, files: list[Path]) -> Data:
     part, rows = files[:_TABLES], 0
     if table_kind(part[0]) == "parquet":
+        # The rows of a few files stand for all: reading every footer takes long.
         share = _bytes_of(part) / max(1, _bytes_of(files))
         rows = round(rows_of(part) / max(share, 1e-9))
     return _of_files(path, "tables", files, [str(file) for file in part], rows)
@@ -278,6 +279,7 @@ def _folder(path: str) -> Data:
             f"{path} has no images, tars, tables or packed dataset; images end in "
             f"{', '.join(IMG_EXTENSIONS)}"
         )
+    # Asking for the sizes of all files takes long on a network file system.
     measured = chosen(files, _MEASURED)
     nbytes = round(_bytes_of(measured) / len(measured) * count)
     facts = DataFacts(path, "folder", rows=count, nbytes=nbytes, files=count, complete=complete)
@@ -358,6 +360,7 @@ class Piece:
         """
         file = only_files(self.path, os.O_RDONLY)
         try:
+            # Without read-ahead, which would read more of a large file than is wanted.
             if self.offset:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             return os.pread(file, self.length, self.offset)

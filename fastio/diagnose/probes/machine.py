@@ -206,6 +206,7 @@ def cores_of_others(before: CoreTimes | None, after: CoreTimes | None) -> float 
 
 def own_cpu_s() -> float:
     """Returns the processor seconds of this process and its children, running workers included."""
+    # It counts children only when they have ended; those that run are asked one by one.
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = time.process_time() + ended.ru_utime + ended.ru_stime
     for child in multiprocessing.active_children():
@@ -289,8 +290,10 @@ def matmul_rates(device: torch.device, capability: tuple[int, int]) -> dict[str,
             ("tf32", torch.float32, True),
             ("bfloat16", torch.bfloat16, False),
         ):
+            # TF32 and bfloat16 need Ampere or newer.
             if name != "float32" and capability < (8, 0):
                 continue
+            # The setting of the process, which counts for the products of users, is restored below.
             torch.backends.cuda.matmul.allow_tf32 = tf32
             one = torch.ones((_EDGE, _EDGE), dtype=dtype, device=device)
             out = torch.empty_like(one)

@@ -86,6 +86,7 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
     """
     pool = DaemonPool(1, "fastio-doctor")
     done = pool.submit(call, *args, **kwargs)
+    # The thread ends after this call, whenever it returns.
     pool.shutdown(wait=False)
     if not wait([done], seconds).done:
         raise TimeoutError(f"{what} did not answer within {seconds:.0f} s")
@@ -217,6 +218,7 @@ def image_loader(
         transforms={images.field: transforms},
         num_workers=threads,
         prefetch_factor=ahead,
+        # A few damaged images must not end the measurement.
         on_error="replace",
     )
 
@@ -264,6 +266,7 @@ def room(scratch: str | None = None) -> AbstractContextManager[Path]:
     Args:
         scratch: a folder of the user's in which to make it instead.
     """
+    # In memory: what is packed there is not measured with the speed of a disk.
     if scratch is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
         about = os.statvfs(_SHM)
         scratch = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None

@@ -159,11 +159,13 @@ def loader_bytes_s(context: Context) -> float | None:
         True,
         transforms=context.steps.native,
         num_workers=context.cores,
+        # Lets the loop see the first bytes come, before there is a whole batch: see `Epochs`.
         timeout=_POLL_S,
         seed=0,
         distributed=False,
         on_error="replace",
     ) as loader:
+        # Ends by the time alone: no number of batches is enough.
         limit = Limit(0.0, None, 1 << 40, _LOADER_S, lambda stats, _: stats.bytes_fetched > 0)
         run = run_loop(Epochs(loader, once=True), Device(), limit)
     if run.begun is None:
@@ -189,6 +191,7 @@ def decode_rate(context: Context, bytes_s: float) -> float | None:
     facts, use = context.data.facts, context.use
     few = round(_SAMPLED_S * bytes_s / max(1.0, facts.sample_bytes))
     count = max(1, min(facts.rows, _SAMPLED, max(16, few)))
+    # A packed dataset is fetched in blocks: the rows of one place cost one request.
     places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if facts.packed else 1
     rows = _spread(facts.rows, count, max(1, places))
     with (

@@ -51,6 +51,7 @@ def storage_facts(context: Context) -> StorageFacts | None:
         return None
     first = data.files[0]
     pieces = _pieces(data.files, round(data.facts.sample_bytes))
+    # Each measurement reads pieces of its own: those of another one may be in memory.
     half = len(pieces) // 2
     probes: dict[str, tuple[Any, ...]] = {
         "resident_share": ("page cache", resident_share, chosen(data.files, _LOOKED_AT)),
@@ -108,6 +109,8 @@ def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tu
             "the system does not report which parts of other users' files are in the page cache"
         )
     libc = ctypes.CDLL(None, use_errno=True)
+    # ctypes takes the address of a writable mapping only. This one is private, so nothing is
+    # written to the file.
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
         pages = -(-len(memory) // mmap.PAGESIZE)
         told = (ctypes.c_ubyte * pages)()
@@ -118,9 +121,11 @@ def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tu
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:
+            # A mapping cannot be closed while an object refers to its memory.
             del place
         end = len(memory) if length is None else offset + length
         part = told[offset // mmap.PAGESIZE : -(-end // mmap.PAGESIZE)]
+        # mincore(2) defines only the lowest bit of each byte.
         return sum(page & 1 for page in part), len(part)
 
 
@@ -204,6 +209,7 @@ def write_rate(folder: Path) -> float:
         while done < _MOST_BYTES and time.monotonic() < end_s:
             done += file.write(block)
         file.flush()
+        # The disk, and not the page cache, is measured.
         os.fsync(file.fileno())
         return done / max(time.perf_counter() - began_s, 1e-9)
 

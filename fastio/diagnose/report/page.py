@@ -41,6 +41,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         finalize=_cleaned,
+        # A mistake in a template is an error, and no empty place in a report.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

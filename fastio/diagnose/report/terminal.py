@@ -75,6 +75,7 @@ class _Bars:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = max(10, min(options.max_width, 100) - _BAR_NAMES - _BAR_ENDS)
+        # Without colours, the bars are lines.
         fill = " " if console.color_system else "─"
         longest = max((epoch.epoch_s for epoch in self._shown), default=1.0)
         for epoch in self._shown:

@@ -129,6 +129,16 @@ def test_sounds_and_token_files(tmp_path: Path) -> None:
     diagnose(facts, USE)
 
 
+def test_a_lance_dataset_is_a_folder_of_files(tmp_path: Path) -> None:
+    lance = pytest.importorskip("lance")
+    path = tmp_path / "numbers.lance"
+    lance.write_dataset(pa.table({"x": np.arange(5000.0)}), str(path))
+    data = data_probes.look_at(str(path))
+    files = {file for file in path.rglob("*") if file.is_file()}
+    assert set(data.files) == files
+    assert data.facts.nbytes == sum(file.stat().st_size for file in files) > 40_000
+
+
 def test_a_file_whose_kind_is_not_known_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="neither a header nor an index"):
         examine(str(raw(tmp_path / "tokens.bin", np.arange(100))), USE)

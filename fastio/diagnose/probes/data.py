@@ -245,7 +245,9 @@ def _tables(path: str, files: list[Path]) -> Data:
         # The rows of a few files stand for all: reading every footer takes long.
         share = _bytes_of(part) / max(1, _bytes_of(files))
         rows = round(rows_of(part) / max(share, 1e-9))
-    return _of_files(path, "tables", files, [str(file) for file in part], rows)
+    # A Lance dataset is a folder of files.
+    below = [one for file in files for one in files_below(file)]
+    return _of_files(path, "tables", below, [str(file) for file in part], rows)
 
 
 def native_file(path: Path) -> pa.NativeFile:

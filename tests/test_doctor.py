@@ -121,3 +121,7 @@ def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None
     for wrong in ("no stats", "[]", '{"wait_s": "long"}', '{"path": "neither"}'):
         path.write_text(wrong)
         assert doctor(Facts(), "--stats", str(path)).exit_code == 2
+    assert (
+        doctor(AssertionError("the data was not asked for"), ".", "--stats", str(path)).exit_code
+        == 2
+    )

@@ -88,12 +88,12 @@ class Resident(Given):
 class Epochs(Given):
     """Repeats the epochs of a loader without an end.
 
-    An epoch without batches ends it. Where the loader waits for longer than its timeout, a batch
-    without samples is yielded, so that whoever counts bytes can look at them.
+    An epoch without batches ends the iteration. If the loader waits for longer than its timeout, a
+    batch without samples is yielded, so that the caller can read the statistics meanwhile.
 
     Args:
         loader: the loader.
-        once: its epoch is not repeated.
+        once: whether to stop after one epoch.
     """
 
     def __init__(self, loader: Any, once: bool = False) -> None:
@@ -152,18 +152,18 @@ class Run:
     """One pass of the loop over an epoch or its beginning.
 
     Attributes:
-        whole: it went to the epoch's end, and counts from its beginning.
-        waits: when the loop waited inside next(), a step each.
-        marks: the run's beginning, then when each step was over: on this thread or, of a device
-            that computes beside it, there.
-        samples: of each step.
-        end_s: when the last step had ended.
-        computing, copying, blocked: of the device; see `Device`.
-        transforming: when Python transforms ran.
-        stats: what the loader counted, up to the first few marks and the last one.
-        cpu: processor seconds, likewise.
-        period: batches come in so many at once.
-        begun: the first measured step, where `Limit.begins` said so.
+        whole: whether the run went to the end of the epoch. It is then measured from its beginning.
+        waits: for each step, the interval in which the loop waited inside next().
+        marks: the time at which the run began, and then the time at which each step ended: on this
+            thread or, if the device computes in parallel, on the device.
+        samples: the number of samples of each step.
+        end_s: the time at which the last step ended.
+        computing, copying, blocked: the intervals of the device; see `Device`.
+        transforming: the intervals in which Python transforms ran.
+        stats: the statistics of the loader at the first few marks and at the last one.
+        cpu: the processor seconds at the same marks.
+        period: the number of batches that come at once.
+        begun: the first measured step, if `Limit.begins` chose it.
     """
 
     whole: bool = False

@@ -80,7 +80,7 @@ class NodeMemory:
                 found = next((fd for fd in opened if fd is not None), None)
                 fd = _create(key, size) if found is None else found
                 line = _line(fd)
-                # When this is collected, or the process ends, at the latest.
+                # Removes the line when this object is collected, or the process ends.
                 self._end = weakref.finalize(self, _let_go, file, line, fd)
                 _in_use.add(self)
                 _write(users, [*(line for line in lines if _lives(line)), line])

@@ -57,9 +57,9 @@ class Data:
     """A dataset, and the part of it that the probes read.
 
     Attributes:
-        facts: of all of it.
-        files: on this machine, some of them.
-        part: what a loader is given to see samples of it: a path, or a list of files.
+        facts: the facts of the whole dataset.
+        files: its files on this machine, or many of them.
+        part: what a loader is given to read a part of the data: a path, or a list of files.
     """
 
     facts: DataFacts
@@ -137,9 +137,9 @@ class Context:
 
     Attributes:
         data: the dataset.
-        use: how it is loaded.
+        use: how the user loads it.
         attempts: notes what cannot be measured.
-        cores: that may be used: the largest number of threads of a loader.
+        cores: the largest number of threads of a loader.
     """
 
     data: Data
@@ -402,9 +402,10 @@ def release(path: Path, offset: int = 0, length: int = 0, *, written: bool = Tru
     """Advises the system to drop a part of a file from the page cache.
 
     Args:
-        path: of the file.
-        offset, length: of the part, in bytes; 0: to the end.
-        written: False: what was not written to the disk yet, and would stay, is written first.
+        path: the path of the file.
+        offset, length: the part in bytes; a length of 0 goes to the end.
+        written: whether all of it is on the disk. If False, it is written there first, because the
+            system keeps pages that are not.
 
     Raises:
         OSError: it cannot be opened.

@@ -33,10 +33,10 @@ class Attempts:
     """Calls probes while there is time, and notes which ones failed.
 
     Args:
-        seconds: for all of them.
+        seconds: the time limit in seconds for all probes together.
 
     Attributes:
-        notes: what failed or was left out, a sentence each.
+        notes: what failed or was left out, one sentence each.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -66,7 +66,7 @@ class Attempts:
         """Returns the results of a table of probes by name.
 
         Args:
-            probes: of each name: what it is called in notes, a function, and its arguments.
+            probes: for each name, what the probe is called in notes, a function, and its arguments.
         """
         return {name: self(*probe) for name, probe in probes.items()}
 
@@ -75,14 +75,14 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
     """Returns the result of a call that may hang, or raises TimeoutError and stops waiting for it.
 
     Args:
-        seconds: to wait.
-        what: is waited for, for the error.
-        call: goes on in a thread of its own, which does not keep the process from ending.
-        args, kwargs: of it.
+        seconds: how long to wait.
+        what: what is waited for, for the error message.
+        call: the function. It runs in a daemon thread, which does not keep the process from ending.
+        args, kwargs: the arguments of the function.
 
     Raises:
-        TimeoutError: it did not return in time.
-        Exception: that it raises.
+        TimeoutError: the function did not return in time.
+        Exception: whatever the function raises.
     """
     pool = DaemonPool(1, "fastio-doctor")
     done = pool.submit(call, *args, **kwargs)
@@ -143,9 +143,9 @@ def in_turns(
     """Measures several rates in turns, so that they can be compared; see `there_and_back`.
 
     Args:
-        measures: by what they are called in notes.
-        attempts: notes those that fail.
-        turns: of each, `SECONDS` together.
+        measures: the measurements, by what they are called in notes.
+        attempts: notes the measurements that fail.
+        turns: the number of turns of each measurement, which take `SECONDS` together.
 
     Returns:
         The sum of the turns of each measurement that succeeded.
@@ -178,12 +178,12 @@ def loader_part(
     """Measures a loader without its start-up, and closes it. Returns None if it yields no batches.
 
     Args:
-        loader: its epoch is long enough, or begins again.
-        seconds: to measure for.
-        warm_samples: that come first and do not count: those that it is ahead, at least, and as
-            many as bring the data to memory.
-        warm_s: for these, at most.
-        once: the epoch does not begin again, and what came until its end counts.
+        loader: the loader. Its epoch is repeated if it is too short.
+        seconds: how long to measure.
+        warm_samples: the number of samples that come first and do not count: at least those that
+            the loader prepares ahead, and as many as bring the data to memory.
+        warm_s: the longest time for these samples.
+        once: whether to measure until the end of one epoch only.
     """
 
     def begins(stats: Stats, spent_s: float) -> bool:
@@ -264,7 +264,7 @@ def room(scratch: str | None = None) -> AbstractContextManager[Path]:
     """Returns a temporary folder in /dev/shm if there is room, else in the system's usual place.
 
     Args:
-        scratch: a folder of the user's in which to make it instead.
+        scratch: a folder that the user has named for it, or None.
     """
     # In memory: what is packed there is not measured with the speed of a disk.
     if scratch is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):

@@ -119,9 +119,9 @@ def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -
     """Returns the bytes per second of a number of concurrent requests.
 
     Args:
-        store, name, size: of the object.
-        streams: how many.
-        length: bytes of a request.
+        store, name, size: the object.
+        streams: the number of concurrent requests.
+        length: the bytes of each request.
     """
     length = min(length, size)
     places = max(1, size - length + 1)
@@ -144,8 +144,8 @@ def loader_bytes_s(context: Context) -> float | None:
     """Returns the bytes per second that a loader fetches, counted from the first byte, prefetching
     included.
 
-    None where its threads are busy, so that it is not the store that is waited for, and where too
-    little comes to tell.
+    None if its threads are so busy that the store is not what it waits for, or if it fetches too
+    little to measure.
 
     Raises:
         FastioError: it cannot be loaded.

@@ -63,9 +63,9 @@ def packed_trial(
 
     Args:
         samples: the bytes of image files, of which bad ones are skipped, or a table.
-        nbytes: of them as they are stored.
+        nbytes: the size of the samples as they are stored.
         folder: where the packed data goes.
-        codec: of images; None for a table.
+        codec: the codec of images; None for a table.
         max_side: longer side that images are resized to; None if they are not.
 
     Returns:
@@ -104,10 +104,10 @@ class _Try:
     """Images that were packed as a trial.
 
     Attributes:
-        name: in notes.
-        count: of the sample's images, from the first, so many.
-        trial: what is known of them before they are measured.
-        images: the packed ones.
+        name: what the trial is called in notes.
+        count: the number of images: the first ones of the sample.
+        trial: what is known of the trial before its rate is measured.
+        images: the packed images.
     """
 
     name: str

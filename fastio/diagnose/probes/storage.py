@@ -96,8 +96,8 @@ def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tu
     """Returns the number of a range's pages in memory, and of all its pages, from mincore(2).
 
     Args:
-        path: of the file.
-        offset, length: of the part, in bytes; None: to the end.
+        path: the path of the file.
+        offset, length: the range in bytes; a length of None goes to the end.
 
     Raises:
         PermissionError: the file is another user's, and cannot be written.

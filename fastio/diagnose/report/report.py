@@ -340,7 +340,7 @@ def _verdict_of_the_loader(measured: Measured) -> str:
 
 # --- Facts of the probes --------------------------------------------------------------------------
 
-# Of each line, the parts; those with a value that is not known are left out.
+# The parts of each line. A part with a value that is not known is left out.
 _LINES = {
     "machine": (
         "{machine.cores:cores} of {machine.cpu} ({machine.simd})",

@@ -139,6 +139,28 @@ def test_without_anything_to_gain_it_is_said_what_is_waited_for() -> None:
     assert finding.gain is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "codecs", "advice"),
+    [
+        ("folder", {"jpeg": ROWS}, ("fastio pack data", "smaller images", "more cores")),
+        ("tables", {}, ("fastio pack data", "more cores")),
+        ("tokens", {}, ("more cores",)),
+    ],
+)
+def test_what_makes_decoding_cheaper_depends_on_the_data(
+    kind: str, codecs: dict[str, int], advice: tuple[str, ...]
+) -> None:
+    found = bench({"loader_warm": 800, "loader_cold": 800, "together_warm": 800}, threads=())
+    data = replace(found.dataset, kind=kind, codecs=codecs)
+    (finding,) = diagnose(replace(found, dataset=data))
+    told = [
+        each
+        for each in ("fastio pack data", "smaller images", "more cores")
+        if each in finding.advice
+    ]
+    assert tuple(told) == advice
+
+
 def test_several_are_sorted_by_gain() -> None:
     found = bench(
         {"loader_warm": 1600, "loader_cold": 9000, "together_warm": 1600, "together_cold": 9000},

@@ -149,9 +149,10 @@ def _decoding(case: Case) -> dict[str, Any] | None:
         return None
     data = case.facts.data
     ways = []
-    if data is None or not data.packed:
+    # Tokens are read as they are stored, packed or not.
+    if data is None or not (data.packed or data.kind == "tokens"):
         ways.append(packing(None if data is None else data.path))
-    if data is None or data.codec or not data.packed:
+    if data is None or data.codec:
         ways.append("smaller images (`fastio pack --max-side`), or smaller crops")
     return {"advice": "; or ".join([*ways, "more cores"])}
 

@@ -378,6 +378,7 @@ class CacheFolder:
         finally:
             for number in set(written) - ready:
                 self.files.throw_away(written[number])
+        # What was written has been hashed just now, and need not be read again to be trusted.
         for number in ready:
             stamp = self.files.stamp(source.key, number)
             if stamp is not None and stamp.size == written[number].size:

@@ -244,6 +244,7 @@ def _clear_some(folder: CacheFolder, source: int, key: str) -> tuple[int, int]:
 def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None:
     """Deletes empty sources and their folders, unless another process has the cache open."""
     with folder.index.transaction() as db:
+        # Another process may know such a source by its number, and claim pieces of it.
         if _others(folder):
             return
         for number, key in sources:

@@ -96,6 +96,7 @@ class Cache:
 
     def _begin_anew(self) -> None:
         """Starts without a folder after a fork: the parent's must not be closed here."""
+        # Referred to, because it would be closed when it is collected.
         self._inherited.append(self._folder)
         self._lock, self._folder = threading.Lock(), None
 

@@ -136,6 +136,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
                 if ahead is _END:
                     self.end_of_dataloader = True
                     padded = info.rows is not None and state["order"] != "sampler"
+                    # With a remainder of 0, gather_for_metrics drops nothing.
                     self.remainder = info.next_position - position if padded else 0
                     state = loader.state_dict()
                 position = info.next_position
@@ -282,6 +283,7 @@ def _only(items: list[Any]) -> Any:
 
 
 def _same_device(one: torch.device, other: torch.device) -> bool:
+    # The device of Accelerate may have no index.
     return one.type == other.type and (one.index or 0) == (other.index or 0)
 
 

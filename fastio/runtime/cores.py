@@ -30,6 +30,7 @@ def available_cores() -> int:
     if ranks == 1:
         return machine_cores()
     cores, quota = allowed_cores(), cpu_quota()
+    # Launchers such as Slurm may have given each rank cores of its own.
     share = float(cores if _bound(cores, ranks) else cores // ranks)
     return max(1, math.floor(share if quota is None else min(share, math.ceil(quota) / ranks)))
 

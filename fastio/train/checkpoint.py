@@ -165,6 +165,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
     kind, keys, position, has_gauss, cached = np.random.get_state()
     found = {
         "python": [version, list(numbers), gauss],
+        # A tensor: torch.load(weights_only=True) takes no arrays of NumPy.
         "numpy": [kind, torch.from_numpy(np.array(keys)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
     }

@@ -128,6 +128,7 @@ class Visdom(_Curves):
             ) from error
         parts = urlsplit(url if "//" in url else f"//{url}")
         server = f"{parts.scheme or 'http'}://{parts.hostname or 'localhost'}"
+        # The incoming socket is for events of the windows, which are not used.
         self._server = visdom.Visdom(
             server=server, port=parts.port or 8097, use_incoming_socket=False
         )

@@ -276,6 +276,7 @@ class Run:
 
     def _full_states(self) -> dict[str, Any]:
         """Returns the states of models and optimizer, on rank 0's CPU. All processes call it."""
+        # Only with FSDP the other processes have parts of the state.
         if not self.process.main and self.process.parallel != "fsdp":
             return {}
         how = StateDictOptions(full_state_dict=True, cpu_offload=True)

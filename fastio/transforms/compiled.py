@@ -182,6 +182,7 @@ class _Parts:
 
     def _add_pointwise(self, step: Pointwise) -> None:
         self._tail.append(step)
+        # Erasing comes last, after this step too, but its value is in the units before it.
         if isinstance(step, Normalize):
             self._erasing = [erasing.normalized(step.mean, step.std) for erasing in self._erasing]
 

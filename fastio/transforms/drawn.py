@@ -185,6 +185,7 @@ class RandomChoice(PixelTransform):
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
+        # A choice of Mixup and CutMix has no native form: it runs once a batch.
         if mixing_of(self) is None:
             super().__post_init__()
 

@@ -37,6 +37,7 @@ def from_torchvision(transform: object) -> list[Any] | None:
     convert = known.get(kind.__name__)
     try:
         return None if convert is None else convert(transform)
+    # Another version of torchvision has other attributes, or allows more values.
     except (AttributeError, TransformError, TypeError, ValueError):
         return None
 

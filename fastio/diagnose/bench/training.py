@@ -156,5 +156,6 @@ def _train(
     task = ImageTrial(options, asked.size, loader, lambda: image_model(asked, classes))
     timed = time_epochs(task, options, Process(device))
     loss = timed.train["loss"]
+    # JSON has no NaN.
     told = loss if math.isfinite(loss) else None
     return Training(name, asked.epochs, timed.seconds, timed.val["accuracy"], told)

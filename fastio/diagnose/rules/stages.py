@@ -174,6 +174,7 @@ def _threads_need(case: Case, prep_s: float) -> Costs:
 def _model(case: Case) -> dict[str, Any] | None:
     """Returns the values of a model that is slower than everything before it."""
     now = case.now
+    # If a cold epoch is longer, it waits for storage, which another rule reports.
     if case.limit != "compute" or now.sample_s(cold=True) > LEAST_GAIN * now.sample_s():
         return None
     share, alone = case.model_share, replace(now, compute_s=0.0, compute_cpu_s=0.0)

@@ -67,6 +67,7 @@ class Layer(nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
+        # The values of BERT, and of vision transformers.
         self._post_norm, eps = post_norm, 1e-12 if post_norm else 1e-6
         self.attention = Attention(width, heads, dropout, causal)
         self.norm_attention = nn.LayerNorm(width, eps=eps)

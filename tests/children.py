@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -283,6 +284,7 @@ if __name__ == "__main__":
         with contextlib.suppress(ImportError):  # pandas need not be installed
             importlib.import_module(name)
     sys.modules["PIL.Image"].init()
+    multiprocessing.set_start_method("fork", force=True)  # as in conftest
     registered = list(weakref.finalize._registry)  # type: ignore[attr-defined]
     gc.freeze()  # what is imported is not looked through at the end of each child
     if asked := _next_child():

@@ -22,6 +22,10 @@ settings.register_profile(
 )
 settings.load_profile("fastio")
 
+# Tests give worker processes functions and datasets that they define, which only forked ones have.
+# From Python 3.14 on, another method is the default; tests of other methods name them.
+multiprocessing.set_start_method("fork", force=True)
+
 # Processes of multiprocessing's fork server begin where these are imported, which takes seconds.
 multiprocessing.set_forkserver_preload(["fastio.loader", "tests.staging_support"])
 

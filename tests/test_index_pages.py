@@ -168,3 +168,8 @@ def test_urls_that_a_page_of_links_hides_are_asked_for(
 
 def _not_found(handler: SimpleHTTPRequestHandler, path: Any) -> None:
     handler.send_error(404)
+
+
+def test_a_link_that_is_no_url_is_ignored() -> None:
+    page = "<title>Index of /top/</title><a href='//[x'>x</a><a href='1.jpg'>1</a>"
+    assert level(page) == ([], ["top/1.jpg"])

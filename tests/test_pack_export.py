@@ -320,3 +320,13 @@ def test_an_open_dataset_stays_open(folder: Path, tmp_path: Path) -> None:
     with open_dataset(tmp_path / "packed") as dataset:
         fastio.export(dataset, tmp_path / "out", rows=slice(0, 1))
         assert dataset[0][1] == 0
+
+
+def test_fields_whose_names_differ_in_a_slash_have_files_of_their_own(tmp_path: Path) -> None:
+    schema = Schema({"image": Image(), "a/b": Array("int64", (2,)), "a_b": Array("int64", (2,))})
+    with Writer(tmp_path / "packed", schema) as writer:
+        writer.write({"image": png(8, 8), "a/b": np.array([1, 2]), "a_b": np.array([3, 4])})
+    export(tmp_path / "packed", tmp_path / "out")
+    line = json.loads((tmp_path / "out" / "samples.jsonl").read_text())
+    found = {name: np.load(tmp_path / "out" / line[name]).tolist() for name in ("a/b", "a_b")}
+    assert found == {"a/b": [1, 2], "a_b": [3, 4]}

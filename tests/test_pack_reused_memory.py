@@ -11,6 +11,7 @@ import torch
 from PIL import Image as PillowImage
 
 import fastio
+from tests.pictures import save
 
 ROWS = 30
 SCHEMA = fastio.Schema(
@@ -90,3 +91,24 @@ def test_each_sample_is_packed_as_it_was_given(
         source = Some() if way == "dataset" else iter(Some())
         fastio.pack(source, out, schema=schema, codec="raw", workers=workers)
     check(out, names)
+
+
+@pytest.mark.parametrize("first", ["tensor", "file"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_list_of_images_is_packed_as_it_was_given(
+    tmp_path: Path, workers: int, first: str
+) -> None:
+    schema = fastio.Schema({"images": fastio.Images("RGB")}, "single")
+    tensor, array = torch.zeros((3, 4, 5), dtype=torch.uint8), np.zeros((4, 5, 3), np.uint8)
+    with fastio.Writer(tmp_path / "out", schema, codec="raw", workers=workers) as writer:
+        for row in range(ROWS):
+            tensor[:], array[:] = row, row
+            given = (
+                tensor
+                if first == "tensor"
+                else save(PillowImage.new("RGB", (5, 4), (row, row, row)), "PNG")
+            )
+            writer.write([given, array])
+    with fastio.open(tmp_path / "out") as dataset:
+        for row, images in enumerate(dataset):
+            assert [set(np.unique(each)) for each in images] == [{row}, {row}]

@@ -16,6 +16,7 @@ from fastio.errors import PackError
 from fastio.pack.encoder import Encoder
 from fastio.pack.journal import Plan
 from fastio.pack.names import is_task_output_name
+from fastio.pack.remote import open_destination
 from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, new_ending
 from fastio.pack.units import ShardWriter, pack_unit
 from fastio.store import open_store
@@ -217,3 +218,13 @@ def test_a_machine_without_the_destination_is_named(tmp_path: Path) -> None:
     place = FolderOutput(tmp_path, "0123456789abcdef")
     with pytest.raises(PackError, match=r"does not find the journal .* file system that all"):
         place.folder().__enter__()
+
+
+def test_the_staging_folder_of_tasks_may_be_a_file_url(tmp_path: Path) -> None:
+    destination = open_destination("memory://staged", None, (tmp_path / "staging").as_uri())
+    destination.open({"source": "x"}, resume=False, overwrite=False)
+    try:
+        with destination.task_output().folder() as folder:
+            assert folder.parent == tmp_path / "staging"
+    finally:
+        destination.close(keep=False)

@@ -599,3 +599,11 @@ def test_images_are_not_printed(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(main, ["show", str(tmp_path / name), *words])
         assert done.exit_code == code
+
+
+@pytest.mark.parametrize("ending", ["", "/", "/."])
+def test_a_folder_of_a_tokenizer_has_one_name_however_it_is_spelled(
+    trained: Path, ending: str
+) -> None:
+    named = open_encoder(f"{trained.parent}{ending}", separator="none")
+    assert named.identity["name"] == trained.parent.name

@@ -210,3 +210,14 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="no images"):
         fastio.export(path, tmp_path / "out", to="webdataset", field="cls")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_key_that_is_the_number_of_the_next_row_is_not_given_twice(tmp_path: Path) -> None:
+    fields: dict[str, Field] = {"__key__": Text(), "txt": Text()}
+    keys = ["000001", "not.a.key", "000001_", "b"]
+    source = packed(tmp_path, fields, [{"__key__": key, "txt": key} for key in keys])
+    fastio.export(source, tmp_path / "out", to="webdataset")
+    with tarfile.open(tmp_path / "out" / "000000.tar") as tar:
+        names = tar.getnames()
+    assert len(set(names)) == len(keys)
+    assert names[0] == "000001.txt"

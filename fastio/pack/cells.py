@@ -28,6 +28,8 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
     is_image_file,
+    is_picture,
+    is_tensor,
     taken,
 )
 from fastio.pack.items import UNREAD, Item, Row
@@ -102,7 +104,7 @@ def _value_bytes(value: Any) -> int:
         return value.width * value.height * len(value.getbands())
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
-    if isinstance(value, (list, tuple)) and value and _is_picture(value[0]):
+    if isinstance(value, (list, tuple)) and value and is_picture(value[0]):
         return sum(map(_value_bytes, value))
     return int(getattr(value, "nbytes", 0))
 
@@ -118,11 +120,6 @@ def as_array(value: Any) -> NDArray[Any] | None:
     except TypeError as error:
         raise SchemaError(f"a tensor of {value.dtype} cannot be stored: convert it") from error
     return array
-
-
-def is_tensor(value: Any) -> bool:
-    """Returns whether a value is a torch tensor, without importing torch."""
-    return hasattr(value, "numpy") and hasattr(value, "detach") and hasattr(value, "dtype")
 
 
 def interleaved(planes: NDArray[Any]) -> NDArray[Any]:
@@ -425,16 +422,10 @@ def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
     return [sample[key] for key in schema.fields]
 
 
-def _is_picture(value: Any) -> bool:
-    """Returns whether a value in a list may be an image, and is not a number or a string."""
-    kinds = (bytes, bytearray, memoryview, PillowImage.Image, PillowFile)
-    return isinstance(value, kinds) or is_tensor(value) or isinstance(value, np.ndarray)
-
-
 def _infer_field(value: Any, number: int) -> Field:
     if isinstance(value, PillowImage.Image):
         return Image("L" if value.mode in ("1", "L", "LA", "La") else "RGB")
-    if isinstance(value, (list, tuple)) and value and _is_picture(value[0]):
+    if isinstance(value, (list, tuple)) and value and is_picture(value[0]):
         first = _infer_field(value[0], number)
         if isinstance(first, Image):
             return Images(first.mode)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -170,6 +170,7 @@ class FolderExporter:
             for name, kind in dataset.schema.fields.items()
             if not isinstance(kind, Image)
         }
+        self._file_names = dict(zip(self._others, _file_names(self._others), strict=True))
         listed = set(self._others) != {self._class_field} - {None}
         self.index = str(folder / LIST_NAME) if listed else None
         self._list: WholeFile | None = None
@@ -219,7 +220,8 @@ class FolderExporter:
     def _value(self, name: str, kind: Any, value: Any, stem: str) -> Any:
         """Returns a field as it is in the list of samples."""
         if isinstance(kind, (Array, Tokens, Bytes)):
-            path = f"{stem}.{_file_name(name)}{'.bin' if isinstance(kind, Bytes) else '.npy'}"
+            ending = "bin" if isinstance(kind, Bytes) else "npy"
+            path = f"{stem}.{self._file_names[name]}.{ending}"
             self._new(path, value if isinstance(kind, Bytes) else npy_bytes(value))
             return path
         if name == self._class_field:
@@ -241,20 +243,19 @@ class FolderExporter:
 
 def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
     """Returns the field of class numbers and the folder of each class, if there are classes."""
-    return schema.class_field, _folders(schema.classes or ()) if schema.class_field else {}
+    classes = schema.classes or () if schema.class_field else ()
+    return schema.class_field, dict(enumerate(_file_names(classes)))
 
 
-def _folders(classes: Sequence[str]) -> dict[int, str]:
-    """Returns a folder name for each class: unique, and not the list's."""
-    folders: dict[int, str] = {}
-    taken = {LIST_NAME}
-    for number, name in enumerate(classes):
-        folder = _file_name(name)
-        while folder in taken:
-            folder += "_"
-        taken.add(folder)
-        folders[number] = folder
-    return folders
+def _file_names(texts: Iterable[str]) -> list[str]:
+    """Returns a name for the files or the folder of each text: unique, and not the list's."""
+    names = {LIST_NAME: None}  # a dict keeps the order
+    for text in texts:
+        name = _file_name(text)
+        while name in names:
+            name += "_"
+        names[name] = None
+    return list(names)[1:]
 
 
 def _file_name(text: str) -> str:
@@ -332,9 +333,10 @@ class TarExporter:
     def take(self, data: Any) -> None:
         """Adds a sample, and ends the tar if it is large enough."""
         key, row, files = data
-        # Samples with the key of the one before would be merged with it.
+        # Readers take members that follow each other and have one key for one sample.
         if key is None or key == self._last_key:
             key = f"{row:0{self._digits}}"
+            key += "_" * (key == self._last_key)
         if self._tar is None:
             self._file = WholeFile(self._folder / f"{self.count:06d}.tar")
             self._tar = tarfile.open(  # noqa: SIM115 - closed by _end()

@@ -156,10 +156,6 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     return int(orientation)
 
 
-# Types of images in a list whose memory the source may write to later.
-_TAKEN = (PillowImage.Image, np.ndarray, bytearray, memoryview)
-
-
 @dataclass(frozen=True)
 class PillowFile:
     """The file of a Pillow image that was opened and not decoded.
@@ -181,7 +177,8 @@ def taken(value: Any) -> Any:
     other values that can be written to are copied: the code of the user may use their memory for
     the next sample. Other values are returned unchanged.
     """
-    if isinstance(value, (list, tuple)) and any(isinstance(each, _TAKEN) for each in value[:1]):
+    # Only the first value of a list is looked at: a list of tokens may be long.
+    if isinstance(value, (list, tuple)) and value and is_picture(value[0]):
         return list(map(taken, value))
     if not isinstance(value, PillowImage.Image):
         return _copied(value)
@@ -200,9 +197,18 @@ def _copied(value: Any) -> Any:
         return value.copy()
     if isinstance(value, memoryview):
         return bytes(value)
-    if hasattr(value, "detach") and hasattr(value, "clone"):  # a tensor, without importing torch
-        return value.detach().clone()
-    return value
+    return value.detach().clone() if is_tensor(value) else value
+
+
+def is_tensor(value: Any) -> bool:
+    """Returns whether a value is a torch tensor, without importing torch."""
+    return hasattr(value, "numpy") and hasattr(value, "detach") and hasattr(value, "dtype")
+
+
+def is_picture(value: Any) -> bool:
+    """Returns whether a value in a list may be an image, and is not a number or a string."""
+    kinds = (bytes, bytearray, memoryview, PillowImage.Image, PillowFile, np.ndarray)
+    return isinstance(value, kinds) or is_tensor(value)
 
 
 def encode_pillow(
@@ -443,7 +449,7 @@ def _sample(source: Source, images: ImageOptions, progress: bool) -> list[NDArra
         for item in source.sample(_SAMPLE_IMAGES):
             for data in _jpegs(item):
                 try:
-                    data = reencode(data, images.max_side, images.quality)
+                    data = reencode(data, images.max_side, images.quality, images.max_pixels)
                     small = np.frombuffer(data, dtype=np.uint8)
                 except ValueError:
                     continue  # packing will say what is wrong with it

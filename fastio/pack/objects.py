@@ -27,10 +27,9 @@ from fastio.pack.cells import (
     field_values,
     infer_schema,
     interleaved,
-    is_tensor,
     memory_bytes,
 )
-from fastio.pack.images import PillowFile
+from fastio.pack.images import PillowFile, is_tensor
 from fastio.pack.items import Item, Row, Source, SourceProcesses, ended, source_of_rows, unreadable
 from fastio.schema import Field, Image, Images, Schema
 from fastio.sources.arrays import class_names

@@ -107,7 +107,7 @@ class RemoteDestination(Destination):
     ) -> None:
         super().__init__(Path())  # the folder is made when it is opened
         self._store = open_store(url, storage_options)
-        self._staging = staging
+        self._staging = None if staging is None else local_only(staging, "staging")
         self.name = self._store.url
         self._slots = threading.Semaphore(_UPLOADS + _WAITING)
         self._pool = DaemonPool(_UPLOADS, "fastio-upload")
@@ -478,7 +478,7 @@ class RemoteDestination(Destination):
             return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
         # Each destination has its own folder, so that packs to different ones do not mix files.
         name = f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
-        folder = Path(local_only(self._staging, "staging")) / name
+        folder = Path(self._staging) / name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

@@ -83,7 +83,10 @@ def _child(link: str) -> str | None:
     None if it leads elsewhere. Links of these servers are relative to the folder.
     """
     base = "http://folder/here/"
-    parts = urlsplit(urljoin(base, link))
+    try:
+        parts = urlsplit(urljoin(base, link))
+    except ValueError:  # "//[x", for example
+        return None
     name = parts.path.removeprefix("/here/")
     if parts.netloc != "folder" or not parts.path.startswith("/here/") or parts.query:
         return None

@@ -286,9 +286,9 @@ def _load(tokenizer: Any) -> _Loaded | None:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(backend, "encode_batch") or not hasattr(backend, "to_str"):
         return None
-    name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+    name = str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
     ends = getattr(tokenizer, "eos_token", None)
-    return _copied(backend, os.path.basename(str(name)), ends)
+    return _copied(backend, _last_name(name), ends)
 
 
 def _from_file(path: str, folder: str | None) -> _Loaded:
@@ -307,10 +307,15 @@ def _from_file(path: str, folder: str | None) -> _Loaded:
             f"({str(error)[:_CAUSE]})"
         ) from error
     identity = {
-        "name": os.path.basename(folder or path) or _FILE,
+        "name": _last_name(folder or path),
         "xxh3": xxhash.xxh3_64(data).hexdigest(),
     }
     return _Loaded(tokenizer, identity, None if folder is None else _configured(folder))
+
+
+def _last_name(path: str) -> str:
+    """Returns the name of a file or folder, which is the same for all spellings of its path."""
+    return os.path.basename(os.path.abspath(path))
 
 
 def _from_name(name: str) -> _Loaded:

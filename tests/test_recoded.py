@@ -174,7 +174,7 @@ def test_a_piece_that_is_replaced_while_it_is_read_gives_the_originals(tmp_path:
         recoded = next(iter(engine._images.values()))._source.recoded
         # What another process would do between the reads and the end of a batch: here before both,
         # with a table that still describes the files of before.
-        table, _, what = recoded._opened
+        table, what = recoded._opened.table, recoded._opened.what
         known = table.known()
         first, last = min(known), max(known)
         a, b = (what.folder.path_of(what.source, number) for number in (first, last))
@@ -196,7 +196,7 @@ def test_rows_are_read_again_whose_piece_was_replaced_and_looked_at_before_they_
         recode_all(loader)
         engine = loader._feed.engine()  # type: ignore[attr-defined]
         source = next(iter(engine._images.values()))._source
-        table, _, what = source.recoded._opened
+        table, what = source.recoded._opened.table, source.recoded._opened.what
         pieces = source.reads(np.arange(ROWS)).pieces
         assert (pieces >= 0).all()
         assert not source.recoded.stale(pieces).size
@@ -259,7 +259,7 @@ def test_a_small_budget_keeps_what_fits_and_evicts_nothing(tmp_path: Path) -> No
 def _is_full(loader: Loader[Any]) -> bool:
     engine = loader._feed.engine()  # type: ignore[attr-defined]
     recoded = next(iter(engine._images.values()))._source.recoded
-    return bool(recoded._opened[1]._full_until_s)
+    return bool(recoded._opened._full_until_s)
 
 
 def test_recoding_gives_way_to_what_runs_need_and_takes_what_none_needs(tmp_path: Path) -> None:

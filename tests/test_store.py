@@ -23,8 +23,10 @@ import pytest
 import fastio
 from fastio import SourceNotFound, StoreError
 from fastio.store import Store, is_remote, join, open_store, split
+from fastio.store.obstore_backend import ObstoreBackend
 from fastio.store.options import Untranslatable, for_fsspec, for_obstore
 from fastio.store.ranges import coalesce, parallel
+from fastio.store.retry import Limits
 from tests.children import run_code
 from tests.servers import S3, FaultProxy, http_folder
 
@@ -625,3 +627,10 @@ def test_opens_do_not_wait_for_one_another(name: str) -> None:
             list(pool.map(missing, [url] * opens))
         server.shutdown()
     assert not together.broken, "an open waited for another one"
+
+
+def test_clients_for_large_writes_do_not_add_up() -> None:
+    backend = ObstoreBackend("s3://bucket", {"anon": True, "region": "x"}, Limits(60.0, 15.0))
+    for nbytes in range(100 << 20, 500 << 20, 1 << 20):
+        backend._client_for_writing(nbytes, 60.0 + nbytes / 2**20 - 0.001)
+    assert len(backend._clients) < 10

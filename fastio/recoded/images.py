@@ -24,7 +24,7 @@ from fastio.packed.codebook import default_codebook, default_codebook_data
 from fastio.packed.layout import LOOK_INTO_FILE, WHOLE_FILE, ImageReads
 from fastio.packed.rows import Rows
 from fastio.recoded import originals
-from fastio.recoded.originals import LocalFiles, Originals, StagedObjects
+from fastio.recoded.originals import Originals, StagedObjects
 from fastio.recoded.recoder import NO_CACHE, RecodedSource, Recoder
 from fastio.recoded.table import RecodedTable
 from fastio.runtime.lifecycle import Owner, at_exit
@@ -81,14 +81,14 @@ class RecodedImages:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._opened: tuple[RecodedTable, Recoder, RecodedSource] | None = None
+        self._opened: Recoder | None = None
         self._tried = False
         self._read = 0
 
     @property
     def counts(self) -> tuple[int, int]:
         """The numbers of images that this object has recoded, and that it has read from records."""
-        return 0 if self._opened is None else self._opened[1].images, self._read
+        return 0 if self._opened is None else self._opened.images, self._read
 
     def reads(self, rows: Numbers, where: ImageReads, reads: ImageReads) -> ImageReads:
         """Returns the reads of rows: of records for rows that have one, else of the originals.
@@ -103,7 +103,7 @@ class RecodedImages:
         opened = self._open()
         if opened is None:
             return reads
-        table, _, what = opened
+        table, what = opened.table, opened.what
         found, editions = table.look(rows)
         pixels = found["height"].astype(np.int64) * found["width"]
         # Images that are too large for this dataset are read from their originals, which fail.
@@ -133,7 +133,7 @@ class RecodedImages:
         opened = self._open()
         if opened is None:
             return None
-        table, _, what = opened
+        table, what = opened.table, opened.what
         (found, _), file = table.look(rows), table.piece(row // table.block_rows)
         length = int(found["length"][0])
         if not length or file is None:
@@ -162,7 +162,7 @@ class RecodedImages:
         """
         if self._opened is None:
             return np.flatnonzero(pieces >= 0)
-        table, _, what = self._opened
+        table, what = self._opened.table, self._opened.what
         editions = np.unique(pieces[pieces >= 0]).tolist()
         blocks = list(map(table.block_of, editions))
         gone = []
@@ -182,7 +182,7 @@ class RecodedImages:
         """
         if self._opened is None:
             return
-        table = self._opened[0]
+        table = self._opened.table
         for edition in np.unique(pieces).tolist():
             if table.file_of(edition) is not None:
                 self._replace(self._opened, table.block_of(edition))
@@ -190,15 +190,15 @@ class RecodedImages:
     def close(self) -> None:
         """Ends the thread. Idempotent."""
         if self._owner.is_here and self._opened is not None:
-            self._opened[1].close()
+            self._opened.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # When the interpreter exits, `close` has ended the thread, and modules may be unloaded.
         if not is_finalizing() and self._owner.is_here and self._opened is not None:
-            self._opened[1].end()
+            self._opened.end()
 
-    def _open(self) -> tuple[RecodedTable, Recoder, RecodedSource] | None:
-        """Returns the opened table, recoder and source; None if the cache cannot be used."""
+    def _open(self) -> Recoder | None:
+        """Returns the recoder with its table and source; None if the cache cannot be used."""
         if self._tried:
             return self._opened
         with self._lock:
@@ -210,7 +210,7 @@ class RecodedImages:
                 self._tried = True
         return self._opened
 
-    def _opened_now(self) -> tuple[RecodedTable, Recoder, RecodedSource] | None:
+    def _opened_now(self) -> Recoder | None:
         dataset, field = self._dataset, self._field
         rows = len(dataset)
         sampled = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLED)).astype(np.int64))
@@ -218,7 +218,7 @@ class RecodedImages:
         paths = [where.path(number) for number in where.file.tolist()]
         if where.memory is not None or any(path.startswith(_IN_MEMORY) for path in paths):
             return None
-        found: Originals = LocalFiles(dataset, field)
+        found = Originals(dataset, field)
         if self._blocks is not None:
             found = StagedObjects(dataset, field, self._cache, self._blocks)
         stamps = found.stamps(where, np.arange(len(sampled)))
@@ -232,7 +232,7 @@ class RecodedImages:
         recoder = Recoder(what, table)
         if self._threads:
             recoder.start()
-        return table, recoder, what
+        return recoder
 
     def _source(self, folder: CacheFolder, path: str, mean_bytes: float) -> Source:
         """Registers the field as a source of the cache, in blocks of about 8 MB each.
@@ -260,12 +260,12 @@ class RecodedImages:
         size = int(mean_bytes * rows)
         return folder.source(url, fingerprint, rows, block_rows, size, recoded=True)
 
-    def _replace(self, opened: tuple[RecodedTable, Recoder, RecodedSource], block: int) -> None:
+    def _replace(self, opened: Recoder, block: int) -> None:
         """Deletes a piece that is damaged or out of date, and marks its block to be recoded again.
 
         The piece is kept if another process has replaced it in the meantime.
         """
-        table, _, what = opened
+        table, what = opened.table, opened.what
         file = table.piece(block)
         if file is None:
             return

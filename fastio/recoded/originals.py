@@ -10,7 +10,6 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import xxhash
@@ -30,47 +29,32 @@ Stamps = NDArray[np.int64]  # (n, 3): size in bytes, times of modification and o
 _TICK_NS = 100_000_000  # two changes within this time may have the same time
 
 
-class Originals(Protocol):
-    """The images of a field as the dataset stores them, without records."""
+class Originals:
+    """The images of a field as the dataset stores them, in files of this machine.
 
-    def where(self, rows: Numbers) -> ImageReads:
-        """Returns where the images of rows, int64 (n,), lie."""
-        ...
+    Each image is a whole file or a part of one.
+    """
+
+    def __init__(self, dataset: Rows, field: str) -> None:
+        self.where = partial(dataset.image_reads, field)
 
     def local(self, rows: Numbers, where: ImageReads) -> ImageReads | None:
         """Returns where the rows lie on this machine; None if some of them are not there now."""
-        ...
+        return where
 
     def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
         """Returns the stamps of the files of some reads, int64 (n, 3); -1 for missing files.
 
         A stamp, with the image's offset and length in the file, identifies the image's bytes.
         """
-        ...
-
-
-class LocalFiles:
-    """Images in files of this machine; each image is a whole file or a part of one.
-
-    The time of change (ctime) is part of a stamp, because a program that replaces a file can set
-    the time of modification to that of the file before, but not the time of change.
-    """
-
-    def __init__(self, dataset: Rows, field: str) -> None:
-        self.where = partial(dataset.image_reads, field)
-
-    def local(self, rows: Numbers, where: ImageReads) -> ImageReads:
-        """See `Originals`."""
-        return where
-
-    def stamps(self, where: ImageReads, places: Numbers) -> Stamps:
-        """See `Originals`."""
         numbers, which = np.unique(where.file[places], return_inverse=True)
+        # With the time of change (ctime): a program that replaces a file can set the time of
+        # modification to that of the file before, but not the time of change.
         found = _native.file_stamps([where.path(number) for number in numbers.tolist()])
         return found[which, 1:]
 
 
-class StagedObjects:
+class StagedObjects(Originals):
     """Images in a store, read from the blocks that were fetched into a cache.
 
     A stamp has a hash of the object's name and version in place of the time of modification, and
@@ -78,7 +62,7 @@ class StagedObjects:
     """
 
     def __init__(self, dataset: Rows, field: str, cache: Cache, blocks: Blocks) -> None:
-        self.where = partial(dataset.image_reads, field)
+        super().__init__(dataset, field)
         self._field = field
         self._cache = cache
         self._blocks = blocks

@@ -75,13 +75,14 @@ class Recoder:
         table: The table; the recoder adds the directories of pieces to it.
 
     Attributes:
+        what, table: The arguments.
         images: The number of images that this object has recoded.
     """
 
     def __init__(self, what: RecodedSource, table: RecodedTable) -> None:
         self.images = 0
-        self._what = what
-        self._table = table
+        self.what = what
+        self.table = table
         self._stop = threading.Event()
         self._run_number = int.from_bytes(os.urandom(4), "little")
         self._starved = False  # whether idle threads got no time lately
@@ -94,11 +95,11 @@ class Recoder:
 
     def start(self) -> None:
         """Starts the thread, and records that this loader needs the pieces."""
-        orders = Orders(self._table.rows, mode="sequential")
+        orders = Orders(self.table.rows, mode="sequential")
         # Not the loader's own order: it only says that each piece is needed once in an epoch.
-        forecast = Forecast(orders, 0, self._table.block_rows).text
-        number = self._what.source.number
-        self._what.folder.tell(self._run_number, Consumer(number, forecast, 0, 0))
+        forecast = Forecast(orders, 0, self.table.block_rows).text
+        number = self.what.source.number
+        self.what.folder.tell(self._run_number, Consumer(number, forecast, 0, 0))
         self._thread.start()
 
     def end(self) -> None:
@@ -112,7 +113,7 @@ class Recoder:
             return
         join_all([self._thread], PATIENCE_S)
         with suppress(CacheError):
-            self._what.folder.end_run(self._run_number)
+            self.what.folder.end_run(self._run_number)
 
     # --- What is there ----------------------------------------------------------------------------
 
@@ -123,20 +124,20 @@ class Recoder:
             CacheError: The cache cannot be used.
         """
         self._looked_s = time.monotonic()
-        folder, source = self._what.folder, self._what.source
+        folder, source = self.what.folder, self.what.source
         version = folder.index.changes()
         if version == self._version:
             return
         self._version = version
-        ready, known = set(folder.ready(source)), self._table.known()
+        ready, known = set(folder.ready(source)), self.table.known()
         for block in known.keys() - ready:
-            self._table.forget(block)
+            self.table.forget(block)
         for block in sorted(ready - known.keys()):
             self._load(block)
 
     def _load(self, block: int) -> bool:
         """Reads the directory of a piece. Deletes the piece if it is damaged."""
-        folder, source, table = self._what.folder, self._what.source, self._table
+        folder, source, table = self.what.folder, self.what.source, self.table
         first, last = table.span(block)
         if first >= last:
             return False
@@ -163,9 +164,9 @@ class Recoder:
                 if not self._turn():
                     self._stop.wait(_POLL_S)
             except NO_CACHE as error:
-                self._what.cache.give_up(error)
-                for block in self._table.known():
-                    self._table.forget(block)
+                self.what.cache.give_up(error)
+                for block in self.table.known():
+                    self.table.forget(block)
                 return
 
     def _turn(self) -> bool:
@@ -175,12 +176,12 @@ class Recoder:
             self.look()
         if now_s - self._noted_s > _USED_S:
             self._noted_s = now_s
-            used = self._table.take_used()
+            used = self.table.take_used()
             if used:
-                self._what.folder.note_use(self._what.source, used)
+                self.what.folder.note_use(self.what.source, used)
         if now_s < self._full_until_s:
             return False
-        block = self._table.next_wanted()
+        block = self.table.next_wanted()
         if block is None:
             return False
         try:
@@ -191,14 +192,14 @@ class Recoder:
             return True  # the rows cannot be read: the loader raises the error when it reads them
         self._missed = 0 if done else self._missed + 1
         if not done:
-            self._table.want(block)
-        return self._missed < self._table.wanted
+            self.table.want(block)
+        return self._missed < self.table.wanted
 
     def _recode(self, block: int) -> bool:
         """Recodes a block. Returns False if it has to be tried again later."""
-        first, last = self._table.span(block)
+        first, last = self.table.span(block)
         rows = np.arange(first, last, dtype=np.int64)
-        originals = self._what.originals
+        originals = self.what.originals
         where = originals.where(rows)
         directory = np.zeros(len(rows), DIRECTORY)
         directory["stamp"] = originals.stamps(where, np.arange(len(rows)))
@@ -216,14 +217,14 @@ class Recoder:
             return data is not None and self._publish(block, directory, data)
         except OSError as error:  # no space, or the disk fails
             self._full_until_s = time.monotonic() + _NO_ROOM_S
-            self._what.cache.give_up(error)
+            self.what.cache.give_up(error)
             return False
         finally:
             # Does nothing if the piece was published, which ends the claim.
-            self._what.folder.abandon(self._what.source, [block])
+            self.what.folder.abandon(self.what.source, [block])
 
     def _claim(self, block: int, size: int) -> Outcome:
-        folder, source = self._what.folder, self._what.source
+        folder, source = self.what.folder, self.what.source
         sizes = {block: size}
         claim = partial(folder.claim, source, sizes, _ALL, None, "others", unneeded=True)
         outcome = claim()[block]
@@ -234,7 +235,7 @@ class Recoder:
         return outcome
 
     def _publish(self, block: int, directory: Directory, data: NDArray[np.uint8]) -> bool:
-        folder, source = self._what.folder, self._what.source
+        folder, source = self.what.folder, self.what.source
         begin = head(source.key, block, directory)
         size = len(begin) + len(data)
         # The claim reserved the size of the files, and records may be larger. Without a reservation
@@ -268,7 +269,7 @@ class Recoder:
             np.ascontiguousarray(reads.offset[jpegs]),
             np.ascontiguousarray(reads.length[jpegs]),
             default_codebook(),
-            self._what.max_pixels,
+            self.what.max_pixels,
         )
         if not self._wait(job):
             return None
@@ -287,10 +288,10 @@ class Recoder:
 
     def _wait(self, job: _native.Recoding) -> bool:
         """Starts the threads of a job and waits for them. Returns False if told to end earlier."""
-        always = self._what.cache.pack == "always"
+        always = self.what.cache.pack == "always"
         share = ALWAYS_SHARE if always else IDLE_SHARE
-        wanted_s = share * self._what.threads  # processor time per second
-        job.start_idle(self._what.threads)
+        wanted_s = share * self.what.threads  # processor time per second
+        job.start_idle(self.what.threads)
         resting = always or self._starved
         if resting:
             _start_resting(job, wanted_s)

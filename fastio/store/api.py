@@ -20,6 +20,7 @@ from fastio.store.options import Untranslatable, check_seconds, family_of, for_o
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import (
+    SLOWEST_BYTES_PER_S,
     Failed,
     Limits,
     NoConditionalWrites,
@@ -35,8 +36,6 @@ from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
 
-# Seconds for a write grow with its size, because a fixed deadline would cut large writes off.
-_WRITTEN_BYTES_PER_S = 1 << 20
 # After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
 # For how long a server that has never answered may refuse connections, as while it starts.
@@ -490,7 +489,8 @@ class Store:
         self._call(name, request, doing="written", deadline_s=self._deadline_s(nbytes))
 
     def _deadline_s(self, nbytes: int) -> float:
-        return self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
+        # Grows with the size, because a fixed deadline would cut large writes off.
+        return self._limits.deadline_s + nbytes / SLOWEST_BYTES_PER_S
 
 
 def _bytes_of(data: Any) -> memoryview:

@@ -12,12 +12,11 @@ from typing import Any, Protocol, TypeVar
 from fastio.errors import PackageMissing, StoreError
 from fastio.shown import without_secrets
 from fastio.store.options import Untranslatable, family_of
-from fastio.store.retry import Limits, OtherVersion, Permanent
+from fastio.store.retry import SHORTEST_S, Limits, OtherVersion, Permanent
 from fastio.store.urls import redact, scheme_of
 from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
-_SHORTEST_S = 0.01
 
 
 class Backend(Protocol):
@@ -155,7 +154,7 @@ def of_version(
         agrees = False
     except Permanent as error:
         agrees, problem = None, error
-    now = backend.stat(name, max(until_s - time.monotonic(), _SHORTEST_S))
+    now = backend.stat(name, max(until_s - time.monotonic(), SHORTEST_S))
     if now.agrees(expect) is False:
         raise OtherVersion(f"is {now.stamp()} now")
     if problem is not None:

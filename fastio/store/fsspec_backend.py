@@ -18,12 +18,9 @@ from fsspec.core import url_to_fs
 from fastio.runtime.threads import DaemonPool
 from fastio.store import index_pages
 from fastio.store.options import for_fsspec
-from fastio.store.retry import Doubtful, Limits, Permanent, Unconditional
+from fastio.store.retry import SLOWEST_BYTES_PER_S, Doubtful, Limits, Permanent, Unconditional
 from fastio.store.urls import join, scheme_of
 from fastio.store.versions import Marks, Stamp
-
-# fsspec does not report progress, so a transfer that is slower than this counts as stalled.
-_SLOWEST_BYTES_PER_S = 1 << 20
 
 _PERMANENT = (NotImplementedError, ImportError, TypeError, ValueError, IsADirectoryError)
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"})
@@ -83,7 +80,7 @@ class FsspecBackend:
         if length is None:
             allowed_s = max(self._limits.timeout_s, limit_s / 2)
         else:
-            allowed_s = self._limits.timeout_s + length / _SLOWEST_BYTES_PER_S
+            allowed_s = self._limits.timeout_s + length / SLOWEST_BYTES_PER_S
         path = self._path(name)
         if self._web is not None:
             request = self._web.fetch(self._fs, path, offset, length, expect)
@@ -113,7 +110,7 @@ class FsspecBackend:
         if _WITH_FOLDERS & _protocols(self._fs):
             self._fs.makedirs(self._fs._parent(path), exist_ok=True)
         nbytes = data.stat().st_size if isinstance(data, Path) else data.nbytes
-        allowed_s = self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S
+        allowed_s = self._limits.timeout_s + nbytes / SLOWEST_BYTES_PER_S
         if isinstance(data, Path):
             self._call("put_file", allowed_s, limit_s, str(data), path)
         else:
@@ -162,7 +159,7 @@ class FsspecBackend:
 
     def copy(self, name: str, to: str, nbytes: int, limit_s: float) -> None:
         """Copies an object within the store."""
-        allowed_s = self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S
+        allowed_s = self._limits.timeout_s + nbytes / SLOWEST_BYTES_PER_S
         self._call("cp_file", allowed_s, limit_s, self._path(name), self._path(to))
 
     def delete(self, name: str, limit_s: float) -> None:

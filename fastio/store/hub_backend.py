@@ -12,8 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub import HfApi, constants, hf_hub_url
@@ -31,7 +30,6 @@ _PAGE = 1000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
 _TRANSIENT = frozenset({408, 425, 500, 502, 503, 504})
-_NOT_WRITTEN = "fastio does not write to the Hub: pack to a folder, and upload that"
 
 
 class HubBackend:
@@ -124,21 +122,10 @@ class HubBackend:
                     return memoryview(data), Marks(size, etag.removeprefix("W/"))
         raise Permanent(f"the server redirects more than {_MOST_REDIRECTS} times")
 
-    def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
-        """Raises Permanent."""
-        raise Permanent(_NOT_WRITTEN)
+    def _refused(self, *args: Any, **options: Any) -> NoReturn:
+        raise Permanent("fastio does not write to the Hub: pack to a folder, and upload that")
 
-    def replace(self, name: str, data: memoryview, limit_s: float, expect: Stamp | None) -> Marks:
-        """Raises Permanent."""
-        raise Permanent(_NOT_WRITTEN)
-
-    def copy(self, name: str, to: str, nbytes: int, limit_s: float) -> None:
-        """Raises Permanent."""
-        raise Permanent(_NOT_WRITTEN)
-
-    def delete(self, name: str, limit_s: float) -> None:
-        """Raises Permanent."""
-        raise Permanent(_NOT_WRITTEN)
+    write = replace = copy = delete = _refused
 
     def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
         """Yields the files below a folder. The order is that of the Hub, the same each time."""

@@ -15,7 +15,15 @@ import obstore.store as stores
 
 from fastio.runtime.lifecycle import Owner
 from fastio.store.options import Settings, family_of, for_obstore
-from fastio.store.retry import Doubtful, Limits, OtherVersion, Permanent, Unconditional
+from fastio.store.retry import (
+    SHORTEST_S,
+    SLOWEST_BYTES_PER_S,
+    Doubtful,
+    Limits,
+    OtherVersion,
+    Permanent,
+    Unconditional,
+)
 from fastio.store.urls import scheme_of
 from fastio.store.versions import Marks, Stamp
 
@@ -29,9 +37,6 @@ _IMPORTER = Owner()
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # S3 takes 10,000
 _WRITES_AT_ONCE = 4
-# An upload's progress is not seen: one that is slower than this counts as stalled.
-_SLOWEST_BYTES_PER_S = 1 << 20
-_SHORTEST_S = 0.01
 
 _PERMANENT = (
     errors.InvalidPathError,
@@ -231,16 +236,19 @@ class ObstoreBackend:
     def _client(self, limit_s: float) -> Any:
         """Returns a client whose requests take at most limit_s: the deadline, a half of it, ..."""
         total_s = self._limits.deadline_s
-        while total_s > limit_s and total_s > _SHORTEST_S:
+        while total_s > limit_s and total_s > SHORTEST_S:
             total_s /= 2
         return self._kept(total_s, True)
 
     def _client_for_writing(self, nbytes: int, limit_s: float) -> Any:
         """Returns a client whose requests have the time to send this much."""
         total_s = self._limits.timeout_s
-        while total_s < self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S:
+        while total_s < self._limits.timeout_s + nbytes / SLOWEST_BYTES_PER_S:
             total_s *= 2
-        return self._kept(min(total_s, limit_s), False)
+        if total_s <= limit_s:
+            return self._kept(total_s, False)
+        # Not kept: each object has another limit, and a client has connections of its own.
+        return self._make(limit_s, False)
 
     def _kept(self, total_s: float, timed_reads: bool) -> Any:
         key = (total_s, timed_reads)

@@ -19,6 +19,9 @@ T = TypeVar("T")
 _RANDOM = random.SystemRandom()  # not the `random` module, whose state and seed are the user's
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+# fsspec, and obstore's uploads, report no progress: a transfer that is slower counts as stalled.
+SLOWEST_BYTES_PER_S = 1 << 20
+SHORTEST_S = 0.01  # the least time for a request, right before the deadline
 FETCHES = 6  # most fetches of damaged data; if each one is damaged, so is the source
 _LONGEST_WAIT_S = 360.0  # that servers may ask for; the Hub counts requests for 300 s
 _LONGEST_REFUSED_PAUSE_S = 1.0  # of a server that has not answered yet

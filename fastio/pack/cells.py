@@ -224,6 +224,7 @@ def _encode_scalar(field: Scalar, value: Any) -> Any:
         if array.ndim:
             raise SchemaError(f"expected one number, got an array of shape {array.shape}")
         value = array[()]
+    # bool is a kind of int for Python, and would be stored as 0 or 1 in fields of numbers.
     is_bool = isinstance(value, (bool, np.bool_))
     if is_bool != (field.dtype == "bool") or isinstance(value, (str, bytes)):
         raise SchemaError(f"expected {field.dtype}, got {value!r}")

@@ -34,7 +34,7 @@ from fastio.pack.journal import (
     writing_to,
 )
 from fastio.pack.names import is_own_name, is_task_output_name
-from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit
+from fastio.pack.task_output import FolderOutput, TaskOutput, WrittenUnit, give_names
 from fastio.packed import (
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -260,6 +260,7 @@ class Destination:
         names = Names(names)
         if names.find(MANIFEST_NAME) is not None:
             (self.folder / MANIFEST_NAME).unlink()
+            # Before shards are deleted: a crash must not leave a manifest whose shards are gone.
             flush_folder(self.folder)
         for name in names:
             if name != MANIFEST_NAME:
@@ -299,12 +300,11 @@ class Destination:
         Raises:
             PackError: A shard is missing.
         """
-        for entry in written.unit.entries:
-            try:
-                os.replace(self.folder / (entry.name + written.ending), self.folder / entry.name)
-            except FileNotFoundError as error:
-                raise self._missing(entry.name) from error
-        flush_folder(self.folder)
+        try:
+            give_names(self.folder, written)
+        except FileNotFoundError as error:
+            name = os.path.basename(error.filename).removesuffix(written.ending)
+            raise self._missing(name) from error
         self._journal.append(written.unit)
 
     def prepare(self, names: Names, base: Manifest | None) -> None:

@@ -87,6 +87,7 @@ def export_rows(
     pipeline: OrderedPipeline[int, Made] = OrderedPipeline(
         exporter.make, lambda made: made.held_bytes, workers, depth, _BUDGET_BYTES
     )
+    # How many bytes a row takes is only known when it is read: `make` says so.
     submitted = (made for row in rows for made in pipeline.submit(row, 0))
     images = nbytes = 0
     try:

@@ -124,6 +124,7 @@ def _survey(paths: Sequence[str]) -> dict[str, Field]:
             for name, header in _headers(path).items():
                 found.setdefault(name, []).append((path, header))
         except Exception as error:  # as in `_arrays_of`
+            # A file that cannot be read is a bad sample, which packing reports.
             first = first or error
     if not found:
         raise SourceNotFound(f"none of {len(paths)} files can be read: {first}") from first

@@ -146,6 +146,7 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     if options.codec == "blocks":
         assert options.codebook is not None
         stored = _native.blocks_encode(jpeg, options.codebook, options.max_pixels)
+        # None: the block codec cannot hold it (CMYK, arithmetic coding).
         if stored is not None:
             record, height, width, orientation = stored
             return _cell(record, CODEC_BLOCKS, height, width, orientation)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fastio.errors import SchemaError, SourceChanged, SourceNotFound
@@ -95,22 +96,15 @@ class ListedObjects:
         files = self._files[column]
         return without_secrets(join(files.store.url, files.objects.names[row]))
 
-    def filled(
-        self, items: Iterable[Item], columns: Callable[[Item], Mapping[int, str]]
-    ) -> Iterator[Item]:
+    def filled(self, items: Iterable[Item], columns: Mapping[int, str]) -> Iterator[Item]:
         """Yields samples with the bytes of their objects, which are read several at a time.
 
         Args:
             items: The samples, in which the values of images are missing.
-            columns: Returns the columns of the missing values, by place in the sample.
+            columns: The columns of the missing values, by place in the sample.
         """
-        for_each = in_order(
-            lambda item: self._filled(item, columns(item)),
-            items,
-            self._at_once,
-            ahead=2 * self._at_once,
-        )
-        yield from for_each
+        fill = partial(self._filled, columns=columns)
+        return in_order(fill, items, self._at_once, ahead=2 * self._at_once)
 
     def named(self, item: Item, columns: Mapping[int, str]) -> Item:
         """Returns a sample without the values of some columns, with its whole key.

@@ -79,7 +79,7 @@ def list_source(
 
     def items(start: int) -> Iterator[Item]:
         found = unread(start)
-        return found if objects is None else objects.filled(found, lambda item: remote)
+        return found if objects is None else objects.filled(found, remote)
 
     def unread(start: int) -> Iterator[Item]:
         first, mark = marks.before(start)
@@ -107,7 +107,7 @@ def list_source(
         wanted_rows = set(rows)
         found = {item.position: item for item in unread(0) if item.position in wanted_rows}
         picked = (found[row] for row in rows if row in found)
-        return picked if objects is None else objects.filled(picked, lambda item: remote)
+        return picked if objects is None else objects.filled(picked, remote)
 
     def named() -> Iterator[Item]:
         assert objects is not None

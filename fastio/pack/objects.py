@@ -118,26 +118,15 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
             processes=SourceProcesses(processes, reads.with_source),
         )
 
-    def items(start: int) -> Iterator[Item]:
-        if start > total:
-            raise ended(name, total, start)
-        return reads.consecutive(start, total)
-
-    def rows(start: int, encode: Callable[[Item], Row]) -> Iterator[Row]:
-        if start > total:
-            raise ended(name, total, start)
-        return reads.encoded(start, total, encode)
-
-    reading = partial(_reading, calls)
     return Source(
         name,
         schema,
         total,
         False,
-        items,
+        reads.items,
         reads.single,
-        reading,
-        rows,
+        partial(_reading, calls),
+        reads.rows,
         processes=SourceProcesses(processes, reads.with_source),
     )
 
@@ -165,16 +154,16 @@ class _Reads:
         self._calls, self._name, self._schema, self._total = calls, name, schema, total
         self._at_once = 1
 
-    def consecutive(self, start: int, total: int) -> Iterator[Item]:
+    def items(self, start: int) -> Iterator[Item]:
         """Yields the samples from a number on."""
-        return self._items(self._ranges(start, total))
+        return self._items(self._ranges(start))
 
-    def encoded(self, start: int, total: int, encode: Callable[[Item], Row]) -> Iterator[Row]:
+    def rows(self, start: int, encode: Callable[[Item], Row]) -> Iterator[Row]:
         """Yields the samples from a number on as rows."""
         read = partial(_encode_some, wanted=self._schema, name=self._name, encode=encode)
-        calls = (partial(read, rows=some) for some in self._ranges(start, total))
+        calls = (partial(read, rows=some) for some in self._ranges(start))
         for found in self._calls.results(calls):
-            self._sized(sum(row.nbytes for row in found), len(found))
+            self._at_once = _at_once(sum(row.nbytes for row in found), len(found))
             yield from map(_received, found)
 
     def with_source(
@@ -190,21 +179,19 @@ class _Reads:
         """Yields the samples of some numbers."""
         return self._items([row] for row in rows)
 
-    def _ranges(self, start: int, total: int) -> Iterator[Sequence[int]]:
-        while start < total:
-            end = min(start + self._at_once, total)
+    def _ranges(self, start: int) -> Iterator[Sequence[int]]:
+        if start > self._total:
+            raise ended(self._name, self._total, start)
+        while start < self._total:
+            end = min(start + self._at_once, self._total)
             yield range(start, end)
             start = end
 
     def _items(self, rows: Iterable[Sequence[int]]) -> Iterator[Item]:
         read = partial(_read_some, wanted=self._schema, name=self._name)
         for found in self._calls.results(partial(read, rows=some) for some in rows):
-            self._sized(sum(map(memory_bytes, found)), len(found))
+            self._at_once = _at_once(sum(map(memory_bytes, found)), len(found))
             yield from map(_received, found)
-
-    def _sized(self, nbytes: int, count: int) -> None:
-        """Chooses how many samples are read at once, given the bytes of some samples."""
-        self._at_once = _at_once(nbytes, count)
 
 
 def _at_once(nbytes: int, count: int) -> int:
@@ -369,6 +356,7 @@ def _call_with_source(
 
     def items(start: int) -> Iterator[Item]:
         for item in source.items(start):
+            # A worker that is ahead ends its unit when the pack has failed.
             if not is_wanted():
                 raise PackError(f"the samples of {source.name} are no longer wanted")
             yield item
@@ -464,6 +452,7 @@ def _sent_value(value: Any, kind: Field) -> Any:
     if isinstance(kind, Images) and isinstance(value, (list, tuple)):
         return [_sent_value(each, kind.each) for each in value]
     if not is_tensor(value):
+        # Raises here, where the error names the sample.
         pickle.dumps(value)
         return value
     array = np.asarray(as_array(value))

@@ -177,8 +177,11 @@ class Packer(Generic[P, E]):
         about = self._encoder.about(self.entries)
         destination, base = self._destination, self._base
         packing, codebook = about.packing, about.codebook
+        # Samples may be appended that are tokens already: the dataset keeps what it says of its
+        # tokenizer.
         if base is not None and "tokens" in base.packing:
             packing = {"tokens": base.packing["tokens"], **packing}
+        # What is appended may have no block records, and so no codebook.
         if base is not None and base.codebook is not None:
             codebook = base.codebook
             packing = {**packing, "codebook": base.packing.get("codebook")}
@@ -219,5 +222,6 @@ class Packer(Generic[P, E]):
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""
         self._units.close()
+        # Without a shard there is nothing to resume, and a journal would only refuse the next pack.
         written = self.entries or self._units.entries or self._journal.finished
         self._destination.close(keep=bool(written))

@@ -13,11 +13,9 @@ time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fastio.pack.destination import own_files
@@ -25,9 +23,8 @@ from fastio.pack.items import Source, SourceProcesses
 from fastio.pack.journal import FinishedUnit, FinishedUnits, Plan, writing_to
 from fastio.pack.names import is_task_output_name
 from fastio.pack.samples import SampleEncoder, SampleOptions
-from fastio.pack.task_output import WrittenUnit, new_ending
+from fastio.pack.task_output import WrittenUnit, give_names, new_ending
 from fastio.pack.units import ShardWriter, pack_unit
-from fastio.runtime.files import flush_folder
 from fastio.runtime.memory import available_memory
 
 # The memory that a worker takes while it packs a unit, in shards: its rows, and the columns that
@@ -65,7 +62,7 @@ class ProcessUnits:
             with closing(self._processes.call(tasks)) as units:
                 for written in units:
                     with writing_to(writer.folder, writer.when_full):
-                        _give_names(writer.folder, written)
+                        give_names(writer.folder, written)
                     self._encoder.count(written.unit.end)
                     yield written.unit
         except BaseException:
@@ -87,13 +84,6 @@ class ProcessUnits:
         if self._processes.pack_all:
             return left if 2 * len(left) >= count else left[:0]
         return left[: len(left) // count * count]
-
-
-def _give_names(folder: Path, written: WrittenUnit) -> None:
-    """Gives final names to the shards of a unit that a worker process has written."""
-    for entry in written.unit.entries:
-        os.replace(folder / (entry.name + written.ending), folder / entry.name)
-    flush_folder(folder)
 
 
 @dataclass(frozen=True)

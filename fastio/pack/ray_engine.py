@@ -190,6 +190,7 @@ class RayRunner:
                 pending.popleft()
                 yield unit
         finally:
+            # The driver stops: tasks that go on would write for nobody.
             for _, ref in pending:
                 ray.cancel(ref, force=True)
 

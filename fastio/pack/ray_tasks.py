@@ -118,6 +118,7 @@ def _open_job(ref: Any) -> Job:
     import ray  # an optional package, which runs this task
 
     job: Job = ray.get(ref)
+    # Paths may be relative to it. Where it does not exist, `_check_file` says what is missing.
     with suppress(OSError):
         os.chdir(job.folder)
     for wanted in job.files:

@@ -375,6 +375,7 @@ class RemoteDestination(Destination):
     def close(self, keep: bool) -> None:
         """See `Destination`. The journal in the store stays if `keep`."""
         self._end_uploads()
+        # The error that ends the pack is worth more than one of these.
         with suppress(StoreError, SourceNotFound, SourceChanged):
             if not keep:
                 self._stored.delete()

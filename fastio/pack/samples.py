@@ -14,7 +14,7 @@ import xxhash
 
 from fastio.errors import FastioError, PackError, SchemaError
 from fastio.pack.cells import codec_counts, columns, encode_row, indexed_fields, memory_bytes
-from fastio.pack.encoder import About, Filled
+from fastio.pack.encoder import LARGEST_UNIT, About, Filled
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source
 from fastio.pack.journal import Plan, UnitEnd
@@ -26,9 +26,6 @@ from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, Schema, is_fixed_width, row
 _DEPTH_PER_WORKER = 64
 # How many samples are encoded to estimate the size of one: a share of all, within limits.
 _TRIED_SHARE, _TRIED_LEAST, _TRIED_MOST = 1 / 128, 8, 64
-# A unit of a fixed number of rows has about the size of a shard. It becomes several shards only if
-# it is larger by more than this factor.
-_LARGEST_UNIT = 2
 
 
 @dataclass(frozen=True)
@@ -68,6 +65,9 @@ class RowEncoder:
         schema: The fields of the samples.
         images: How images are stored; its codebook is replaced.
         codebook: The bytes of the codebook, or None.
+
+    Attributes:
+        fixed_bytes: The bytes of a row in fields of fixed width.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RowEncoder:
         opened = None if codebook is None else open_codebook(codebook)
         self._source, self._schema, self._codebook = source, schema, codebook
         self._images = replace(images, codebook=opened)
-        self._fixed_bytes = sum(row_bytes(*each) for each in schema.fields.items())
+        self.fixed_bytes = sum(row_bytes(*each) for each in schema.fields.items())
 
     def __reduce__(self) -> Any:
         images = replace(self._images, codebook=None)
@@ -97,7 +97,7 @@ class RowEncoder:
             raise
         except FastioError as error:
             return Row(item.name, stamp, error=error)
-        return Row(item.name, stamp, cells, self._fixed_bytes + nbytes)
+        return Row(item.name, stamp, cells, self.fixed_bytes + nbytes)
 
     def _check_class(self, item: Item) -> None:
         """Raises SchemaError if no class has the class number of a sample."""
@@ -135,7 +135,6 @@ class SampleEncoder:
         self.depth = self.workers * _DEPTH_PER_WORKER
         self._source = source
         self._options = options
-        self._fixed_bytes = sum(row_bytes(*each) for each in source.schema.fields.items())
         self._rows: list[Row] = []
         self._row_bytes = 0
         self._skipped_before = 0  # in finished units
@@ -168,7 +167,7 @@ class SampleEncoder:
             self._use(Plan(codebook))
         if source.total is None:
             return Plan(codebook)
-        row_bytes: float = self._fixed_bytes
+        row_bytes: float = self._encode.fixed_bytes
         if not all(map(is_fixed_width, self.schema.fields.values())):
             count = round(min(max(source.total * _TRIED_SHARE, _TRIED_LEAST), _TRIED_MOST))
             sizes = list(in_order(self._encoded_size, source.sample(count), options.workers))
@@ -211,10 +210,7 @@ class SampleEncoder:
 
     def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
         """See `encoder.Encoder`."""
-        self._use(plan)
-        rows = plan.unit_rows or 0
-        self.position = self._begin = number * rows
-        return islice(self._parts(self.position), rows)
+        return islice(self.parts_from_unit(plan, number), plan.unit_rows or 0)
 
     def parts_from_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
         """Returns the parts of a unit and of all units after it; other encoders packed the rest."""
@@ -290,7 +286,7 @@ class SampleEncoder:
     def _use(self, plan: Plan) -> None:
         """Encodes with the codebook of a plan, and fills units of its size, from now on."""
         choice, self._unit_rows = self._options.codebook, plan.unit_rows
-        self._shard_bytes = self._options.shard_bytes * (_LARGEST_UNIT if plan.unit_rows else 1)
+        self._shard_bytes = self._options.shard_bytes * (LARGEST_UNIT if plan.unit_rows else 1)
         self._codebook = choice.data or plan.codebook if choice is not None else None
         self._encode = RowEncoder(
             self._source.name, self.schema, self._options.images, self._codebook

@@ -118,11 +118,6 @@ class StoredJournal:
             ) from error
 
     @property
-    def is_there(self) -> bool:
-        """Whether this process has sent the journal."""
-        return bool(self._head)
-
-    @property
     def is_new(self) -> bool:
         """Whether the store has no journal yet, and so nothing of this pack."""
         return self._stamp is None and not self._head

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import FastioError, PackError, SchemaError
 from fastio.pack.cells import fixed_array, record_array, variable_array
-from fastio.pack.encoder import About, Filled
+from fastio.pack.encoder import LARGEST_UNIT, About, Filled
 from fastio.pack.items import AGAIN, spread
 from fastio.pack.journal import Plan, UnitEnd
 from fastio.pack.row_sources import RowSource
@@ -40,8 +40,6 @@ from fastio.sources.table.tables import Piece
 from fastio.sources.table.values import Ragged
 
 _DEPTH_PER_WORKER = 4
-# A unit becomes several shards only if it is larger than one by more than this factor.
-_LARGEST_UNIT = 2
 # How much is packed to learn how many bytes of a source make a shard: units, and bytes of each.
 _TRIED_UNITS, _TRIED_BYTES = 8, 256 << 10
 _MOST_FACTOR = 64  # by which the bytes of a shard and of its source may differ
@@ -279,9 +277,9 @@ class TableEncoder:
 
         A unit of about the size of a shard becomes a single one, unless it is twice as large.
         """
-        if self._cut is None or self._cut.nbytes(self._unit) > _LARGEST_UNIT * self._unit_bytes:
+        if self._cut is None or self._cut.nbytes(self._unit) > LARGEST_UNIT * self._unit_bytes:
             return self._shard_bytes
-        return _LARGEST_UNIT * self._shard_bytes
+        return LARGEST_UNIT * self._shard_bytes
 
     def rest(self) -> Filled | None:
         """See `encoder.Encoder`."""

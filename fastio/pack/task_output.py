@@ -22,6 +22,7 @@ from typing import Protocol
 from fastio.errors import PackError
 from fastio.pack.journal import FinishedUnit
 from fastio.packed import JOURNAL_NAME, ShardEntry
+from fastio.runtime.files import flush_folder
 from fastio.store import Store
 
 # The ending of shards that the driver has not accepted, as a regular expression.
@@ -137,6 +138,14 @@ class StoreOutput:
         for name in names:
             upload(self.store, folder / name)
             (folder / name).unlink()
+
+
+def give_names(folder: Path, written: WrittenUnit) -> None:
+    """Gives the shards of a unit in a folder their names; FileNotFoundError if one is missing."""
+    for entry in written.unit.entries:
+        os.replace(folder / (entry.name + written.ending), folder / entry.name)
+    # On the disk before the journal says that these shards are there.
+    flush_folder(folder)
 
 
 def upload(store: Store, path: Path) -> None:

@@ -59,6 +59,7 @@ class ShardWriter:
         path = self.folder / (name + self.ending)
         with writing_to(path, self.when_full):
             entry = replace(write_shard(path, batch, schema.pictured), name=name)
+            # In a store, the id in the names has the same purpose as the hash; see `with_hash`.
             if self.version > 1 and not self.pack_id:
                 entry = replace(entry, name=with_hash(name, entry.xxh3))
                 path.rename(path.with_name(entry.name + self.ending))

@@ -26,16 +26,21 @@ def encode_unread(image: ImageFile | RowImage, field: Image, options: ImageOptio
     Raises:
         ValueError, OSError: As for `encode_file`, or it cannot be read.
     """
-    if isinstance(image, RowImage) and image.max_pixels is not None:
+    if isinstance(image, ImageFile):
+        return encode_file(image.read(), field, options)
+    if image.max_pixels is not None:
         options = replace(options, max_pixels=image.max_pixels)
-    packed = image.dataset.packed if isinstance(image, RowImage) else None
-    if packed is not None and isinstance(image, RowImage):
+    packed = image.dataset.packed
+    if packed is not None:
         return _encode_packed(packed, image, field, options)
-    turned = not isinstance(image, RowImage) or image.dataset.upright
-    record = _record(image, options)
-    if record is None:
+    turned = image.dataset.upright
+    record = None if image.recoded is None else image.recoded.record(image.row)
+    if record is None or record.height * record.width > options.max_pixels:
         return encode_file(image.read(), field, options, None if turned else 1)
-    return record if turned else record._replace(orientation=1)
+    orientation = record.orientation if turned else 1
+    return ImageCell(
+        record.data, CODEC_BLOCKS, record.height, record.width, orientation, record.crc32c
+    )
 
 
 def _encode_packed(
@@ -55,18 +60,6 @@ def _encode_packed(
         return ImageCell(stored.data.tobytes(), *stored[1:])
     # The file of a Pillow image may have an orientation that is not that of the image.
     return encode_file(image.read(), field, options, stored.orientation)
-
-
-def _record(image: ImageFile | RowImage, options: ImageOptions) -> ImageCell | None:
-    """Returns the record of an image in a cache as it is stored; None if there is none."""
-    if not isinstance(image, RowImage):
-        return None
-    found = None if image.recoded is None else image.recoded.record(image.row)
-    if found is None or found.height * found.width > options.max_pixels:
-        return None
-    return ImageCell(
-        found.data, CODEC_BLOCKS, found.height, found.width, found.orientation, found.crc32c
-    )
 
 
 def _is_stored_alike(codec: int, codebook: _native.Codebook | None, options: ImageOptions) -> bool:

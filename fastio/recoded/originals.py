@@ -94,6 +94,7 @@ class StagedObjects(Originals):
                 self._hashes = np.append(self._hashes, np.zeros(more, np.int64))
             for file in np.unique(files[self._hashes[files] == 0]).tolist():
                 version = self._blocks.dataset.version(file).encode("utf-8", "surrogateescape")
+                # A positive int64, and never 0, which means that it was not asked for.
                 self._hashes[file] = xxhash.xxh3_64_intdigest(version) >> 1 | 1
             stamps = np.zeros((len(places), 3), np.int64)
             stamps[:, 1] = self._hashes[files]

@@ -165,6 +165,7 @@ class Recoder:
                     self._stop.wait(_POLL_S)
             except NO_CACHE as error:
                 self.what.cache.give_up(error)
+                # Images are read from their originals from here on.
                 for block in self.table.known():
                     self.table.forget(block)
                 return
@@ -261,6 +262,7 @@ class Recoder:
             The records, one after another; None if the thread was told to end.
         """
         numbers, which = np.unique(reads.file[jpegs], return_inverse=True)
+        # Files with several images, such as tars, stay open for the next one.
         files = _native.FileSet(keep_open=len(numbers) < len(jpegs), max_open=16)
         files.add([reads.path(number) for number in numbers.tolist()])
         job = _native.Recoding(

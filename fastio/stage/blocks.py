@@ -215,6 +215,7 @@ class Blocks:
             return []
         first, last = self.rows(block)
         found = []
+        # The newest version first: it has the most rows of the block.
         for rows in (version.rows for version in reversed(packed.manifest.history)):
             if first < rows < last:  # the version ended within the block
                 lengths = [each.length for each in packed.ranges(first, rows)]
@@ -251,6 +252,7 @@ class Blocks:
             if problem is None:
                 return parts, None
             known = {}  # it may be these that are damaged
+        # If the dataset was replaced, that is the error, and not damage.
         self.dataset.check_source()
         return parts, problem
 
@@ -274,6 +276,7 @@ class Blocks:
         )
         gone = [str(part) for part in found if isinstance(part, Exception)]
         for place, part in zip(lacking, found, strict=True):
+            # Zeros keep the places of the other objects, whose rows can still be read.
             zeros = bytes(ranges[place].length)
             parts[place] = zeros if isinstance(part, Exception) else part
         problem = gone[0] if gone else self.check(block, parts)

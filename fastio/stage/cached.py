@@ -201,6 +201,7 @@ class CachedBlocks:
             if hits:
                 folder.note_use(source, hits, hits.total())
             folder.end_run(self._run)
+            # The run of the heads, see `_opened`.
             folder.end_run(self._run + 1)
 
     def _claim(
@@ -260,6 +261,7 @@ class CachedBlocks:
         """Returns the folder and source of the blocks; None without a cache, or after an error."""
         if self._cache is None or time.monotonic() < self._without_until_s:
             return None
+        # Without the lock, for which `resident` would wait at each block.
         folder = self._cache.folder(next_use)
         with self._lock:
             if self._source is not None and self._source[0] is folder:

@@ -285,6 +285,7 @@ class Lookahead:
                 self._used_bytes += self._stager.blocks.mean_bytes
 
     def __del__(self) -> None:
+        # When the interpreter exits, modules may be unloaded.
         with suppress(Exception):
             self.close()
 

@@ -221,6 +221,7 @@ class Stager:
             self._changed.notify_all()
             self._wanted.notify_all()
             threads, self._threads = self._threads, []
+        # Not for ever: a thread may wait for a server that does not answer.
         join_all(threads, _JOIN_S)
         self._cached.end_run()
         with self._changed:
@@ -316,6 +317,7 @@ class Stager:
             else:
                 memory = found
                 path = memory.path
+        # The reader raises it. A thread that ended here would leave its block "working" for ever.
         except BaseException as caught:
             error = caught
         with self._changed:

@@ -179,6 +179,7 @@ class _Pieces(Collection[int]):
 
     def __contains__(self, piece: object) -> bool:
         assert isinstance(piece, int)
+        # Computed each time, because a dataset may have millions of blocks.
         block = block_of(piece)
         return block < len(self) and self._blocks.piece(block) == piece
 

@@ -16,7 +16,7 @@ from fastio.runtime.lifecycle import Owner, new_lock
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.shown import without_secrets
 from fastio.store.backends import Backend, marks_of_equal, of_version, open_backend
-from fastio.store.options import Untranslatable, check_seconds, family_of, for_obstore, seconds_of
+from fastio.store.options import check_seconds, for_rust, seconds_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
 from fastio.store.retry import (
@@ -31,7 +31,7 @@ from fastio.store.retry import (
     attempt,
     described,
 )
-from fastio.store.urls import join, scheme_of, secrets_of
+from fastio.store.urls import join, secrets_of
 from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
@@ -75,6 +75,7 @@ def open_store(
     timeout_s = seconds_of(options.pop("timeout_s", timeout_s))
     options.pop("listing_s", None)
     store = Store(url, options, deadline_s=deadline_s, timeout_s=timeout_s)
+    # Opens the library, so that a wrong option or a missing package is an error here.
     _ = store.backend
     return store
 
@@ -129,21 +130,7 @@ class Store:
         Raises:
             StoreError: object_store cannot read this URL, or does not take an option.
         """
-        family = family_of(scheme_of(self._location))
-        if family is None or family == "http":
-            raise StoreError(
-                f"{self.url} is not of s3, gs or az: copy the data there, or to this machine"
-            )
-        try:
-            settings = for_obstore(family, self._location, self._options)
-        except Untranslatable as error:
-            raise StoreError(
-                f"{self.url}: the library object_store, which reads this URL, does not take the "
-                f"option {error}: leave it out of storage_options"
-            ) from None
-        found = {name: str(value) for name, value in settings.config.items()}
-        flags = {name: text.lower() for name, text in found.items() if text in ("True", "False")}
-        return found | flags | ({"allow_http": "true"} if settings.allow_http else {})
+        return for_rust(self._location, self._options)
 
     @property
     def backend(self) -> str:
@@ -229,6 +216,7 @@ class Store:
                 marks = receiver.receive(name, offset, views, left_s, expect)
                 if marks is not None:
                     return None, marks
+                # Nothing was received, and the backend repeats the request.
                 self.transfers.note_retry()
                 self._not_plain += 1
                 if self._not_plain >= _NOT_PLAIN:
@@ -319,6 +307,7 @@ class Store:
             try:
                 listed = listed or backend.pages(folder, after, left_s)
                 return next(listed, None)
+            # An iterator that has raised has ended: the next attempt begins after the last page.
             except BaseException:
                 listed = None
                 raise
@@ -368,6 +357,7 @@ class Store:
         def read(
             name: str, offset: int, length: int, expect: Stamp | None
         ) -> memoryview | SourceNotFound | SourceChanged:
+            # Another read has failed, whose error is raised in place of all results.
             if stop.is_set():
                 return memoryview(b"")
             try:
@@ -401,6 +391,9 @@ class Store:
 
         def request(backend: Backend, left_s: float) -> None:
             with suppress(FileNotFoundError):
+                # A repeated DELETE, by a proxy or after a lost answer, must not delete the object
+                # that another process has written meanwhile. An unknown version (None) counts as
+                # the same.
                 if expect is None or backend.stat(name, left_s).agrees(expect) is not False:
                     backend.delete(name, left_s)
 
@@ -421,6 +414,7 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         limits = self._limits
+        # With `_answered`: a worker process waits as long as this one for a server that restarts.
         make = partial(Store, deadline_s=limits.deadline_s, timeout_s=limits.timeout_s)
         return make, (self._location, self._options), {"_answered": self._answered}
 
@@ -467,10 +461,12 @@ class Store:
             )
         except (FileNotFoundError, Permanent, Failed) as error:
             problem = error
+            # That an object is missing, or forbidden, is an answer of the server, too.
             self._answered |= not isinstance(error, Failed)
         else:
             self._answered = True
             return found
+        # Errors are raised outside of the `except` block: a context of theirs might have secrets.
         url = without_secrets(join(self._location, name)) if name else self.url
         if isinstance(problem, OtherVersion):
             if doing == "written":
@@ -495,4 +491,5 @@ class Store:
 
 def _bytes_of(data: Any) -> memoryview:
     view = memoryview(data)
+    # Python refuses to cast a view with a zero in its shape.
     return view.cast("B") if view.nbytes else memoryview(b"")

@@ -61,6 +61,7 @@ def open_backend(
         StoreError: Neither supports them.
     """
     scheme, declined = scheme_of(url), ""
+    # Only fsspec knows chains, such as "simplecache::hf://datasets/...".
     if scheme == "hf" and "::" not in url:
         return _open_hub(url, options, limits)
     if family_of(scheme) is not None and "::" not in url:
@@ -99,6 +100,8 @@ def _try_obstore(
     url: str, options: Mapping[str, Any], limits: Limits
 ) -> tuple[Backend | None, str]:
     """Returns obstore's backend, or None and the reason why it cannot be used."""
+    # obstore's threads do not survive a fork. If only the user's code has imported it, it may have
+    # been used before the fork.
     ours = "fastio.store.obstore_backend" in sys.modules
     if not ours and "obstore" in sys.modules and _is_forked_worker():
         return None, "obstore may have been used before this process was forked"
@@ -167,6 +170,7 @@ def of_version(
 def marks_of_equal(backend: Backend, name: str, data: memoryview, limit_s: float) -> Marks | None:
     """Returns the marks of an object that has these bytes; None if it has others or is missing."""
     try:
+        # The size first, because the object may be large.
         if backend.stat(name, limit_s).size != data.nbytes:
             return None
         found, marks = backend.read(name, 0, None, limit_s, None)

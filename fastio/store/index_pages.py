@@ -41,6 +41,7 @@ def level(read: Read, folder: str) -> tuple[list[str], list[str]]:
         page.feed(data.decode("utf-8", "replace"))
     if not _TITLE.match(page.title):
         raise Permanent("the server does not list the folder")
+    # A set, because a page may link to a file twice: by its name and by its icon.
     names = sorted({name for link in page.links if (name := _child(link))})
     folders = [begin + name[:-1] for name in names if name.endswith("/")]
     return folders, [begin + name for name in names if not name.endswith("/")]

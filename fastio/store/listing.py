@@ -130,6 +130,8 @@ def _listed(store: Store, folder: str, wanted: Callable[[str], Any]) -> _Found:
     pages = store.pages(folder)
     first = next(pages, [])
     second = next(pages, None)
+    # A folder of one page is not worth dividing. Of a divided one, these two pages are requested
+    # again as parts of its folders.
     if second is not None and _is_nested(folder, first):
         level = store.level(folder)
         if level is not None:

@@ -134,6 +134,7 @@ class ObstoreBackend:
             except errors.PreconditionError as error:
                 raise OtherVersion(_summary(error)) from None
             size = int(answer.meta["size"])
+            # A server without ETags answers with the whole file that has replaced this one.
             if whole and size != length:
                 raise OtherVersion(f"the object has {size} bytes")
             start, end = answer.range
@@ -180,6 +181,7 @@ class ObstoreBackend:
                 if _UNDECIDED.search(str(error)):
                     raise OSError(_summary(error)) from None
                 raise OtherVersion(_summary(error)) from None
+        # The answer to a put has no size.
         return replace(Marks.of_info(dict(put)), size=data.nbytes)
 
     def pages(self, folder: str, after: str, limit_s: float) -> Iterator[list[tuple[str, Marks]]]:
@@ -196,6 +198,8 @@ class ObstoreBackend:
                 with _Translated():
                     page = next(listed, None)
             except Permanent:
+                # A web server without WebDAV: its pages of links are read. After a first page, the
+                # error is another one.
                 if self._family != "http" or (came and self._pages is None):
                     raise
                 yield from self._index_pages().pages(folder, after, limit_s)
@@ -235,6 +239,8 @@ class ObstoreBackend:
 
     def _client(self, limit_s: float) -> Any:
         """Returns a client whose requests take at most limit_s: the deadline, a half of it, ..."""
+        # obstore sets time limits for a client and not for a request, so a few clients with limits
+        # of which each is half of the one before serve all requests.
         total_s = self._limits.deadline_s
         while total_s > limit_s and total_s > SHORTEST_S:
             total_s /= 2

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from fastio.store.urls import basic_authorization, proxy_of
+from fastio.errors import StoreError
+from fastio.shown import without_secrets
+from fastio.store.urls import basic_authorization, proxy_of, scheme_of
 
 # Names of s3fs, gcsfs and adlfs on the left, of obstore on the right. Other names are passed on
 # unchanged, and obstore refuses those that it does not know.
@@ -137,6 +139,23 @@ def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def for_rust(url: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Translates options to those of the Rust crate object_store; see `Store.options_of_rust`."""
+    family, shown = family_of(scheme_of(url)), without_secrets(url)
+    if family is None or family == "http":
+        raise StoreError(f"{shown} is not of s3, gs or az: copy the data there, or to this machine")
+    try:
+        settings = for_obstore(family, url, options)
+    except Untranslatable as error:
+        raise StoreError(
+            f"{shown}: the library object_store, which reads this URL, does not take the "
+            f"option {error}: leave it out of storage_options"
+        ) from None
+    found = {name: str(value) for name, value in settings.config.items()}
+    flags = {name: text.lower() for name, text in found.items() if text in ("True", "False")}
+    return found | flags | ({"allow_http": "true"} if settings.allow_http else {})
+
+
 def _web(settings: Settings) -> None:
     """Moves credentials to headers and sets the proxy, so that all backends behave alike."""
     parts = urlsplit(settings.url)
@@ -161,6 +180,8 @@ def _web(settings: Settings) -> None:
     proxies = urllib.request.getproxies()
     environments = proxies.get(parts.scheme.lower()) or proxies.get("all")
     if environments and "proxy_url" not in settings.client:
+        # Unless it is given a proxy, obstore reads the environment by rules of its own. For a
+        # direct connection it is given one that it never uses, because the host is excluded.
         found = proxy_of(settings.url)
         settings.client["proxy_url"] = found or "http://127.0.0.1:9"
         if found is None:
@@ -199,6 +220,7 @@ def _s3_credentials_are_known(config: Mapping[str, Any]) -> bool:
         return True
     if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ:
         return True
+    # Profiles are in ~/.aws.
     if "AWS_PROFILE" in os.environ:
         return False
     files = (
@@ -215,6 +237,7 @@ def _gs(options: dict[str, Any], settings: Settings) -> None:
         settings.config["skip_signature"] = True
     elif isinstance(token, str) and token.endswith(".json"):
         settings.config["service_account"] = token
+    # obstore looks for these by itself.
     elif token not in (None, "google_default", "cloud"):
         raise Untranslatable("token")
     _plain(options, settings, {})

@@ -110,6 +110,7 @@ class Receiver:
                 return None
             for view in views:
                 _fill(view, answer)
+            # Only now: what was not read of this response would be taken for the next one.
             reusable = not answer.will_close
         except http.client.HTTPException as error:
             raise OSError(f"{type(error).__name__}: {error}") from None
@@ -137,6 +138,7 @@ class Receiver:
         """Returns an open connection, and whether it was used before."""
         with suppress(IndexError):
             while True:
+                # The one that was used last: the server is the least likely to have closed it.
                 since_s, connection = self._idle.pop()
                 if time.monotonic() - since_s < _IDLE_S and connection.sock is not None:
                     assert isinstance(connection.sock, _TimedSocket)
@@ -152,6 +154,8 @@ class Receiver:
             sock.stall_s, sock.until_s = self._limits.timeout_s, until_s
             try:
                 sock.connect(address)
+                # Otherwise a request may wait for the acknowledgement of the one before (Nagle's
+                # algorithm).
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 sock.close()

@@ -125,6 +125,7 @@ def split(url: str) -> tuple[str, str]:
         folders = rest.split("/")
         own = 5 if len(folders) > 2 and folders[2].endswith("@refs") else 3
         host, name = "/".join(folders[:own]), "/".join(folders[own:])
+    # fsspec's memory has no hosts: memory://name is an object.
     if not slash and scheme_of(url) == "memory":
         host, name = "", host
     if scheme_of(url) in _HTTP:
@@ -149,6 +150,7 @@ def secrets_of(url: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     for query in re.findall(r"https?://[^\s?]*\?([^#]*)", url):
         found.update(pair.partition("=")[2] for pair in query.split("&"))
     found |= {quote(secret, safe="") for secret in found}
+    # The longest first, because a secret may contain another one.
     return tuple(sorted((s for s in found if len(s) >= _SHORTEST_SECRET), key=len, reverse=True))
 
 
@@ -162,6 +164,7 @@ def _secret_values(value: Any, inside: bool) -> Iterator[str]:
             yield from _secret_values(item, inside)
     elif inside and isinstance(value, str):
         yield value
+        # Of a header "Bearer TOKEN", a message may contain the token alone.
         yield from (word for word in value.split() if word != value)
 
 
@@ -201,6 +204,7 @@ def _bypasses(host: str, netloc: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    # urllib compares names and addresses, but does not know networks.
     listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     return any(address in network for network in map(_network, listed.split(",")) if network)
 

@@ -70,6 +70,7 @@ class JsonLines(LinesFile):
             if self.text is None or not table[self.text].null_count:
                 table.validate(full=True)
                 return table.combine_chunks().to_batches()[0]
+        # IndexError: the block has no rows.
         except (pa.ArrowException, IndexError):
             pass
         return self._by_lines(lines, block, schema)

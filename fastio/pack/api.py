@@ -342,6 +342,7 @@ def pack(
             if destination.was_completed(base, encoder.identity() if resume else None):
                 return _complete(base, start)
         elif resume and not overwrite:
+            # The packer would refuse a complete dataset, which has no journal.
             done = complete_dataset(dst, of_destination, encoder.identity())
             if done is not None:
                 return _complete(done, start)

@@ -232,6 +232,7 @@ def _encode_scalar(field: Scalar, value: Any) -> Any:
         return bool(value)
     lowest, highest = _limits(field.dtype)
     try:
+        # Not int(), which would cut 1.5 to 1.
         number = float(value) if isinstance(highest, float) else operator.index(value)
     except TypeError as error:
         raise SchemaError(f"expected a number ({field.dtype}), got {value!r}") from error
@@ -256,6 +257,7 @@ def _encode_array(field: Array, value: Any) -> Any:
         raise SchemaError(
             f"its dtype is {array.dtype.name}, but the field has the dtype {field.dtype}"
         )
+    # With the dtype, for the byte order, which the name of a dtype does not have.
     data = np.ascontiguousarray(array, dtype=field.dtype).tobytes()
     if not field.fits(array.shape):
         raise SchemaError(
@@ -452,9 +454,11 @@ def _infer_field(value: Any, number: int) -> Field:
     if not array.ndim:
         return Scalar(array.dtype.name)
     if array.dtype == np.uint8 and array.ndim == 3 and array.size:
+        # Tensors are (C, H, W), arrays (H, W, C).
         channels = array.shape[0] if is_tensor(value) else array.shape[2]
         if channels in (1, 3):
             return Image("RGB" if channels == 3 else "L")
+    # An empty array says nothing about the shapes of the others.
     return Array(array.dtype.name, array.shape if array.size else None)
 
 

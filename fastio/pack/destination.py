@@ -147,6 +147,7 @@ class Destination:
             try:
                 self._check_newest(base)
             except BaseException:
+                # A new append leaves no journal behind; one that is resumed can be resumed again.
                 self.close(keep=resume)
                 raise
         return self._journal
@@ -253,10 +254,12 @@ class Destination:
         if folder.exists() and not folder.is_dir():
             raise PackError(f"{folder} is a file: give a folder to pack to")
         folder.mkdir(parents=True, exist_ok=True)
+        # Not a dict: a dataset may have millions of shards.
         return FileSizes((name, (folder / name).lstat().st_size) for name in own_files(folder))
 
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files, the manifest first: without it, the rest is not a dataset."""
+        # All names first: they may come from a listing of this folder.
         names = Names(names)
         if names.find(MANIFEST_NAME) is not None:
             (self.folder / MANIFEST_NAME).unlink()
@@ -292,6 +295,7 @@ class Destination:
         Deletes what such processes have left there for an earlier driver.
         """
         self.delete(filter(is_task_output_name, self.files()))
+        # Absolute, because tasks run in other working directories.
         return FolderOutput(self.folder.absolute(), self._journal.id)
 
     def record_written(self, written: WrittenUnit) -> None:

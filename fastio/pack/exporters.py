@@ -48,6 +48,7 @@ _DEPTH_PER_WORKER = 16
 _BUDGET_BYTES = 256 << 20
 # Extensions that differ from the lower-case name of Pillow's format.
 _SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}
+# Tars that an export may replace or delete.
 _OWN_NAME = re.compile(r"[0-9]{6,}\.tar")
 # What an image's ending stands for before it is known, which is row by row.
 _IMAGE = "image"

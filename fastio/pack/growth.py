@@ -251,7 +251,9 @@ def _renumbered_rows(source: RowSource, schema: Schema, numbers: Numbers) -> Row
         columns = list(converted.columns)
         for field, known in changed.items():
             values: Any = converted.fields[field]
+            # Negative numbers stand for no class.
             values[...] = np.where(values < 0, values, known[values])
+            # Statistics are those of the numbers that are stored.
             for at, column in enumerate(columns):
                 if column.field == field and isinstance(column.values, np.ndarray):
                     columns[at] = replace(

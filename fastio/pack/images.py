@@ -249,6 +249,7 @@ def _file_of(image: PillowImage.Image) -> bytes | None:
         place = image.fp.tell()
         image.fp.seek(0)
         data = image.fp.read()
+        # The code of the user may decode the image later.
         image.fp.seek(place)
         with open_header(data, image.width * image.height) as header:
             same = (header.format, header.size, header.mode) == (

@@ -91,6 +91,7 @@ def list_source(
 
     def item(position: int, line: int, record: dict[str, Any]) -> Item:
         where = f"{path} line {line}"
+        # The whole line, because a sample whose label was corrected is another one.
         key = json.dumps(list(record.values()))
         try:
             values = [convert(record) for convert in converters]
@@ -410,6 +411,7 @@ def _cell_kind(text: str) -> str:
     if _LEADING_ZERO.match(text):
         return "text"
     if _INTEGER.fullmatch(text):
+        # Integers that no field can hold are kept as text.
         return "int" if int(text) in _INT64 else "text"
     return "float" if _NUMBER.fullmatch(text) else "text"
 

@@ -138,6 +138,7 @@ class Packer(Generic[P, E]):
                 shown = 0
                 if runner is not None:
                     number = len(journal.finished)
+                    # Ends tasks and processes when this block does, and not when they are garbage.
                     with closing(runner.run(plan, journal.finished, self._writer)) as units:
                         for unit in units:
                             if isinstance(unit, WrittenUnit):

@@ -48,6 +48,7 @@ class ProcessUnits:
     ) -> None:
         self._encoder = encoder
         self._processes = processes
+        # No threads: there is a process for each core.
         self._options = replace(options, workers=0)
 
     def run(

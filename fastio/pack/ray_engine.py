@@ -224,6 +224,7 @@ class RayRunner:
                     yield unit
                     position += unit.unit.end.samples
                     last = [replace(unit.unit.end, samples=position)]
+                    # Losses are counted for one unit, not for the whole source.
                     number, losses = number + 1, 0
                 return
             except _lost(ray) as error:

@@ -192,6 +192,7 @@ def open_memory(src: Any, filters: Any = None) -> Opened | None:
     name = type(src).__name__
     arrow = (pa.Table, pa.RecordBatch, pa.RecordBatchReader)
     if not isinstance(src, arrow) and hasattr(src, "__arrow_c_stream__"):
+        # A table, unlike a stream, can be divided into units.
         src = pa.RecordBatchReader.from_stream(src).read_all()
     table = memory_table(src, name)
     if table is None:

@@ -278,6 +278,7 @@ class SampleEncoder:
             "source": self._source.name,
             "skipped": len(self.skipped),
         }
+        # Without block records, readers need no codebook.
         return About(packing, self._codebook if has_blocks else None)
 
     def _encoded_size(self, item: Item) -> int:

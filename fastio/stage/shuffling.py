@@ -301,6 +301,7 @@ def place_table(
     if resident is None:
         scattered = not sampling.ours or sampling.mode == "shuffle"
         resident = None if scattered and _WORTH_BYTES <= nbytes <= room else False
+    # A copy was asked for, or the page cache holds the whole table.
     if resident or nbytes <= room * _SHARE:
         return sampling, resident
     if sampling.mode == "shuffle" and sampling.order == "auto":

@@ -211,6 +211,7 @@ def _hugging_face_encoder(
     tokenizer = loaded.tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    # Dropout of merges (BPE) is random: a pack would have other tokens each time.
     if getattr(tokenizer.model, "dropout", None):
         tokenizer.model.dropout = None
     name = str(loaded.identity["name"])

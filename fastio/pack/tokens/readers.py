@@ -157,6 +157,8 @@ class PlainText(LinesFile):
 
     def _paragraphs(self, begin: int, end: int | None) -> Iterator[list[str]]:
         if end is not None:
+            # A unit has the documents after the first blank line from `begin` on, up to the first
+            # one from `end` on, so that each document is in one unit.
             begin, end = (_after_blank_line(self.name, at) for at in (begin, end))
         left = ""
         for lines, block in _line_blocks(self.name, begin, end):
@@ -263,6 +265,7 @@ def _line_blocks(
         begin, end: The bytes in which the lines begin; None to the end of the file.
     """
     line, left = 0, b""
+    # From the byte before, which says whether a line begins at `begin`.
     with reading(path), decompressed(path, max(begin - 1, 0)) as file:
         if end is None:
             blocks = iter(partial(file.read, _BLOCK), b"")

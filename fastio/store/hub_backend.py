@@ -23,11 +23,11 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
     parse_ratelimit_headers,
 )
 
-from fastio.store.retry import Doubtful, Later, Limits, Permanent
+from fastio.store.answers import REDIRECTS, check_redirect, expected_body
+from fastio.store.retry import Later, Limits, Permanent
 from fastio.store.versions import Marks, Stamp
 
 _PAGE = 1000
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
 _TRANSIENT = frozenset({408, 425, 500, 502, 503, 504})
 
@@ -119,12 +119,16 @@ class HubBackend:
                         # another ETag.
                         etag = etag or told.get("X-Linked-Etag") or told.get("ETag") or ""
                     location = answer.headers.get("Location")
-                    if answer.status_code in _REDIRECTS and location:
-                        here = _followed(here, location)
+                    if answer.status_code in REDIRECTS and location:
+                        target = urljoin(here, location)
+                        check_redirect(urlsplit(here).scheme, urlsplit(target).scheme)
+                        here = target
                         continue
-                    _check_status(answer, name)
-                    data, size = _body(answer, offset, length, until_s)
-                    return memoryview(data), Marks(size, etag.removeprefix("W/"))
+                    if answer.status_code != 416:
+                        _check_status(answer, name)
+                    count, marks = expected_body(answer.status_code, answer.headers, offset, length)
+                    data = _body(answer, count, until_s)
+                    return memoryview(data), Marks(marks.size, etag.removeprefix("W/"))
         raise Permanent(f"the server redirects more than {_MOST_REDIRECTS} times")
 
     def _refused(self, *args: Any, **options: Any) -> NoReturn:
@@ -192,14 +196,6 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
-def _followed(here: str, location: str) -> str:
-    target = urljoin(here, location)
-    schemes = urlsplit(here).scheme, urlsplit(target).scheme
-    if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
-        raise Permanent(f"the server redirects from {schemes[0]} to {schemes[1]}: not followed")
-    return target
-
-
 def _check_status(answer: Any, name: str) -> None:
     status: int = answer.status_code
     if status == 404:
@@ -226,36 +222,19 @@ def _pause_s(headers: Any) -> float:
     return 1.0 if limit is None else float(limit.reset_in_seconds)
 
 
-def _body(answer: Any, offset: int, length: int | None, until_s: float) -> tuple[bytes, int | None]:
-    """Returns the body of a response, and the size of the whole file if it says so."""
-    if answer.headers.get("Content-Encoding", "identity") != "identity":
-        raise Permanent("the response is encoded, which was not requested")
-    declared = answer.headers.get("Content-Length", "")
-    size = int(declared) if declared.isdecimal() else None
-    if answer.status_code == 206:
-        span, _, total = answer.headers.get("Content-Range", "").partition("/")
-        size = int(total) if total.isdecimal() else None
-        end = size if length is None else offset + length
-        if span != f"bytes {offset}-{(end or 0) - 1}":
-            raise OSError(f"bytes from {offset} on were requested, but {span} were received")
-        expected = None if end is None else end - offset
-    elif offset or (length is not None and length != size):
-        if size is not None and offset + (length or 0) > size:
-            raise Permanent(f"{length} bytes from {offset} on were requested, of {size}")
-        raise Doubtful("a part was requested, and the whole file was received")
-    else:
-        expected = size
+def _body(answer: Any, count: int | None, until_s: float) -> bytes:
+    """Returns a body of `count` bytes. Stops reading when more arrive."""
     parts, came = [], 0
     for part in answer.iter_raw():
         parts.append(part)
         came += len(part)
-        if expected is not None and came > expected:
+        if count is not None and came > count:
             break
         if time.monotonic() > until_s:
             raise TimeoutError("the attempt took too long")
-    if expected is None or came != expected:
-        raise OSError(f"{came} bytes were received instead of {expected}")
-    return b"".join(parts), size
+    if count is not None and came != count:
+        raise OSError(f"{came} bytes were received instead of {count}")
+    return b"".join(parts)
 
 
 class _Translated:

@@ -8,23 +8,21 @@ the host of the URL.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import yarl
 
-from fastio.store.retry import Doubtful, OtherVersion, Permanent
+from fastio.store.answers import REDIRECTS, check_redirect, expected_body, range_of
+from fastio.store.retry import OtherVersion, Permanent
 from fastio.store.urls import basic_authorization, proxy_of
 from fastio.store.versions import Marks, Stamp
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 10
 # Headers that say which bytes are wanted, not who wants them. These may go to other hosts.
 _OF_THE_OBJECT = frozenset({"range", "if-match", "accept-encoding"})
 _OWN = "headers", "auth", "cookies"
 _OF_THE_USER = "auth", "cookies", "proxy_headers", "params"
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
 # Status codes of servers that do not answer HEAD, such as for signed URLs made for GET.
 _NO_HEAD = frozenset({400, 401, 403, 405, 501})
 
@@ -82,7 +80,7 @@ class WebSession:
                 here = {**here, "proxy": proxy_of(str(url))}
             answer = await self._session.request(method, url, allow_redirects=False, **here)
             location = answer.headers.get("Location")
-            if answer.status not in _REDIRECTS or not location:
+            if answer.status not in REDIRECTS or not location:
                 return answer
             answer.release()
             url = _followed(method, url, location)
@@ -149,8 +147,7 @@ def _followed(method: str, url: yarl.URL, location: str) -> yarl.URL:
         raise Permanent(
             f"the server redirects a {method} request to {target}: use that URL instead"
         )
-    if target.scheme not in ("http", "https") or (url.scheme, target.scheme) == ("https", "http"):
-        raise Permanent(f"the server redirects from {url.scheme} to {target.scheme}: not followed")
+    check_redirect(url.scheme, target.scheme)
     return target
 
 
@@ -171,9 +168,9 @@ async def stat(fs: Any, url: str) -> Marks:
     # HEAD was refused, or its answer has no length: the range of the first byte has it.
     options["headers"]["Range"] = "bytes=0-0"
     async with session.get(fs.encode_url(url), **options) as answer:
-        said = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if answer.status == 206 and said is not None and said[3] != "*":
-            return Marks.of_headers(answer.headers, int(said[3]))
+        said = range_of(answer.headers)
+        if answer.status == 206 and said is not None and said[2] is not None:
+            return Marks.of_headers(answer.headers, said[2])
         if answer.status == 416:  # an empty object has no first byte
             total = answer.headers.get("Content-Range", "").rpartition("*/")[2]
             if total == "0":
@@ -205,8 +202,7 @@ async def fetch(
     """
     session = await fs.set_session()
     options = _options(fs)
-    is_part = bool(offset) or length is not None
-    if is_part:
+    if offset or length is not None:
         last = "" if length is None else offset + length - 1
         options["headers"]["Range"] = f"bytes={offset}-{last}"
     if expect is not None and expect.etag is not None:
@@ -214,7 +210,9 @@ async def fetch(
     async with session.get(fs.encode_url(url), **options) as answer:
         if answer.status == 412:
             raise OtherVersion("HTTP status 412: the object has another version")
-        count, marks = _expected(answer, offset, length, is_part)
+        if answer.status != 416:
+            _raise_for_status(answer, str(answer.url))
+        count, marks = expected_body(answer.status, answer.headers, offset, length)
         data = await _body(answer, count)
     return data, marks
 
@@ -223,55 +221,6 @@ def _options(fs: Any) -> dict[str, Any]:
     """Returns the user's options for a request, without compression of the response."""
     headers = {**(fs.kwargs.get("headers") or {}), "Accept-Encoding": "identity"}
     return {**fs.kwargs, "headers": headers}
-
-
-def _expected(
-    answer: Any, offset: int, length: int | None, is_part: bool
-) -> tuple[int | None, Marks]:
-    """Returns the length that the body must have, None if only its end tells; and the marks."""
-    last = "its end" if length is None else offset + length
-    asked = f"bytes {offset} to {last} were requested"
-    text = answer.headers.get("Content-Range", "")
-    if answer.status == 416:
-        total = text.rpartition("*/")[2]
-        raise Permanent(f"{asked}, but the object has {total or 'fewer'} bytes")
-    _raise_for_status(answer, str(answer.url))
-    encoding = answer.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise Permanent(f"the response is encoded ({encoding}), which was not requested")
-    declared = answer.headers.get("Content-Length")
-    count = None if declared is None else int(declared)
-    if answer.status == 200:
-        # RFC 9110, 14.2: a server may ignore Range, and then sends the whole object.
-        if is_part and (offset or count is None or count != length):
-            raise Doubtful(f"{asked}, but the whole object was received: the server ignores ranges")
-        if count is None and not answer.headers.get("Transfer-Encoding"):
-            raise Permanent(
-                "the response has no length, so that a truncated body would not be detected"
-            )
-        return count, Marks.of_headers(answer.headers, count)
-    if answer.status != 206 or not is_part:
-        raise Permanent(
-            f"{asked}, but the response has HTTP status {answer.status} {answer.reason}"
-        )
-    if answer.headers.get("Content-Type", "").lower().startswith("multipart/"):
-        raise Permanent(
-            f"{asked}, but several ranges were received ({answer.headers['Content-Type']})"
-        )
-    said = _RANGE.fullmatch(text.strip())
-    if said is None:
-        raise OSError(
-            f"{asked}, but Content-Range does not say which were sent ({text or 'missing'})"
-        )
-    first, end, total = int(said[1]), int(said[2]) + 1, None if said[3] == "*" else int(said[3])
-    wanted = total if length is None else offset + length
-    if total is not None and wanted is not None and wanted > total:
-        raise Permanent(f"{asked}, but the object has {total} bytes")
-    if first != offset or (wanted is not None and end != wanted):
-        raise OSError(f"{asked}, but {first} to {end} were received")
-    if count is not None and count != end - first:
-        raise OSError(f"bytes {first} to {end} were announced, with a length of {count}")
-    return end - first, Marks.of_headers(answer.headers, total)
 
 
 async def _body(answer: Any, count: int | None) -> bytes:

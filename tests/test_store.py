@@ -337,7 +337,7 @@ def test_a_chain_is_fsspec_s(url: str) -> None:
 
 
 def test_a_store_is_pickled_with_its_options(url: str) -> None:
-    store = pickle.loads(pickle.dumps(open_store(url, {"headers": {"X-A": "b"}}, deadline_s=7)))
+    store = pickle.loads(pickle.dumps(open_store(url, {"headers": {"X-A": "b"}, "deadline_s": 7})))
     assert store.read("data", 5, 10) == DATA[5:15]
     assert store._limits.deadline_s == 7
 

@@ -129,7 +129,7 @@ def test_many_threads_get_through_all_faults_at_once(
 @pytest.mark.usefixtures("short_pauses")
 def test_ranges_get_through_faults(url: str) -> None:
     with FaultProxy(url) as proxy:
-        store = open_store(proxy.url, timeout_s=0.5)
+        store = open_store(proxy.url, {"timeout_s": 0.5})
         for fault in LOUD:
             proxy.fail(fault, p=0.1)
         ranges = [(n * 200_000, 1000) for n in range(10)]
@@ -139,7 +139,7 @@ def test_ranges_get_through_faults(url: str) -> None:
 
 def test_ranges_fail_as_one(url: str) -> None:
     with FaultProxy(url) as proxy:
-        store = open_store(proxy.url, deadline_s=2, timeout_s=0.5)
+        store = open_store(proxy.url, {"deadline_s": 2, "timeout_s": 0.5})
         proxy.fail("reset", p=1)
         with pytest.raises(StoreError, match="attempts"):
             store.read_ranges("data", [(n * 200_000, 1000) for n in range(10)])
@@ -195,7 +195,7 @@ def test_a_slow_answer_that_goes_on_is_waited_for(url: str) -> None:
     pytest.importorskip("obstore", reason="fsspec does not tell progress")
     with FaultProxy(url) as proxy:
         proxy.set(bandwidth=1_000_000)
-        assert open_store(proxy.url, deadline_s=20, timeout_s=1).read("data") == DATA
+        assert open_store(proxy.url, {"deadline_s": 20, "timeout_s": 1}).read("data") == DATA
 
 
 @pytest.mark.usefixtures("short_pauses")
@@ -205,7 +205,7 @@ def test_writes_are_retried(s3: S3, backend: str, fault: str) -> None:
     bucket = s3.bucket("written")
     with FaultProxy(s3.endpoint) as proxy:
         options = s3.options(proxy.url) | (ONLY_FSSPEC["s3"] if backend == "fsspec" else {})
-        store = open_store(bucket, options, deadline_s=20, timeout_s=1)
+        store = open_store(bucket, {**options, "deadline_s": 20, "timeout_s": 1})
         proxy.fail(fault, next=1)
         store.write("x", DATA)
         assert store.read("x") == DATA
@@ -214,7 +214,7 @@ def test_writes_are_retried(s3: S3, backend: str, fault: str) -> None:
 def test_no_server_at_all(backend: str) -> None:
     pytest.importorskip("obstore" if backend == "obstore" else "aiohttp", reason="it is tested")
     options = ONLY_FSSPEC["http"] if backend == "fsspec" else None
-    store = open_store("http://127.0.0.1:9", options, deadline_s=0.3)
+    store = open_store("http://127.0.0.1:9", {**(options or {}), "deadline_s": 0.3})
     with pytest.raises(StoreError, match="attempt"):
         store.read("data")
 

@@ -182,7 +182,7 @@ def test_a_range_beyond_the_end_is_named(url: str) -> None:
 def test_faults_are_retried(fault: str, url: str) -> None:
     with (
         FaultProxy(url.removesuffix("/a"), seed=1) as proxy,
-        open_store(f"{proxy.url}/a", timeout_s=0.4) as store,
+        open_store(f"{proxy.url}/a", {"timeout_s": 0.4}) as store,
     ):
         proxy.fail(fault, next=2)
         given = views(1_000_000)
@@ -195,7 +195,7 @@ def test_faults_are_retried(fault: str, url: str) -> None:
 def test_a_stall_ends_at_the_deadline(url: str) -> None:
     with (
         FaultProxy(url.removesuffix("/a"), seed=1) as proxy,
-        open_store(f"{proxy.url}/a", deadline_s=0.5, timeout_s=0.2) as store,
+        open_store(f"{proxy.url}/a", {"deadline_s": 0.5, "timeout_s": 0.2}) as store,
     ):
         proxy.fail("stall_body", p=1.0)
         begin_s = time.monotonic()

@@ -36,6 +36,8 @@ from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
 
+_DEADLINE_S = 60.0
+_TIMEOUT_S = 15.0
 # After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
 # For how long a server that has never answered may refuse connections, as while it starts.
@@ -45,23 +47,17 @@ OBJECTS_AT_ONCE = 128
 _POOLS = new_lock()  # held while a store's threads are made
 
 
-def open_store(
-    url: str,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    deadline_s: float = 60.0,
-    timeout_s: float = 15.0,
-) -> Store:
+def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
     """Opens a store of the objects below a URL. Sends no request.
 
     Args:
         url: The URL of a folder: "s3://bucket/prefix", "https://host/path", or any other that
             fsspec knows.
-        storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore, and
-            other values of deadline_s and timeout_s; listing_s is not the store's.
-        deadline_s: Seconds for a call, including all attempts. A write has one more for each MiB.
-        timeout_s: Seconds after which an attempt without progress is retried. fsspec does not
-            report progress; with it, a rate below 1 MiB/s counts as none.
+        storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore.
+            deadline_s: seconds for a call, including all attempts (60); a write has one more for
+            each MiB. timeout_s: seconds after which an attempt without progress is retried (15).
+            fsspec does not report progress; with it, a rate below 1 MiB/s counts as none.
+            listing_s is not the store's.
 
     Raises:
         StoreError: If the URL or an option is not understood, or a package for it is missing.
@@ -71,8 +67,8 @@ def open_store(
         check_seconds(options)
     except ValueError as error:
         raise StoreError(f"{without_secrets(url)}: {error}") from None
-    deadline_s = seconds_of(options.pop("deadline_s", deadline_s))
-    timeout_s = seconds_of(options.pop("timeout_s", timeout_s))
+    deadline_s = seconds_of(options.pop("deadline_s", _DEADLINE_S))
+    timeout_s = seconds_of(options.pop("timeout_s", _TIMEOUT_S))
     options.pop("listing_s", None)
     store = Store(url, options, deadline_s=deadline_s, timeout_s=timeout_s)
     # Opens the library, so that a wrong option or a missing package is an error here.
@@ -101,8 +97,8 @@ class Store:
         url: str,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        deadline_s: float = 60.0,
-        timeout_s: float = 15.0,
+        deadline_s: float = _DEADLINE_S,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         if deadline_s <= 0 or timeout_s <= 0:
             raise ValueError(f"deadline_s={deadline_s} and timeout_s={timeout_s} must be positive")

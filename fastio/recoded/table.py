@@ -25,17 +25,12 @@ class RecodedTable:
         block_rows: The number of rows in a block.
         versions: Whether other versions of the dataset, with other rows in some blocks, may use the
             same pieces.
-
-    Attributes:
-        recoded: The number of rows that have a record.
-        described: The number of rows, with and without a record, in blocks that have a directory.
     """
 
     def __init__(self, rows: int, block_rows: int, versions: bool = False) -> None:
         self._versions = versions
         self._replaced: set[int] = set()
         self.rows, self.block_rows = rows, block_rows
-        self.recoded = self.described = 0
         self._directory = np.zeros(rows, DIRECTORY)  # pages are allocated as blocks are added
         self._pieces: dict[int, FileStamp] = {}
         self._editions = np.full(-(-rows // block_rows), -1, np.int64)
@@ -100,7 +95,6 @@ class RecodedTable:
             # its offsets are those of another file.
             self._editions[block] = self._added * len(self._editions) + block
             self._added += 1
-            self._count(block, 1)
 
     def may_replace(self, block: int) -> bool:
         """Returns whether to delete a piece that was not made from the present originals.
@@ -121,16 +115,10 @@ class RecodedTable:
 
     def _forget(self, block: int) -> None:
         if block in self._pieces:
-            self._count(block, -1)
             first, last = self.span(block)
             self._directory[first:last] = np.zeros((), DIRECTORY)
             del self._pieces[block]
             self._editions[block] = -1
-
-    def _count(self, block: int, sign: int) -> None:
-        first, last = self.span(block)
-        self.recoded += sign * int(np.count_nonzero(self._directory["length"][first:last]))
-        self.described += sign * (last - first)
 
     def known(self) -> dict[int, FileStamp]:
         """Returns the blocks that have a directory here, with the files of their pieces."""

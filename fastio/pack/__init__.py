@@ -2,9 +2,9 @@
 
     source -> parts -> encoder (threads) -> shards, journal -> manifest
 
-Everything takes this way, through the one `packer`. A source gives parts, and an encoder turns
-them into the columns of shards. The kind of the data in the registry says what is packed: the rows
-of a dataset, or tables. `sources` opens these, and iterables; `files` opens what only packing
+All kinds of data are packed in this way, by one `packer`. A source gives parts, and an encoder
+turns them into the columns of shards. The kind of the data in the registry says what is packed: the
+rows of a dataset, or tables. `sources` opens these, and iterables; `files` opens what only packing
 reads, lists of images and folders of NumPy's files. Rows are encoded one by one by `samples`, with
 `cells` and `images`. Tables and text, of which `tokens` makes tables, are encoded by the thousand
 rows by `tables`; `statistics` describes their columns.

@@ -34,10 +34,10 @@ from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
 from fastio.store import local_path
 
-# What `codec=` of pack() and Writer may say.
+# The values of `codec` in pack() and Writer.
 ImageCodec = Literal["blocks", "jpeg", "raw"]
 IMAGE_CODECS: tuple[ImageCodec, ...] = ("blocks", "jpeg", "raw")
-# What it means where it is None.
+# The codec of a new dataset if none is given.
 DEFAULT_CODEC: ImageCodec = "blocks"
 
 DEFAULT_QUALITY = 90
@@ -45,7 +45,7 @@ JPEG_START = b"\xff\xd8\xff"
 _GRAY_MODES = ("1", "L", "LA", "La")
 # A colour profile in these modes describes channels that are lost in the conversion to RGB.
 _FOREIGN_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
-# How files of other formats begin that samples may hold as bytes.
+# The first bytes of image files, by which samples of bytes are recognised as images.
 _STARTS = (JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
 
 
@@ -361,11 +361,11 @@ def _to_pillow(pixels: NDArray[np.uint8]) -> PillowImage.Image:
 # --- Codebooks ------------------------------------------------------------------------------------
 
 
-# What `codebook=` of pack() may say beside the name of a file.
+# The values of `codebook` in pack() besides the path of a file.
 DEFAULT = "default"
 TRAIN = "train"
 
-# What to train on: enough that more does not help, and little enough for memory and patience.
+# The most images to train on, and bytes of them in memory. More do not improve the codebook.
 _SAMPLE_IMAGES = 512
 _SAMPLE_BYTES = 256 << 20
 _SEED = 0

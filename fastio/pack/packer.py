@@ -2,8 +2,8 @@
 
     source -> parts -> encoder (threads) -> encoder (one thread: shards) -> destination
 
-Every kind of data takes this way. What differs is the source, which gives the parts, and the
-encoder (`encoder.Encoder`). Units are packed by threads of this process (`units`), or by a
+All kinds of data are packed in this way. They differ in the source, which gives the parts, and in
+the encoder (`encoder.Encoder`). Units are packed by threads of this process (`units`), or by a
 `UnitRunner` in other processes, on this machine (`process_units`) or others (`ray_engine`).
 """
 

@@ -128,7 +128,10 @@ class CachedBlocks:
                 return None
             waiting.asked_s = now_s
             kept = list(map(self._blocks.piece, keep()))
-            outcome = self._claim(folder, source, piece, size, kept)
+            with self._lock:
+                told = self._runs()
+            claim = partial(folder.claim, source, keep=kept, told=told)
+            outcome: str = claimed(folder, source, {piece: size}, claim, folder.has)[piece]
         except CacheError as error:
             self._give_up(error)
             return memory_file(fetch({})[0])
@@ -203,19 +206,6 @@ class CachedBlocks:
             folder.end_run(self._run)
             # The run of the heads, see `_opened`.
             folder.end_run(self._run + 1)
-
-    def _claim(
-        self,
-        folder: CacheFolder,
-        source: Source,
-        piece: int,
-        size: int,
-        keep: Collection[int],
-    ) -> str:
-        with self._lock:
-            told = self._runs()
-        claim = partial(folder.claim, source, keep=keep, told=told)
-        return claimed(folder, source, {piece: size}, claim, folder.has)[piece]
 
     def _fetch_to_cache(
         self, folder: CacheFolder, source: Source, number: int, fetch: Callable[[Known], Fetched]

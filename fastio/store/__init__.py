@@ -11,7 +11,7 @@ if it supports the options, and fsspec for everything else.
 - `versions`: which version of an object an answer is of
 - `retry`: attempts, backoff, deadlines; counts of what was requested or fetched again
 - `ranges`: which ranges are fetched together, and how many at once
-- `options`: storage_options in the words of both libraries
+- `options`: translates storage_options between the names of obstore and fsspec
 - `obstore_backend`, `fsspec_backend`: one attempt each
 - `web`: requests of fsspec's to web servers; `answers`: checks of what servers send
 - `receive`: ranges over plain http, into memory of the caller's

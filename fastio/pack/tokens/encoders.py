@@ -171,7 +171,7 @@ def quoted(text: str) -> str:
 
 _FILE = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"  # beside it in a folder; says what ends a text
-# What ends a document, in vocabularies without such a file: the first of these that is there.
+# Tokens that may end a document, if no configuration names one. The first in the vocabulary does.
 _SEPARATORS = (
     "<|endoftext|>",
     "<|end_of_text|>",

@@ -35,7 +35,7 @@ import torch
 
 import fastio
 from fastio import Cache, Loader, Scalar, Schema, Tokens
-from fastio.store import open_store
+from fastio.store import Store, open_store
 from tests.pictures import jpeg
 from tests.servers import HIDDEN_FAULTS, OPEN_FAULTS, STORM, FaultProxy, http_folder
 from tests.staging_support import CROPS, MIB
@@ -282,7 +282,7 @@ def _value(column: Any, place: int) -> Any:
 @contextmanager
 def _short_timeouts() -> Iterator[None]:
     """Stores give requests up early that make no progress, and go on asking for long."""
-    short = partial(open_store, deadline_s=60.0, timeout_s=TIMEOUT_S)
+    short = partial(Store, deadline_s=60.0, timeout_s=TIMEOUT_S)
     with ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             if name.startswith("fastio.") and getattr(module, "open_store", None) is open_store:

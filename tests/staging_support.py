@@ -26,7 +26,7 @@ from fastio import (
     Schema,
     Text,
 )
-from fastio.store import open_store
+from fastio.store import Store
 from tests.support import open_loader
 
 SIDE = 64  # pixels: 12 KiB a raw image, so 16 rows are a block of the least size
@@ -125,7 +125,7 @@ def short_deadlines(
     monkeypatch: pytest.MonkeyPatch, deadline_s: float = 1.0, timeout_s: float = 0.4
 ) -> None:
     """Stores that are opened from here on give up early."""
-    short = partial(open_store, deadline_s=deadline_s, timeout_s=timeout_s)
+    short = partial(Store, deadline_s=deadline_s, timeout_s=timeout_s)
     monkeypatch.setattr(fastio.packed.packed, "open_store", short)
 
 

@@ -72,7 +72,7 @@ def reach(proxy: FaultProxy, backend: str, request: pytest.FixtureRequest, **lim
     if backend == "fsspec":
         options |= ONLY_FSSPEC[scheme]
     place = "s3://faults" if scheme == "s3" else proxy.url
-    store = open_store(place, options, **limits)
+    store = open_store(place, {**options, **limits})
     assert store.backend == backend
     return store
 

@@ -29,7 +29,7 @@ def opened(
             monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
         else:
             pytest.importorskip("obstore", reason="it is tested")
-        store = open_store(url, options, **limits)
+        store = open_store(url, {**(options or {}), **limits})
         assert store.backend == ("fsspec" if request.param == "fsspec" else "obstore")
 
         def read(name: str, offset: int, length: int, expect: Stamp | None) -> bytes:

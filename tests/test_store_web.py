@@ -92,7 +92,7 @@ def test_what_is_not_the_range_that_was_asked_for_is_an_error(
     server: WebServer, backend: str, lie: Any
 ) -> None:
     server.lie = lie
-    store = open_store(server.url, **SHORT)
+    store = open_store(server.url, SHORT)
     with pytest.raises(StoreError, match=f"{server.url}/x cannot be read"):
         store.read("x", 5, 10)
 
@@ -105,7 +105,7 @@ def test_what_is_encoded_unasked_is_refused(server: WebServer, fsspec_only: None
 
 def test_a_whole_that_is_the_range_is_taken(server: WebServer, fsspec_only: None) -> None:
     server.lie = whole
-    store = open_store(server.url, **SHORT)
+    store = open_store(server.url, SHORT)
     assert store.read("x", 0, len(DATA)) == DATA
     assert store.read("x") == DATA
 
@@ -187,7 +187,7 @@ def test_credentials_of_a_url_are_basic_and_stay_with_their_host(
     assert store.read("y", 5, 10) == DATA[5:15]
     assert "authorization" not in other.asked[-1].headers
     with pytest.raises(StoreError) as caught:
-        open_store(server.url.replace("://", "://me:wrong-secret@"), **SHORT).read("x", 5, 10)
+        open_store(server.url.replace("://", "://me:wrong-secret@"), SHORT).read("x", 5, 10)
     assert "secret" not in str(caught.value)
 
 
@@ -217,7 +217,7 @@ def test_https_is_not_followed_to_http(other: WebServer, backend: str, tmp_path:
 def test_redirects_end(server: WebServer, backend: str) -> None:
     server.redirects["y"] = "/y"
     with pytest.raises(StoreError, match=r"redirect"):
-        open_store(server.url, **SHORT).read("y", 5, 10)
+        open_store(server.url, SHORT).read("y", 5, 10)
 
 
 # --- Proxies --------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def secure(tmp_path: Path) -> Iterator[WebServer]:
 
 
 def open_insecure(url: str, **limits: float) -> Any:
-    return open_store(url, {"client_options": {"allow_invalid_certificates": True}}, **limits)
+    return open_store(url, {"client_options": {"allow_invalid_certificates": True}, **limits})
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "all_proxy"])

@@ -341,6 +341,7 @@ class TarExporter:
             key += "_" * (key == self._last_key)
         if self._tar is None:
             self._file = WholeFile(self._folder / f"{self.count:06d}.tar")
+            # The format that holds names of any length, in UTF-8.
             self._tar = tarfile.open(  # noqa: SIM115 - closed by _end()
                 fileobj=self._file.file, mode="w", format=tarfile.PAX_FORMAT
             )

@@ -60,10 +60,8 @@ def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Sou
 
     Worker processes read and encode them if there are enough samples for at least two, and if it
     takes longer to read a sample than to send it to this process. Otherwise, this process reads
-    them; but whole units are packed in worker processes all the same (`process_units`). Before the
-    processes were started, this process never asks the dataset for a sample, because a forked
-    worker must not use a file (HDF5) or environment (LMDB) that the dataset has opened here for an
-    earlier sample.
+    them; but whole units are packed in worker processes all the same (`process_units`). If there
+    are worker processes, this process asks the dataset for no sample before they were started.
 
     Args:
         dataset: The dataset.
@@ -105,6 +103,8 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
 
     calls, total = DatasetCalls(dataset, processes, name), len(dataset)
     try:
+        # In a worker process: a forked worker must not use a file (HDF5) or an environment (LMDB)
+        # that the dataset has opened in this process for an earlier sample.
         (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
     except BaseException:
         calls.close()

@@ -203,6 +203,7 @@ class Packer(Generic[P, E]):
         """Records a unit whose shards were written, and passes them to the destination."""
         with writing_to(self._destination.name, self._when_full):
             self.entries.extend(unit.entries)
+            # Before they are sent: the journal names each shard before it is uploaded.
             self._destination.record(unit)
             for entry in unit.entries:
                 self._destination.send(entry)

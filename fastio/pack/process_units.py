@@ -57,6 +57,7 @@ class ProcessUnits:
         """See `packer.UnitRunner`."""
         numbers = self._numbers(range(len(finished), self._encoder.units(plan) or 0))
         tasks = (_UnitTask(plan, number, writer, self._options) for number in numbers)
+        # No process is started without a unit.
         if not numbers:
             return
         try:

@@ -79,6 +79,7 @@ class RowEncoder:
         self.fixed_bytes = sum(row_bytes(*each) for each in schema.fields.items())
 
     def __reduce__(self) -> Any:
+        # The native codebook cannot be pickled, but is made again from its bytes.
         images = replace(self._images, codebook=None)
         return RowEncoder, (self._source, self._schema, images, self._codebook)
 

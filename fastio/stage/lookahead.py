@@ -166,6 +166,7 @@ class Lookahead:
         self._reached = 0  # the end of the last window that was requested
         self._following = following
         windows = _windows(staging)
+        # The windows of the first batches: one of each partition.
         current = list(islice(windows, len(staging.partitions)))
         self._windows = chain(current, windows)
         self._window = next(self._windows, None)
@@ -212,6 +213,7 @@ class Lookahead:
         self._window = None
         for each in (self._queue, self._requested, self._carried):
             each.clear()
+        # After a fork, or if it was opened again, the stager does not have these requests.
         if self._stager.generation is self._generation:
             for blocks in held:
                 self._stager.done(blocks)

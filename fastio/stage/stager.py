@@ -63,6 +63,7 @@ class Stager:
         self.blocks = blocks
         self.cache = cache
         self._parallel = parallel
+        # Random, because the runs of all processes are recorded in one index.
         self._run = int.from_bytes(os.urandom(4), "little")
         self._bytes_fetched = 0
         self._owner = Owner()
@@ -106,6 +107,7 @@ class Stager:
                 block = self._requested.get(number)
                 if block is None:
                     block = self._requested[number] = _Block(number, next(self._turns))
+                    # Most blocks of later epochs are known to be in the cache, and need no thread.
                     path = self._cached.resident(number)
                     if path is not None:
                         block.path, block.state = path, "ready"

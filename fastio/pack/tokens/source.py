@@ -67,6 +67,7 @@ class _Documents:
             PackError: there are less documents than `start`.
         """
         seen = 0
+        # From the first row: how many rows before document `start` are empty is not known.
         for piece in self._documents(self._tables.pieces(0, _PIECE_ROWS)):
             before, seen = seen, seen + piece.rows
             if before >= start:

@@ -357,12 +357,12 @@ def test_files_that_were_written_a_moment_ago_are_recoded_later(
     from fastio.recoded import originals
 
     folder = photos(tmp_path / "photos")
-    monkeypatch.setattr(originals, "_TICK_NS", 1 << 60)
+    monkeypatch.setattr(originals, "TICK_NS", 1 << 60)
     with open_loader(folder, tmp_path / "cache") as loader:
         for _ in range(20):
             epoch(loader)
         assert not pieces(tmp_path / "cache")
-        monkeypatch.setattr(originals, "_TICK_NS", 0)
+        monkeypatch.setattr(originals, "TICK_NS", 0)
         recode_all(loader)
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -34,7 +35,6 @@ _DTYPES = {"int64": {"int"}, "float64": {"int", "float"}, "bool": {"bool"}}
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 _MARK_EVERY = 1024  # samples
-_BOM = b"\xef\xbb\xbf"
 
 
 def list_source(
@@ -302,8 +302,8 @@ class _Lines:
         self.offset = self.count = 0
         if mark is not None:
             self.offset, self.count = mark.offset, mark.line
-        elif file.read(len(_BOM)) == _BOM:
-            self.offset = len(_BOM)
+        elif file.read(len(BOM_UTF8)) == BOM_UTF8:
+            self.offset = len(BOM_UTF8)
         file.seek(self.offset)
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="")
 

@@ -21,12 +21,11 @@ from fastio.packed.layout import ImageReads
 from fastio.packed.rows import Rows
 from fastio.recoded.piece import Directory
 from fastio.stage import Blocks
-from fastio.stage.cached import source_of
+from fastio.stage.cached import TICK_NS, source_of
 from fastio.stage.forecast import next_use
 
 Numbers = NDArray[np.int64]
 Stamps = NDArray[np.int64]  # (n, 3): size in bytes, times of modification and of change in ns
-_TICK_NS = 100_000_000  # two changes within this time may have the same time
 
 
 class Originals:
@@ -125,4 +124,4 @@ def are_settled(found: Stamps) -> bool:
     Only the time of change tells: programs set the time of modification as they like, also to the
     future.
     """
-    return bool(found[:, 2].max(initial=0) < time.time_ns() - _TICK_NS)
+    return bool(found[:, 2].max(initial=0) < time.time_ns() - TICK_NS)

@@ -34,7 +34,7 @@ _WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
 _MOST_SHARDS = 1 << 16  # orders of larger datasets are not recorded: eviction is by last use
 
 _LOOK_S = 0.05  # between two checks of a folder
-_TICK_NS = 100_000_000  # two changes within this time may have the same time of modification
+TICK_NS = 100_000_000  # two changes within this time may get the same time by the file system
 
 # The bytes of a block, and what is wrong with it at the source, as `Blocks.fetch` returns them.
 Fetched = tuple[list[Any], str | None]
@@ -380,7 +380,7 @@ class SeenPieces:
             else:
                 now_ns = time.time_ns()
                 there = {int(name) for name in os.listdir(folder.path) if name.isdecimal()}
-                settled = now_ns - changed_ns > _TICK_NS
+                settled = now_ns - changed_ns > TICK_NS
                 folder.changed_ns = changed_ns if settled else -1
         for number in folder.numbers - there:
             self.discard(number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,6 @@ from fastio.sources.table.text_files import LinesFile
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has
 _SAMPLES = 256  # that are made a batch
-_BOM = b"\xef\xbb\xbf"
 _BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
 _BLANK_LINES_BYTES = re.compile(_BLANK_LINES.pattern.encode())
 
@@ -146,9 +146,9 @@ class PlainText(LinesFile):
         with reading(self.name), decompressed(self.name) as file:
             data = file.read(end)
         if end is not None and end < self._file.size():  # the beginning, which shows its size
-            yield [data.removeprefix(_BOM).decode(errors="ignore")]
+            yield [data.removeprefix(BOM_UTF8).decode(errors="ignore")]
         else:
-            yield [_decoded(_Lines(self.name), data.removeprefix(_BOM))]
+            yield [_decoded(_Lines(self.name), data.removeprefix(BOM_UTF8))]
 
     def _by_lines(self, begin: int, end: int | None) -> Iterator[list[str]]:
         for lines, block in _line_blocks(self.name, begin, end):
@@ -273,7 +273,7 @@ def _line_blocks(
             blocks = line_bytes(file, path, begin, end, _BLOCK)
         for block in blocks:
             if not begin and not line and not left:
-                block = block.removeprefix(_BOM)
+                block = block.removeprefix(BOM_UTF8)
             whole, newline, rest = (left + block).rpartition(b"\n")
             if newline:
                 yield _Lines(path, begin, line), whole + newline

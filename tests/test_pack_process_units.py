@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import fastio
 from fastio import Dataset, SampleError, WorkerDied, pack
-from fastio.pack import objects, process_units
+from fastio.pack import objects, process_units, task_output
 from fastio.packed import JOURNAL_NAME
 from tests.pictures import jpeg
 from tests.support import contents
@@ -207,7 +207,7 @@ def test_a_pack_that_is_interrupted_does_not_wait_for_the_units_of_its_processes
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process_units, "flush_folder", stop)
+    monkeypatch.setattr(task_output, "flush_folder", stop)
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         pack(Samples(1000, slow), tmp_path / "out", workers=2, shard_size=SHARD)

@@ -134,6 +134,7 @@ def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
     An image field has a column of indexes if `indexed_fields` returns its name.
     """
     layout = schema.record_layout
+    # Zeros, so that the bytes between fields are the same in each pack.
     records = None if layout is None else np.zeros(len(rows), layout.dtype)
     arrays: list[pa.Array] = [] if records is None else [record_array(records)]
     for number, (name, field) in enumerate(schema.fields.items()):

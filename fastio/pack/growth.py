@@ -273,4 +273,5 @@ def _moments(about: Mapping[str, Any]) -> Moments:
     low, high, mean, deviation = (
         math.nan if about[key] is None else about[key] for key in ("min", "max", "mean", "std")
     )
+    # The standard deviation is the root of squares / count; see `statistics.described`.
     return Moments(*counts, low, high, mean, deviation**2 * about["count"])

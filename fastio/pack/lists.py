@@ -161,6 +161,7 @@ class _Marks:
     def __init__(self, stamp: tuple[int, int]) -> None:
         self.names: Sequence[str] = ()
         self._stamp = stamp
+        # Not a list of marks, which would take many times the memory.
         self._offsets, self._lines = array("q"), array("q")
 
     def add(self, offset: int, line: int) -> None:

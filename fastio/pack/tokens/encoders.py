@@ -126,6 +126,7 @@ def _function_encoder(
     def encode(texts: Ragged) -> Ragged:
         rows = [np.concatenate([_called(function, text, size), end]) for text in strings(texts)]
         lengths = np.array([len(row) for row in rows], np.int64)
+        # With an empty array, because there may be no rows, and one array is needed.
         return Ragged.of_lengths(np.concatenate([np.empty(0, np.int64), *rows]), lengths)
 
     def decode(tokens: NDArray[Any]) -> str:

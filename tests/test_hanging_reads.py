@@ -16,7 +16,6 @@ from PIL import Image
 import fastio
 from fastio import StoreError
 from fastio.packed.comparisons import Comparisons
-from fastio.store import open_store
 from fastio.store.retry import attempt
 from tests.children import run_code
 
@@ -297,9 +296,8 @@ def test_a_server_that_never_answers_ends_an_open_at_one_deadline(
         return attempt(*arguments, **options)
 
     monkeypatch.setattr("fastio.store.api.attempt", counted)
-    for limit, seconds in (("deadline_s", 0.4), ("timeout_s", 0.2)):
-        assert open_store.__kwdefaults__ is not None
-        monkeypatch.setitem(open_store.__kwdefaults__, limit, seconds)
+    monkeypatch.setattr("fastio.store.api._DEADLINE_S", 0.4)
+    monkeypatch.setattr("fastio.store.api._TIMEOUT_S", 0.2)
     if library == "fsspec":
         monkeypatch.setattr("fastio.store.backends._try_obstore", lambda *_: (None, ""))
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:  # accepts, and no more

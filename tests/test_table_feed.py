@@ -32,6 +32,7 @@ from fastio import (
     SourceChanged,
     StateMismatch,
 )
+from fastio.feed.row_groups.blocks import Block, BlockMemory
 from fastio.feed.row_groups.run import TableRun
 from tests.children import in_fork, run_code
 from tests.support import open_loader
@@ -431,8 +432,8 @@ def test_blocks_stay_within_their_number(parquet: str, monkeypatch: pytest.Monke
     def watched(self: TableRun) -> Any:
         nonlocal most
         opened = open_window(self)
-        most = max(most, self._blocks_used)
-        assert self._blocks_used <= self._settings.blocks
+        most = max(most, len(self._chunks))
+        assert len(self._chunks) <= self._settings.blocks
         return opened
 
     monkeypatch.setattr(TableRun, "_open_window", watched)
@@ -465,6 +466,35 @@ def test_a_damaged_row_group_is_named_when_its_batch_is_due(tmp_path: Path) -> N
             list(iterator)
         with pytest.raises(ShardCorrupt, match=r"t\.parquet, row group 6"):
             next(iterator)
+
+
+def test_a_damaged_row_group_takes_no_memory_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent: list[int] = []
+    take, give = BlockMemory.take, BlockMemory.give
+
+    def taken(self: BlockMemory, where: str) -> Block:
+        block = take(self, where)
+        lent.append(id(block))
+        return block
+
+    def given(self: BlockMemory, block: Block) -> None:
+        lent.remove(id(block))
+        give(self, block)
+
+    monkeypatch.setattr(BlockMemory, "take", taken)
+    monkeypatch.setattr(BlockMemory, "give", given)
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(table_of(4000), path, row_group_size=500)
+    damage(path, 6)
+    with loader(str(path), 500) as batches:
+        iterator = iter(batches)
+        with pytest.raises(ShardCorrupt, match="row group 6"):
+            list(iterator)
+        assert lent
+        iterator.close()
+        assert lent == []
 
 
 def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class TableRun:
         self._look_at_next_window()
         self._open: deque[OpenWindow] = deque()
         self._decoding = 0
-        self._blocks_used = 0
+        self._chunks: dict[int, Chunk] = {}  # those that have a block, by number
         self._partial: Chunk | None = None  # the chunk that the next window has rows of too
         self._full: list[tuple[int, Chunk]] = []  # a heap, by number
         self._dealt: dict[int, Dealt] = {}
@@ -240,15 +240,13 @@ class TableRun:
 
     def _give_all_back(self) -> None:
         with self._lock:
-            chunks = {id(c): c for opened in self._open for c in opened.chunks}
-            chunks |= {id(c): c for _, c in self._full}
-            if self._partial is not None:
-                chunks[id(self._partial)] = self._partial
+            chunks = list(self._chunks.values())
+            self._chunks.clear()
             self._open.clear()
             self._full.clear()
             self._dealt.clear()
             self._partial = None
-        for chunk in chunks.values():
+        for chunk in chunks:
             self._blocks.give(chunk.block)
 
     # --- The threads ------------------------------------------------------------------------------
@@ -310,15 +308,15 @@ class TableRun:
         needed = last + 1 - first - len(chunks)
         # A window that needs more blocks than exist is opened when all others are free. Chunks that
         # wait to be dealt still hold theirs.
-        others = self._blocks_used > len(chunks)
-        if others and self._blocks_used + needed > self._settings.blocks:
+        used = len(self._chunks)
+        if used > len(chunks) and used + needed > self._settings.blocks:
             return None
         group = window.segments[0].group
         where = f"{group.origin.file}, row group {group.number}"
         for number in range(first + len(chunks), last + 1):
             size = min(rows, self._rows - number * rows)
-            chunks.append(Chunk(number, size, self._blocks.take(where)))
-        self._blocks_used += needed
+            chunk = self._chunks[number] = Chunk(number, size, self._blocks.take(where))
+            chunks.append(chunk)
         ragged = RaggedRuns(self._ragged_fields, self._settings.ragged)
         if self._ragged_fields:
             for chunk in chunks:
@@ -428,7 +426,7 @@ class TableRun:
             error = caught
         with self._lock:
             # Also after an error: the block is free in any case.
-            self._blocks_used -= 1
+            del self._chunks[chunk.number]
             if error is None:
                 self._dealt[chunk.number] = dealt
             else:

@@ -42,6 +42,18 @@ def test_rows_are_those_of_the_metadata(folder: Path) -> None:
     assert sorted(found) == list(range(6))
 
 
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
+def test_a_table_with_a_column_of_a_similar_name_is_ignored(folder: Path, name: str) -> None:
+    if name.endswith(".csv"):
+        (folder / name).write_text("id,profile_name\n1,Ann\n")
+    elif name.endswith(".jsonl"):
+        (folder / name).write_text('{"id": 1, "profile_name": "Ann"}\n')
+    else:
+        pq.write_table(pa.table({"id": [1], "profile_name": ["Ann"]}), folder / name)
+    with fastio.open(folder) as photos:
+        assert list(photos.schema.fields) == ["image", "label"]
+
+
 def test_it_can_be_packed_and_pickled(folder: Path, tmp_path: Path) -> None:
     describe(folder, caption=list("fedcba"))
     assert fastio.pack(folder, tmp_path / "packed").rows == 6

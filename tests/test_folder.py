@@ -94,6 +94,15 @@ def test_rows_out_of_range_are_index_errors(folder: Path, row: int) -> None:
         FolderDataset(folder)[row]
 
 
+def test_a_field_without_files_has_no_bytes_and_no_images(folder: Path) -> None:
+    dataset = FolderDataset(folder)
+    for name in ("label", "nothing"):
+        with pytest.raises(fastio.SchemaError, match=name):
+            dataset.read(name, 0)
+        with pytest.raises(fastio.SchemaError, match=name):
+            dataset.image_reads(name, np.arange(1))
+
+
 def test_paths_are_a_sequence(folder: Path) -> None:
     paths = FolderDataset(folder).paths
     assert list(paths) == [paths[row] for row in range(len(paths))]

@@ -160,3 +160,14 @@ def test_folders_without_data_and_with_other_files_are_errors(tmp_path: Path) ->
     with pytest.raises(FormatUnsupported, match="reads as 'videofolder'"):
         fastio.open(tmp_path / "video", split="train")
     shutil.rmtree(tmp_path / "video")
+
+
+def test_an_error_does_not_say_that_a_folder_is_empty_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: str) -> Any:
+        raise PermissionError(f"no permission for {folder}")
+
+    monkeypatch.setattr("fastio.sources.hugging_face.hub.walk", refused)
+    with pytest.raises(DatasetNotFound, match="cannot be listed: no permission"):
+        fastio.open(tmp_path, split="train")

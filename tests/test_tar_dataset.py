@@ -94,6 +94,16 @@ def test_rows_are_gathered_in_any_order(tars: Path) -> None:
         dataset.gather("cls", np.array([15]))
 
 
+def test_a_field_without_files_has_no_bytes_and_no_images(tars: Path) -> None:
+    dataset = TarDataset(tars)
+    for name in ("__key__", "nothing"):
+        with pytest.raises(fastio.SchemaError, match=name):
+            dataset.read(name, 0)
+    for name in ("__key__", "cls"):
+        with pytest.raises(fastio.SchemaError, match=name):
+            dataset.image_reads(name, np.arange(1))
+
+
 def test_a_sample_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     members = [("a.jpg", jpeg()), ("a.cls", b"1"), ("b.jpg", jpeg()), ("c.jpg", jpeg())]
     path = write_tar(tmp_path / "x.tar", members)

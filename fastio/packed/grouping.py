@@ -1,11 +1,24 @@
-"""Numbers in groups of equal ones."""
+"""Numbers in groups of equal ones, and where groups of consecutive items begin."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+
+def starts_of(counts: ArrayLike) -> NDArray[np.int64]:
+    """Returns where groups of consecutive items begin, given the number of items of each group.
+
+    Returns:
+        int64 (groups + 1,), with the number of all items at the end.
+    """
+    given: NDArray[Any] = np.asarray(counts)
+    starts = np.zeros(len(given) + 1, np.int64)
+    np.cumsum(given, out=starts[1:])
+    return starts
 
 
 def grouped(numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,8 @@ from fastio.store import is_remote, join
 
 _NAME = "file_name"
 _OTHER_NAMES = ("_file_name", "file_names")  # ends of the names of columns that name other files
+# Where a name of a column, not only a part of it, is or ends in one of these names of columns.
+_NAMES_FILES = re.compile(rf"(?<![0-9A-Za-z]){_NAME}")
 _MOST_HEADER_BYTES = 1 << 20  # of a CSV file, or of the first row of a JSON Lines file
 _KEPT_BYTES = 1 << 30  # of decoded row groups that are kept, because single rows are read
 
@@ -44,14 +47,17 @@ def metadata_beside(folder: str) -> ListedFiles | None:
 
 
 def _names_files(path: str) -> bool:
-    """Returns whether a table has a column `file_name`; True for a damaged Parquet file."""
+    """Returns whether a table has columns that name files; True for a damaged Parquet file."""
     if path.endswith(".parquet"):
         try:
-            return any(_NAME in name for name in open_table(path).schema.names)
+            return any(map(_NAMES_FILES.search, open_table(path).schema.names))
         except FastioError:  # reading it later reports the error
             return True
+    # The header of a CSV file, or the first object of a JSON Lines file, has all names of columns.
+    # Neither is parsed: a table that is damaged, or not UTF-8, reports its error when it is opened.
     with open(path, "rb") as file:
-        return _NAME.encode() in file.readline(_MOST_HEADER_BYTES)
+        line = file.readline(_MOST_HEADER_BYTES)
+    return _NAMES_FILES.search(line.decode("latin-1")) is not None
 
 
 def open_described(opener: type[FolderDataset], about: About, options: Options) -> FolderDataset:

@@ -247,7 +247,9 @@ class FolderDataset(Remote):
                 raise SampleError(self.path, row, self.sample_name(row), error) from error
 
     def read(self, field: str, row: int) -> bytes:
-        """See `Rows`."""
+        """See `Rows`. Files of sound can be read, too."""
+        if field != self.field:
+            return super().read(field, row)
         return read_file(self.paths[row]) if self.stored is None else self._read(row, staged=False)
 
     def row_key(self, row: int) -> str:
@@ -269,6 +271,8 @@ class FolderDataset(Remote):
 
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`. Files have new numbers in each batch: a table of all paths would be large."""
+        if not isinstance(self._field(field), Image):
+            return super().image_reads(field, rows)
         paths = self.paths.of(rows)
         n, stored = len(paths), self.stored
         return encoded_reads(

@@ -85,17 +85,16 @@ class OnImageLists:
 
     def _applied(self, values: Any, lengths: Tensor | None) -> Any:
         if self._tail is not None:
-            values = self._images(self._tail, values)
+            if is_jagged(values):
+                images = self._tail(values.values())
+                values = nested(images, values.offsets(), values._ragged_idx)
+            else:
+                values = self._tail(values)
             if self._form == "padded":
+                # Normalize makes other numbers of the zeros behind the last image.
                 assert lengths is not None
                 there = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
                 values = values.masked_fill_(~there[:, :, None, None, None], 0)
         for function in self._functions:
             values = function(values)
         return values
-
-    def _images(self, tail: Tail, values: Any) -> Any:
-        if is_jagged(values):
-            known = values.offsets()
-            return nested(tail(values.values()), known, values._ragged_idx)
-        return tail(values)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from fastio.engine.ragged import (
     RaggedBatch,
     of_field,
 )
+from fastio.packed.grouping import starts_of
 from fastio.schema import Field
 
 # Without lengths, torch before 2.5 computes them from the offsets, which waits for the device.
@@ -50,63 +50,47 @@ def ragged_parts(
     if batch.form == "list":
         return {name: [view(torch.from_numpy(row)) for row in batch.rows()]}
     values = view(torch.from_numpy(batch.values))
-    if batch.form == "nested":
-        return {name: nested(values, _offsets(batch), batch.axis + 1)}
-    if batch.form == "flat":
-        return {name: values, name + OFFSETS_SUFFIX: _offsets(batch)}
+    if batch.form in ("nested", "flat"):
+        offsets = torch.from_numpy(starts_of(batch.lengths))
+        if batch.form == "nested":
+            return {name: nested(values, offsets, batch.axis + 1)}
+        return {name: values, name + OFFSETS_SUFFIX: offsets}
     assert not isinstance(batch.shapes, list)
     if batch.shapes.shape[1] == 1 or batch.declared:
         return {name: values, name + LENGTH_SUFFIX: torch.from_numpy(batch.lengths)}
     return {name: values, name + SHAPE_SUFFIX: torch.from_numpy(batch.shapes)}
 
 
-def ragged_of_list(name: str, rows: Sequence[Tensor], form: Form, kind: Field) -> dict[str, Any]:
-    """Returns `ragged_parts` of rows that are tensors on the CPU, which are copied.
-
-    Lists of images of different sizes, whose memory is their own, stay as they are.
-    """
-    if any(isinstance(row, list) for row in rows):
-        return {name: list(rows)}
-    return ragged_parts(name, of_field([row.numpy() for row in rows], form, kind))
-
-
 def ragged_of_lists(data: Any, forms: Mapping[str, Form], kinds: Mapping[str, Field]) -> Any:
     """Returns a batch whose lists of rows are converted to the forms of their fields.
 
     Args:
-        data: a dict, a tuple, or the value of the only field.
+        data: a dict, a tuple, or the value of the only field. Rows are tensors on the CPU, which
+            are copied.
         forms: forms of the fields that are lists.
         kinds: types of all fields of the batch, in order.
     """
-    parts = data if isinstance(data, dict) else dict(zip(kinds, as_tuple(data), strict=True))
-    made = {
-        name: ragged_of_list(name, part, forms[name], kinds[name])
-        if name in forms
-        else {name: part}
-        for name, part in parts.items()
-    }
+
+    def converted(name: str, part: Any) -> dict[str, Any]:
+        # Lists of images of different sizes, whose memory is their own, stay as they are.
+        if name not in forms or any(isinstance(row, list) for row in part):
+            return {name: part}
+        rows = [row.numpy() for row in part]
+        return ragged_parts(name, of_field(rows, forms[name], kinds[name]))
+
+    fields = data if isinstance(data, tuple) else (data,)
+    parts = data if isinstance(data, dict) else dict(zip(kinds, fields, strict=True))
+    made = [converted(name, part) for name, part in parts.items()]
     if isinstance(data, dict):
-        return {key: value for found in made.values() for key, value in found.items()}
-    joined = tuple(one_part(found) for found in made.values())
+        return {key: value for found in made for key, value in found.items()}
+    joined = tuple(map(one_part, made))
     return joined if isinstance(data, tuple) else joined[0]
-
-
-def as_tuple(data: Any) -> tuple[Any, ...]:
-    """Returns a batch of samples that are tuples or single values as a tuple."""
-    return data if isinstance(data, tuple) else (data,)
 
 
 def one_part(found: dict[str, Any]) -> Any:
     """Returns the value of a field in a tuple: the field, or a tuple of it and its sizes."""
     values = tuple(found.values())
     return values if len(values) > 1 else values[0]
-
-
-def _offsets(batch: RaggedBatch) -> Tensor:
-    lengths = batch.lengths
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return torch.from_numpy(offsets)
 
 
 # Nested tensors

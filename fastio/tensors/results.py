@@ -9,7 +9,7 @@ was seen yet or a larger one came, are kept beside the memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -23,6 +23,7 @@ from torch import Tensor
 from fastio.engine.ragged import Selectable
 from fastio.packed.pixels import pillow_image
 from fastio.runtime.properties import cached_property
+from fastio.tensors.trees import map_leaves
 
 Kind = Literal["array", "tensor", "image", "pillow"]
 AnyArray = npt.NDArray[Any]
@@ -50,6 +51,9 @@ class Loose(NamedTuple):
 
     array: AnyArray
     kind: Kind
+
+
+_ARRAYS = (Lying, Loose)  # which are tuples, and nevertheless leaves of a result
 
 
 @dataclass(frozen=True)
@@ -106,26 +110,19 @@ class ResultWriter:
         if self._image and isinstance(value, np.ndarray) and value.ndim == 3:
             put = self._array(value, "image")
         else:
-            put = self._tree(value)
+            put = map_leaves(self._leaf, value)
         # Equal sizes share one object, which is pickled once.
         if type(put) is type(self._last) is Lying and put == self._last:
             return self._last
         self._last = put
         return put
 
-    def _tree(self, value: Any) -> Any:
+    def _leaf(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             return self._array(value, "array")
         if isinstance(value, Tensor):
             numbers = _numbers(value)
             return value if numbers is None else self._array(numbers, "tensor")
-        if isinstance(value, dict):
-            return {key: self._tree(each) for key, each in value.items()}
-        if isinstance(value, tuple):
-            values = [self._tree(each) for each in value]
-            return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
-        if isinstance(value, list):
-            return [self._tree(each) for each in value]
         if is_pillow(value):
             pixels = np.asarray(value)
             return self._array(pixels[..., None] if pixels.ndim == 2 else pixels, "pillow")
@@ -191,33 +188,28 @@ class Results(Selectable):
             pillow: whether PIL images are returned as such; else as tensors (C, H, W).
         """
 
-        def restored(row: int, value: Any) -> Any:
-            if not isinstance(value, (Lying, Loose)):
-                return value
+        def restored(value: Lying | Loose, row: int) -> Any:
+            array = self._array(value, row)
             if value.kind == "pillow" and pillow:
-                pixels = self._array(value, row)
-                return pillow_image(pixels if self._channels_last else pixels.transpose(1, 2, 0))
-            return self._array(value, row) if value.kind == "array" else self._tensor(value, row)
+                return pillow_image(array if self._channels_last else array.transpose(1, 2, 0))
+            return array if value.kind == "array" else self._as_tensor(array, value.kind)
 
-        rows = range(len(self)) if self._rows is None else self._rows.tolist()
-        return [
-            _map(partial(restored, row), value)
-            for value, row in zip(self._values, rows, strict=True)
-        ]
+        return self._restored(self._values, restored)
 
     def _collated(self, values: list[Any]) -> Any:
         first = values[0]
         if any(type(value) is not type(first) for value in values):
-            if all(isinstance(value, (Lying, Loose)) for value in values):
+            if all(isinstance(value, _ARRAYS) for value in values):
                 return self._stacked(values)
-            return self._restored(values)
+            return self._restored(values, self._tensor)
         if isinstance(first, Lying) and self._rows is None and values.count(first) == len(values):
+            # Rows of equal arrays that fill their places are a batch as they lie, without a copy.
             capacity = self._layout.capacities[first.number]
             if np.dtype(first.dtype).itemsize * int(np.prod(first.shape)) == capacity:
                 begin = self._layout.offsets[first.number]
                 shape = (len(values), *first.shape)
                 return self._as_tensor(_in(self._memory, begin, first.dtype, shape), first.kind)
-        if isinstance(first, (Lying, Loose)):
+        if isinstance(first, _ARRAYS):
             return self._stacked(values)
         if isinstance(first, dict) and all(value.keys() == first.keys() for value in values):
             return {key: self._collated([value[key] for value in values]) for key in first}
@@ -230,26 +222,32 @@ class Results(Selectable):
             return _of_numbers(values)
         if isinstance(first, Tensor) and len({(v.shape, v.dtype) for v in values}) == 1:
             return torch.stack(values)
-        return self._restored(values)
+        return self._restored(values, self._tensor)
 
-    def _restored(self, values: list[Any]) -> list[Any]:
-        """Returns a list of values of unlike structure, with tensors in place of arrays."""
+    def _in_rows(self, values: Sequence[Any]) -> Iterable[tuple[Any, int]]:
+        """Returns the samples' values with their rows in the memory."""
         rows = range(len(values)) if self._rows is None else self._rows.tolist()
+        return zip(values, rows, strict=True)
 
-        def restored(row: int, leaf: Any) -> Any:
-            return self._tensor(leaf, row) if _lies(leaf) else leaf
+    def _restored(
+        self, values: Sequence[Any], restored: Callable[[Lying | Loose, int], Any]
+    ) -> list[Any]:
+        """Returns values of any structure as a list, with what a function makes of their arrays."""
+
+        def of_leaf(row: int, leaf: Any) -> Any:
+            return restored(leaf, row) if isinstance(leaf, _ARRAYS) else leaf
 
         return [
-            _map(partial(restored, row), value) for value, row in zip(values, rows, strict=True)
+            map_leaves(partial(of_leaf, row), value, _ARRAYS)
+            for value, row in self._in_rows(values)
         ]
 
     def _stacked(self, values: list[Any]) -> Any:
-        rows = range(len(values)) if self._rows is None else self._rows.tolist()
-        arrays = [self._array(value, row) for value, row in zip(values, rows, strict=True)]
+        arrays = [self._array(value, row) for value, row in self._in_rows(values)]
         alike = len({(array.shape, array.dtype) for array in arrays}) == 1
         if alike and len({value.kind for value in values}) == 1:
             return self._as_tensor(np.stack(arrays), values[0].kind)
-        return self._restored(values)
+        return self._restored(values, self._tensor)
 
     def _tensor(self, value: Lying | Loose, row: int) -> Tensor:
         return self._as_tensor(self._array(value, row), value.kind)
@@ -268,6 +266,7 @@ class Results(Selectable):
 
 def is_pillow(value: Any) -> bool:
     """Returns whether a value is a PIL image."""
+    # Pillow is not imported for this: a process without it can have no images of it.
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(value, module.Image)
 
@@ -289,24 +288,7 @@ def _numbers(tensor: Tensor) -> AnyArray | None:
     return array
 
 
-def _lies(value: Any) -> bool:
-    return isinstance(value, (Lying, Loose))
-
-
 def _of_numbers(values: list[Any]) -> Any:
     array = np.asarray(values)
+    # Integers that fit no dtype make an array of objects, which torch does not take.
     return values if array.dtype.kind not in "biufc" else torch.from_numpy(array)
-
-
-def _map(function: Callable[[Any], Any], value: Any) -> Any:
-    """Returns a result with `function` of each of its leaves."""
-    if _lies(value):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map(function, each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_map(function, each) for each in value]
-    if isinstance(value, tuple):
-        values = [_map(function, each) for each in value]
-        return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
-    return function(value)

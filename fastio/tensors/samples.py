@@ -55,6 +55,7 @@ def _as_array(image: Any) -> Any:
 
 def seed_torch(seed: int) -> None:
     """Seeds torch's global generator of the CPU."""
+    # torch.manual_seed would seed the generators of all devices as well, for each sample.
     torch.default_generator.manual_seed(seed)
 
 
@@ -71,4 +72,5 @@ def become_worker(number: int, count: int) -> None:
     torch.set_num_threads(1)
     seed = torch.initial_seed() + number
     own: Any = {"id": number, "num_workers": count, "seed": seed, "dataset": None}
+    # torch has no public way to set what get_worker_info() returns.
     worker._worker_info = worker.WorkerInfo(**own)

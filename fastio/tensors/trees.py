@@ -23,20 +23,25 @@ Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any ot
 # Trees
 
 
-def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
+def map_leaves(
+    function: Callable[[Any], Any], tree: Tree, leaves: tuple[type[Any], ...] = ()
+) -> Tree:
     """Returns a tree with the same structure after a function is applied to each leaf.
 
-    Tuples, named tuples, lists and mappings are branches; everything else (strings too) is a leaf.
-    A mapping keeps its type if it can be copied and updated.
+    Tuples, named tuples, lists and mappings are branches; everything else (strings too) is a leaf,
+    and so are objects of the classes `leaves`. A mapping keeps its type if it can be copied and
+    updated.
     """
+    if isinstance(tree, leaves):
+        return function(tree)
     if isinstance(tree, tuple):
-        values = [map_leaves(function, value) for value in tree]
+        values = [map_leaves(function, value, leaves) for value in tree]
         return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
     if isinstance(tree, list):
-        values = [map_leaves(function, value) for value in tree]
+        values = [map_leaves(function, value, leaves) for value in tree]
         return ViewList(values) if isinstance(tree, ViewList) else values
     if isinstance(tree, Mapping):
-        mapped = {key: map_leaves(function, value) for key, value in tree.items()}
+        mapped = {key: map_leaves(function, value, leaves) for key, value in tree.items()}
         if type(tree) is dict or not isinstance(tree, MutableMapping):
             return mapped
         clone = copy.copy(tree)  # defaultdict and others that a plain call would not rebuild
@@ -193,7 +198,7 @@ def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> A
 def owner_tensor(array: np.ndarray[Any, Any]) -> Tensor:
     """Returns an array as a view of the tensor that owns its memory, if a tensor owns it."""
     owner: Any = array
-    while isinstance(owner, np.ndarray):
+    while isinstance(owner, np.ndarray):  # views of views
         owner = owner.base
     same = torch.from_numpy(array)
     if not isinstance(owner, Tensor):
@@ -222,6 +227,7 @@ def pinned_memory(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
     or view refers to it.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
+    # The array keeps the tensor, and the tensor returns the memory to torch's allocator.
     memory = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
     array: np.ndarray[Any, Any] = memory.view(dtype).reshape(shape)
     return array
@@ -266,9 +272,12 @@ class Tail:
         if key not in self._constants:
             mean = torch.tensor(step.mean, dtype=torch.float64)[:, None, None]
             std = torch.tensor(step.std, dtype=torch.float64)[:, None, None]
+            # Bytes become floats in a new tensor anyway, so that scaling and normalising them takes
+            # one multiplication and one addition in place. Computed in float64, rounded once.
             pair = (1 / (255 * std), -mean / std) if bytes_in else (mean, std)
             self._constants[key] = [value.to(x.device, dtype) for value in pair]
         first, second = self._constants[key]
+        # Floats may be the caller's, and are not written to before the division.
         return x.to(dtype).mul_(first).add_(second) if bytes_in else x.sub(first).div_(second)
 
 

@@ -1,9 +1,9 @@
-"""The protocol of views: datasets whose rows are made from those of other datasets."""
+"""The base class of views: datasets whose rows are made from those of other datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,8 @@ import numpy.typing as npt
 from fastio.order.buckets import Buckets
 
 
-@runtime_checkable
-class View(Protocol):
-    """A dataset whose rows are made from those of other datasets. Classes of views inherit from it.
+class View:
+    """A dataset whose rows are made from those of other datasets.
 
     Attributes:
         parts: views of one packed dataset each, whose rows follow one another; a view of one

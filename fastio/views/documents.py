@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,14 @@ import numpy.typing as npt
 from fastio.errors import SchemaError, TransformError
 from fastio.packed import Dataset
 from fastio.packed.rows import Rows
+from fastio.packed.shard import ShardReader
+from fastio.runtime.ahead import in_order
 from fastio.schema import Array, Field, Tokens
 from fastio.shown import without_addresses
 from fastio.sources import open as open_data
 from fastio.sources.registry import is_named
+
+_AHEAD = 8  # shards of a remote dataset that are fetched at once
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,21 @@ class Documents:
             f"{view} is only for fields of tokens, and {name!r} is {kind!r}; the token fields of "
             f"{self.path} are: {named}." + _tokens_hint({} if kind is None else {name: kind})
         )
+
+
+def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, ShardReader]]:
+    """Yields shards with their numbers, in the given order; remote ones are fetched ahead.
+
+    Raises:
+        SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
+    """
+    if dataset.remote_part is None:
+        # Nothing is waited for when a local shard is mapped.
+        yield from ((shard, dataset.shard(shard)) for shard in shards)
+        return
+    yield from in_order(
+        lambda shard: (shard, dataset.shard(shard)), shards, _AHEAD, ahead=_AHEAD - 1
+    )
 
 
 def _tokens_hint(fields: Mapping[str, Field]) -> str:

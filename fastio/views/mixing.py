@@ -22,6 +22,7 @@ from fastio.order.buckets import BucketPlan, Lengths
 from fastio.order.order import WORD, Order
 from fastio.order.plan import Plan, PlannedBatch
 from fastio.order.sampling import Sampling
+from fastio.packed.grouping import starts_of
 from fastio.runtime.properties import cached_property
 
 CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
@@ -197,7 +198,7 @@ class Chain:
     """
 
     def __init__(self, rows: Sequence[int], sampling: Sampling) -> None:
-        self._bounds = np.append(0, np.cumsum(rows)).astype(np.int64)
+        self._bounds = starts_of(rows)
         self._sampling = sampling
 
     def __len__(self) -> int:
@@ -336,6 +337,7 @@ class MixOrder:
             before = np.empty_like(sources)
             by_source = np.argsort(sources, kind="stable")
             before[by_source] = np.arange(CYCLE) - (bounds - phase.quota)[sources[by_source]]
+            # Positions are asked for in order, of one cycle or a few at a time.
             while len(self._cycles) >= _KEPT_CYCLES:
                 del self._cycles[next(iter(self._cycles))]
             kept = self._cycles[phase.cycle + cycle] = sources, before
@@ -351,6 +353,8 @@ class MixOrder:
         return _Phase(start, phase.cycle + cycles + (places > 0), quota, before)
 
     def _of(self, number: int, epoch: int) -> Order:
+        # Sources of equal sizes would have equal orders by one seed. The factor is that of
+        # SplitMix64: 2**64 divided by the golden ratio.
         key = (self._order_seed + 0x9E3779B97F4A7C15 * number) & WORD
         return Order(int(self._rows[number]), key, epoch, self._mode)
 
@@ -421,7 +425,7 @@ class MixPlan:
     @cached_property
     def _first(self) -> list[int]:
         """Returns the number of each source's first dataset, and of all datasets."""
-        return np.cumsum([0, *(chain.datasets for chain in self.chains)]).tolist()  # type: ignore[no-any-return]
+        return starts_of([chain.datasets for chain in self.chains]).tolist()  # type: ignore[no-any-return]
 
     def _mixed(self, planned: PlannedBatch) -> MixedBatch:
         positions, first = self.positions, self._first
@@ -457,10 +461,11 @@ def _quota(shares: npt.NDArray[np.float64]) -> Indices:
     """
     exact = shares * CYCLE
     quota = np.maximum(shares > 0, np.floor(exact)).astype(np.int64)
+    # A stable sort, here and above, so that every machine finds the same order.
     by_remainder = np.argsort(np.floor(exact) - exact, kind="stable")
     by_remainder = by_remainder[shares[by_remainder] > 0]
     for place in range(CYCLE - int(quota.sum())):
         quota[by_remainder[place % len(by_remainder)]] += 1
-    while quota.sum() > CYCLE:
+    while quota.sum() > CYCLE:  # many small shares were raised to one place
         quota[np.argmax(quota)] -= 1
     return quota

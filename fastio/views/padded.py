@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError, TransformError
 from fastio.order.buckets import Buckets
 from fastio.packed import Dataset
+from fastio.packed.grouping import starts_of
 from fastio.packed.layout import FieldKind, FixedWidth, RaggedRows, Ranges, ShardExtents, TableField
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Field, Schema, is_fixed_width
 from fastio.shown import without_secrets
 from fastio.views.base import View, part_of
-from fastio.views.documents import Documents
-from fastio.views.readers import readers
+from fastio.views.documents import Documents, readers
 
 _INPUTS, _MASK = "input_ids", "attention_mask"
 
@@ -120,6 +120,7 @@ class TokenPad(Rows, View):
         self._documents, self.dataset, self.max_length = found, found.source, max_length
         self._item = np.dtype(tokens.dtype).itemsize
         self.picked = found.picked
+        # A part reads whole shards, so that a view with picked rows is not its own part.
         alone = len(found.parts) == 1 and found.picked is None
         again = partial(TokenPad, field=self.field, **asdict(self._options))
         self.parts: tuple[TokenPad, ...] = (self,) if alone else tuple(map(again, found.parts))
@@ -148,6 +149,7 @@ class TokenPad(Rows, View):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify the documents and how they are cut."""
+        # By the documents alone, not by paths: a loader's state can be loaded with a copy of them.
         documents = [part.fingerprint for part in self._documents.parts]
         about = f"{documents} {self.field} {self._options}".encode()
         return xxhash.xxh3_64_hexdigest(
@@ -238,6 +240,7 @@ class TokenPad(Rows, View):
         """Returns the values of other fields than the tokens, for rows int64 (n,) in any order."""
         if self.parts == (self,):
             return self._documents.parts[0].gather_all(fields, rows)
+        # The rows are those of several datasets, or picked ones: no column has all of them.
         found = [self[row] for row in np.asarray(rows).tolist()]
         return {name: [row[name] for row in found] for name in fields}
 
@@ -289,10 +292,8 @@ class TokenPad(Rows, View):
         """
         starts, _ = reader.tokens(self.field)
         lengths = np.minimum(np.diff(starts), self.max_length).astype(np.int32)
-        there = lengths > 0
-        begin = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(there, out=begin[1:])
-        segments = begin, np.ascontiguousarray(starts[:-1][there]), lengths[there]
+        there = lengths > 0  # an empty document has a row, but no segment
+        segments = starts_of(there), np.ascontiguousarray(starts[:-1][there]), lengths[there]
         return ShardExtents([reader.extent(self.field)], segments)
 
     def token_fields(self, column: int) -> list[TableField]:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio import _native
+from fastio.packed.grouping import starts_of
 from fastio.packed.layout import Segments
 
 
@@ -23,8 +24,7 @@ def contiguous_segments(starts: NDArray[np.int64], windows: int, step: int, span
     first = np.searchsorted(filled, first_token, side="right") - 1
     last = np.searchsorted(filled, first_token + span, side="left")  # one behind the last document
     counts = last - first
-    begin = np.zeros(windows + 1, np.int64)
-    np.cumsum(counts, out=begin[1:])
+    begin = starts_of(counts)
     window = np.repeat(np.arange(windows), counts)
     document = np.arange(begin[-1]) - begin[window] + first[window]
     start = np.maximum(filled[document], first_token[window])
@@ -49,11 +49,12 @@ def best_fit_segments(starts: NDArray[np.int64], length: int) -> Segments:
     start = starts[:-1][document] + within * length
     sizes_of_parts = np.minimum(sizes[document] - within * length, length).astype(np.int32)
     window = _native.best_fit(sizes_of_parts, length)
+    # The packing numbers windows in the order in which it opens them, for the longest documents
+    # first. They are numbered anew, by their first documents.
     _, first_part, window = np.unique(window, return_index=True, return_inverse=True)
     rank = np.empty(len(first_part), np.int64)
     rank[np.argsort(first_part, kind="stable")] = np.arange(len(first_part))
     window = rank[window]
     order = np.argsort(window, kind="stable")
-    begin = np.zeros(len(first_part) + 1, np.int64)
-    np.cumsum(np.bincount(window, minlength=len(first_part)), out=begin[1:])
+    begin = starts_of(np.bincount(window, minlength=len(first_part)))
     return begin, start[order], sizes_of_parts[order]

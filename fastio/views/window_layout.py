@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fastio.errors import TransformError
 from fastio.packed import Dataset
+from fastio.packed.grouping import starts_of
 from fastio.packed.layout import FieldKind, Ranges, Segments, ShardExtents, TableField
 from fastio.packed.shard import ShardReader
-from fastio.views.readers import readers
+from fastio.views.documents import readers
 from fastio.views.segments import best_fit_segments, contiguous_segments
 
 Packing = Literal["contiguous", "best-fit"]
@@ -114,10 +115,12 @@ class WindowLayout:
     ) -> None:
         self.dataset, self.field, self.options = dataset, field, options
         self._item = np.dtype(dataset.schema.fields[field].dtype).itemsize  # type: ignore[union-attr]
+        # Windows are made in the order of the documents in their shards, whatever the Subset's is.
         self._picked = None if picked is None else np.sort(picked)
         self._in_parts = options.by_document or picked is not None
         self._best_fit: dict[int, Segments] = {}
         counts = self._counts()
+        # Shards with fewer tokens than a window has are left out: no row is theirs.
         self._shards = np.flatnonzero(counts)
         if not self._shards.size:
             total = int(dataset.manifest.shard_tokens(field).sum())
@@ -126,8 +129,7 @@ class WindowLayout:
                 f"needs; all shards together have {total}. Use shorter windows, or pack larger "
                 "shards"
             )
-        ends = np.cumsum(counts[self._shards])
-        self.first_row: NDArray[np.int64] = np.append(0, ends).astype(np.int64)
+        self.first_row: NDArray[np.int64] = starts_of(counts[self._shards])
 
     @property
     def identity(self) -> bytes:
@@ -168,7 +170,7 @@ class WindowLayout:
         """Returns the first window of each shard and the number of windows, int64 (shards + 1,)."""
         counts = np.zeros(self.dataset.num_shards, np.int64)
         counts[self._shards] = np.diff(self.first_row)
-        return np.append(0, np.cumsum(counts)).astype(np.int64)
+        return starts_of(counts)
 
     def extents(self, number: int, reader: ShardReader) -> ShardExtents:
         """Returns where the tokens of a shard lie, and which of them make up which window.
@@ -241,8 +243,7 @@ class WindowLayout:
         first = int(self.dataset.manifest.first_row[shard])
         inside = np.searchsorted(self._picked, [first, first + len(starts) - 1])
         rows = self._picked[inside[0] : inside[1]] - first
-        ends = np.cumsum(starts[rows + 1] - starts[rows])
-        return starts[rows], np.append(0, ends).astype(np.int64)
+        return starts[rows], starts_of(starts[rows + 1] - starts[rows])
 
     def _placed(
         self, segments: Segments, begins: NDArray[np.int64], own: NDArray[np.int64]
@@ -251,6 +252,7 @@ class WindowLayout:
         if self._picked is None:
             return segments
         begin, start, length = segments
+        # Of documents that begin at one token, all but the last are empty.
         document = np.searchsorted(own, start, side="right") - 1
         return begin, start - own[document] + begins[document], length
 
@@ -280,6 +282,7 @@ class WindowLayout:
         for number, part in enumerate(parts):
             end = min(begin + len(part), how.length)
             count = end - begin
+            # The next token of a document's last one is that of another document: no target.
             following = np.append(part[1:].astype(np.int64), how.ignore)
             values = {
                 "inputs": part[:count],

@@ -99,18 +99,8 @@ class TokenWindows(Rows, View):
     ) -> None:
         found = Documents.of(dataset, "TokenWindows")
         try:
-            self._options = WindowOptions(
-                length,
-                stride,
-                packing,
-                targets,
-                positions,
-                documents,
-                cu_seqlens,
-                dtype,
-                pad,
-                ignore,
-            )
+            marks = targets, positions, documents, cu_seqlens
+            self._options = WindowOptions(length, stride, packing, *marks, dtype, pad, ignore)
             self.field, _ = found.field(field, "TokenWindows")
             self._set_parts(found)
         except BaseException:
@@ -246,6 +236,8 @@ class TokenWindows(Rows, View):
         if not self._options.cu_seqlens:
             return {}
         documents = np.asarray(arrays["documents"])
+        # The first token of each window begins a part, also after a window that ends in a document
+        # of the same number.
         begins = np.ones(documents.shape, np.bool_)
         np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
         bounds = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from fastio.errors import (
@@ -238,9 +237,9 @@ def _repository(url: str) -> tuple[str, str | None]:
 
 
 def _there(source: str, options: Options) -> str:
-    """Returns a sentence that names the files of a dataset; empty if they cannot be listed."""
+    """Returns a sentence that names the files of a dataset."""
     found: list[str] = []
-    with suppress(Exception):  # another error is on its way, which matters more
+    try:
         if source.startswith(_SCHEME):
             from huggingface_hub import HfApi
 
@@ -250,6 +249,8 @@ def _there(source: str, options: Options) -> str:
         else:
             for folder, _, names in walk(source):
                 found += [os.path.relpath(os.path.join(folder, each), source) for each in names]
+    except Exception as error:  # another error is on its way, which matters more
+        return f"Its files cannot be listed: {_line(error)}"
     return f"It has the files {_some(sorted(found))}" if found else "It has no files"
 
 

@@ -15,6 +15,7 @@ from fastio.packed.grouping import grouped
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
 from fastio.runtime.lifecycle import new_lock
+from fastio.runtime.properties import cached_property
 from fastio.schema import PICTURES, Schema
 from fastio.sources.table.direct import RowGroup, TableDataset
 from fastio.sources.table.options import TableOptions
@@ -73,7 +74,6 @@ class TableSamples(Rows):
         self._lacking: dict[int, dict[str, dict[int, str]]] = {}
         self._lock = new_lock()
         self._kept_open: TableDataset | None = None
-        self._first_rows: NDArray[np.int64] | None = None
         self._opening = new_lock()
 
     def row_groups(
@@ -113,13 +113,10 @@ class TableSamples(Rows):
         """The schema of the fields."""
         return self._dataset.schema
 
-    @property
+    @cached_property
     def _first(self) -> NDArray[np.int64]:
         """The number of the first row of each row group, int64 (row groups,)."""
-        groups = self._dataset.groups
-        if self._first_rows is None:
-            self._first_rows = np.array([group.first_row for group in groups], np.int64)
-        return self._first_rows
+        return np.array([group.first_row for group in self._dataset.groups], np.int64)
 
     @property
     def fingerprint(self) -> str:
@@ -188,7 +185,7 @@ class TableSamples(Rows):
         """The first row of each file, and the number of rows: int64 (files + 1,)."""
         return self._dataset.file_bounds
 
-    @property
+    @cached_property  # of thousands of row groups, which each read of a single row asks for
     def group_bytes(self) -> int:
         """The approximate size in memory of the largest row group, in bytes."""
         row = self._dataset.row_bytes

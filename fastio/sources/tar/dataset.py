@@ -17,7 +17,7 @@ from fastio.packed.grouping import grouped
 from fastio.packed.layout import ImageReads, Range, encoded_reads
 from fastio.packed.remote import Remote, Staged
 from fastio.runtime.files import read_part
-from fastio.schema import Array, Scalar, Schema
+from fastio.schema import Array, Image, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.tar.fields import (
     Column,
@@ -187,7 +187,9 @@ class TarDataset(Remote):
         Raises:
             SourceChanged, SourceNotFound: a local tar was replaced, written to or deleted.
         """
-        column, at = self._column(field), self.locate(rows)
+        if not isinstance(self._field(field), Image):
+            return super().image_reads(field, rows)
+        column, at = self._columns[field], self.locate(rows)
         tar = self.index.tar_numbers(at)
         if isinstance(self._reader, LocalTars):
             self._reader.check(map(self._tar_name, np.unique(tar).tolist()))
@@ -310,14 +312,16 @@ class TarDataset(Remote):
         """Returns the bytes of one file, as they are in the tar.
 
         Raises:
-            SchemaError: there is no such field.
+            SchemaError: there is no such field, or it is the key, which is in no file.
             IndexError: the row number is out of range.
             SampleError: the sample lacks the field, or the tar ends before.
             SourceNotFound, OSError: the tar cannot be read.
         """
+        self._field(field)  # raises if there is none
+        if field == KEY_FIELD:
+            return super().read(field, row)
         rows = np.array([row], dtype=np.int64)
-        column, at = self._column(field), self.locate(rows)
-        return self._read_bytes(column, rows, at)[0]
+        return self._read_bytes(self._columns[field], rows, self.locate(rows))[0]
 
     def row_key(self, row: int) -> str:
         """Returns the name and version of a row's tar, and the key of its sample."""
@@ -343,10 +347,6 @@ class TarDataset(Remote):
         given: Any = {"index": self.index, "reader": self._reader}
         make = partial(TarDataset, self.path, fields=fields, incomplete=incomplete, **given)
         return make, ()
-
-    def _column(self, name: str) -> Column:
-        self._field(name)  # raises if there is none
-        return self._columns[name]
 
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]

@@ -46,6 +46,7 @@ from fastio.schema import Field
 from fastio.sources.tar.headers import BLOCK, Window, check_end, read_members
 from fastio.sources.tar.index import TarIndex, build_index
 from fastio.sources.tar.kept import index_bytes, read_index
+from fastio.sources.tar.reader import TarReader
 from fastio.sources.tar.values import decode, infer_field
 from fastio.store.receive import Receiver
 from fastio.store.retry import Limits, Permanent
@@ -143,10 +144,17 @@ class Tars(Target):
             pass
         check_end(window)
         index = build_index(reader, reader.versions, workers=1)
-        dataset = TarDataset("x.tar", index=index, reader=reader, incomplete="keep")
+        dataset = _samples(index, reader)
         for row in range(min(len(dataset), _ROWS)):
             with suppress(FastioError):
                 dataset[row]
+
+
+def _samples(index: TarIndex, reader: TarReader) -> TarDataset:
+    """Return the samples of tars that are not opened by their names."""
+    dataset = TarDataset.__new__(TarDataset)
+    dataset._fill("x.tar", reader, index, None, "keep")
+    return dataset
 
 
 def _sum_headers(data: bytearray) -> None:
@@ -237,7 +245,7 @@ class Index(Target):
             index = read_index(str(self._path))
         except CacheError:
             index = self._build()
-        dataset = TarDataset("x.tar", index=index, reader=self._reader, incomplete="keep")
+        dataset = _samples(index, self._reader)
         for row in range(min(len(dataset), _ROWS)):
             with suppress(FastioError):
                 dataset[row]

@@ -436,3 +436,12 @@ def test_the_first_file_of_a_remote_table_is_opened_once() -> None:
         asked = server.requests()
     first, second = (asked.count(f"GET t/{part}.parquet") for part in range(2))
     assert first == second > 0
+
+
+def test_features_that_are_damaged_are_as_if_there_were_none(tmp_path: Path) -> None:
+    for name, feature in {"a": {"_type": "Array2D"}, "b": {"_type": "List"}}.items():
+        about = json.dumps({"info": {"features": {"x": feature}}})
+        table = pa.table({"x": [1, 2]}).replace_schema_metadata({"huggingface": about})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        with fastio.open(tmp_path / f"{name}.parquet") as dataset:
+            assert [row["x"] for row in dataset] == [1, 2]

@@ -385,6 +385,33 @@ def test_halves_of_documents_share_no_window_and_go_on(tmp_path: Path) -> None:
                 assert torch.equal(torch.cat([b["inputs"] for b in loader]), rest)
 
 
+@pytest.mark.parametrize("packing", ["contiguous", "best-fit"])
+def test_a_joined_dataset_without_picked_documents_is_left_out(
+    tmp_path: Path, packing: Any
+) -> None:
+    docs = [np.full(50, number, np.uint16) for number in range(60)]
+    paths = [pack(tmp_path / str(i), docs[30 * i : 30 * i + 30]) for i in range(2)]
+    first, second = map(fastio.open, paths)
+    for picked in ([3, 1, 2], [33, 31, 32]):
+        joined: Any = Subset(ConcatDataset([first, second]), picked)
+        with Loader(TokenWindows(joined, 20, packing=packing), 4) as loader:
+            found = torch.cat([batch["inputs"] for batch in loader])
+        assert set(found.unique().tolist()) - {0} == set(picked)
+    first.close()
+    second.close()
+
+
+def test_too_few_tokens_are_those_of_the_documents_of_a_subset(tmp_path: Path) -> None:
+    with fastio.open(pack(tmp_path, [np.ones(50, np.uint16)] * 30)) as dataset:
+        with pytest.raises(
+            TransformError, match=r"no shard with 2001 tokens, .*; all .* have 1500"
+        ):
+            TokenWindows(dataset, 2000)
+        some: Any = Subset(dataset, [4])
+        with pytest.raises(TransformError, match=r"81 tokens of the doc.* together have 50\."):
+            TokenWindows(some, 80)
+
+
 def test_windows_of_joined_subsets_are_those_of_their_documents(tmp_path: Path) -> None:
     docs = [np.full(50, number, np.uint16) for number in range(60)]
     paths = [pack(tmp_path / str(i), docs[30 * i : 30 * i + 30]) for i in range(2)]

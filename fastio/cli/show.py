@@ -21,7 +21,7 @@ from fastio.schema import Scalar, Text
 from fastio.sources import open as open_data
 
 if TYPE_CHECKING:
-    from fastio.sources import AnyDataset
+    from fastio.packed.rows import Rows
 
 
 def _transform(name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -123,7 +123,7 @@ def _check_out(out: Path, tokenizer: str | None) -> None:
         raise SourceNotFound(f"cannot write {out}: there is no folder {out.parent}")
 
 
-def _image_field(dataset: AnyDataset) -> str:
+def _image_field(dataset: Rows) -> str:
     fields = dataset.schema.pictured
     if not fields:
         raise SchemaError(f"{dataset.path} has no images to show")
@@ -155,7 +155,7 @@ def _draw(out: Path, images: Iterable[Any], captions: Sequence[str]) -> None:
 
 
 def _images(
-    dataset: AnyDataset,
+    dataset: Rows,
     field: str,
     rows: list[int],
     transforms: Sequence[Any],
@@ -193,7 +193,7 @@ def _images(
     return [image.permute(1, 2, 0).numpy() for image in images]
 
 
-def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Output:
+def _tokens(dataset: Rows, rows: list[int], tokenizer: str | None) -> Output:
     """Returns the first tokens of documents and, with a tokenizer, their text.
 
     Raises:
@@ -225,7 +225,7 @@ def _tokens(dataset: AnyDataset, rows: list[int], tokenizer: str | None) -> Outp
     return Output({"documents": values, "samples": len(dataset)}, lines)
 
 
-def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:
+def _captions(dataset: Rows, rows: list[int]) -> list[str]:
     """Returns a caption per row: the row number and the values of its Scalar and Text fields."""
     captions = [str(row) for row in rows]
     separator = ": "

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 # isort: off
-from fastio.packed import Dataset
 from fastio.packed.remote import Remote as Remote
 from fastio.sources.arrays import ArrayDataset as ArrayDataset
 from fastio.sources.base import Findings as Findings, Found as Found, Options as Options
@@ -28,6 +27,3 @@ from fastio.sources.registry import (
 )
 from fastio.sources.table.media import MediaTable as MediaTable
 from fastio.sources.tar.dataset import TarDataset as TarDataset
-
-# What the native path reads.
-AnyDataset = Dataset | FolderDataset | TarDataset | HuggingFaceDataset

@@ -81,7 +81,7 @@ class Pixels(NamedTuple):
             channels = array.shape[axes["C"]]
         if 0 in array.shape[1:]:
             raise SchemaError(f"{name!r} has the shape {array.shape}: it has no pixels")
-        if array.strides[0] < 0:
+        if array.strides[0] < 0:  # `memory` begins at the first row, and has no bytes before it
             raise SchemaError(f"{name!r}: the rows lie in descending order: {_COPY}")
         order = _memory_order(array, axes)
         if order not in ("HWC", "WHC", "CHW", "CWH"):
@@ -89,6 +89,7 @@ class Pixels(NamedTuple):
         transposed = order.index("W") < order.index("H")
         height, width = array.shape[axes["H"]], array.shape[axes["W"]]
         if transposed:
+            # The native decoder reads rows of neighbours, and turns the image by its orientation.
             height, width = width, height
         planar = channels > 1 and order[0] == "C"
         return cls(Image("RGB" if channels == 3 else "L"), height, width, planar, transposed)
@@ -142,6 +143,7 @@ class ArraySet:
     memory: Mapping[str, NDArray[np.uint8]] = field(init=False)
 
     def __post_init__(self) -> None:
+        # What follows from the sources is computed once: a loader asks for it in every batch.
         columns = {name: as_array(source) for name, source in self.sources.items()}
         object.__setattr__(self, "columns", columns)
         pixels = {name: Pixels.of(name, columns[name]) for name in self.images}
@@ -177,11 +179,10 @@ class ArraySet:
     @property
     def layouts(self) -> tuple[Any, ...]:
         """Addresses, shapes, strides and dtypes, which change if another array is assigned."""
+        found = {name: column.__array_interface__ for name, column in self.columns.items()}
         return tuple(
-            (name, found["data"], found["shape"], found["strides"], found["typestr"])
-            for name, found in (
-                (name, column.__array_interface__) for name, column in self.columns.items()
-            )
+            (name, each["data"], each["shape"], each["strides"], each["typestr"])
+            for name, each in found.items()
         )
 
     def schema(self) -> Schema:
@@ -226,6 +227,7 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
         names = {name: name for name in source}
         return ArraySet(source, "dict", kind.__name__, _images(images, names)) if source else None
     arrays: tuple[Any, ...] | None = None
+    # By its name, because torch is not imported. A subclass may give other samples.
     if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
         arrays = tuple(source.tensors)
     elif is_array(source):
@@ -473,6 +475,7 @@ class ArrayDataset(Rows):
 
 def _is_whole(column: AnyArray) -> bool:
     """Returns whether native threads can read the rows of an array."""
+    # They take rows at ascending addresses, a whole number of values apart, without gaps inside.
     apart = column.strides[0]
     ascending = apart >= 0 and apart % column.itemsize == 0
     return len(column) > 0 and ascending and bool(column[0].flags.c_contiguous)

@@ -79,7 +79,8 @@ def open_described(opener: type[FolderDataset], about: About, options: Options) 
         if is_remote(names[0]):
             dataset = opener.of_objects(_stored(names, table, options))
         else:
-            dataset = opener.from_samples([(name, 0) for name in names], (), _folder(about.name))
+            folder = about.name if os.path.isdir(about.name) else ""
+            dataset = opener.from_samples([(name, 0) for name in names], (), folder)
         dataset.describe(table, _schema(dataset, table))
     except BaseException:
         table.close()
@@ -99,6 +100,7 @@ def _table(about: About, options: Options) -> TableSamples:
     files = find_tables(listed, options.storage_options)
     assert files is not None
     wanted = options.tables
+    # The user names the fields of samples, of which the names of the files are none.
     if wanted.columns is not None and _NAME not in wanted.columns:
         wanted = replace(wanted, columns=(*wanted.columns, _NAME))
     remote = any(file.remote for file in files)
@@ -182,7 +184,3 @@ def _stored(names: Sequence[str], table: TableSamples, options: Options) -> Stor
             "the files"
         )
     return stored
-
-
-def _folder(name: str) -> str:
-    return name if os.path.isdir(name) else ""

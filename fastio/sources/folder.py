@@ -145,6 +145,7 @@ class FolderDataset(Remote):
             self._fill_stored(of_urls(names, storage_options), labels, tuple(classes))
             self.schema = _schema(self.field, labelled, tuple(classes))
             return self
+        # Names below one folder take less memory, and copies of it elsewhere are the same data.
         below = [name[len(os.path.join(path, "")) :] for name in names]
         if [os.path.join(path, name) for name in below] == names:
             paths = PathTable(path, below)
@@ -427,10 +428,11 @@ class AudioFolder(FolderDataset):
         """Returns the path of a row's file, and its size and time if there is one."""
         if self.stored is not None:
             return super().row_key(row)
+        # Sound is packed as bytes, of which nothing else tells that they have changed.
         path = self.paths[row]
         try:
             status = os.stat(path)
-        except OSError:
+        except OSError:  # reading the file will raise it
             return path + self._about(row)
         return f"{path} {status.st_size} {status.st_mtime_ns}{self._about(row)}"
 
@@ -450,6 +452,7 @@ def flat_files(root: str, extensions: Sequence[str]) -> list[str]:
             entries = [(entry.name, entry.is_dir()) for entry in found]
     except OSError:
         return []  # the caller's next step raises the error
+    # Hidden folders, which tools make, are no classes.
     if any(is_folder and not name.startswith(".") for name, is_folder in entries):
         return []
     return sorted(name for name, _ in entries if name.lower().endswith(tuple(extensions)))

@@ -70,6 +70,7 @@ def _sniff(number: int, source: Any, options: Options) -> Parts | None:
         is_it = folder_extension(source, _EXTENSIONS) == number
         return os.fspath(source) if is_it else None
     store = open_store(str(source), options.storage_options)
+    # Whatever the URL is, another kind may know it, or `why_nothing` says what to do.
     with suppress(SourceNotFound, StoreError):  # it does not list
         if _first_kind(store) == number:
             return store
@@ -163,6 +164,7 @@ def _stored_folder(opener: type[FolderDataset], store: Store, options: Options) 
     for row, name in enumerate(names):
         folder, slash, _ = name.partition("/")
         if slash:
+            # For a listing that was kept `wanted` was not called, and `folders` is empty.
             rows_of.setdefault(folder, []).append(row)
         else:
             flat.append(row)

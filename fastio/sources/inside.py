@@ -26,6 +26,7 @@ def datasets_inside(source: object) -> Iterator[Rows]:
     their methods. It runs no code of the objects. It looks at a limited number of objects, and of
     items of each container, so it may miss a dataset.
     """
+    # By breadth: what is near the object is looked at before the limit of objects is reached.
     seen, waiting = {id(source)}, deque[Any]([source])
     while waiting:
         found = waiting.popleft()

@@ -31,7 +31,8 @@ from fastio.store import is_remote, local_path
 
 _OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
 
-# The first that knows a source has it.
+# The first that knows a source has it. A packed dataset has Arrow files, and so has a directory of
+# save_to_disk: both are asked before tables.
 KINDS = (TOKEN_FILES, PACKED, HUGGING_FACE, ARRAYS, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
 
 
@@ -141,8 +142,9 @@ def open_found(found: Found) -> Rows:
         dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
     dataset.partitions = found.options.partitions
-    if "columns" in found.kind.options:
+    if "columns" in found.kind.options:  # a pack reads the tables by the thousand rows
         dataset.opened_from = found
+    # Datasets behind a URL have it already, for their blocks.
     if dataset.recodes and dataset.cache is None:
         dataset.cache = found.options.kept
     return dataset
@@ -396,7 +398,7 @@ def _named_errors(source: Any) -> Iterator[None]:
     """Turns errors of the file system, such as a missing permission, into SourceNotFound."""
     try:
         yield
-    except FastioError:
+    except FastioError:  # some are OSErrors, too, and have good messages
         raise
     except OSError as error:
         name = os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else "the list"

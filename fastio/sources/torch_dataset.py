@@ -103,12 +103,13 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
     ):
         return Slow("the ImageFolders of the ConcatDataset have different transform objects")
     samples = [sample for part in parts for sample in part.samples]
+    # A folder may lack the last classes of another one.
     classes = max((part.classes for part in parts), key=len)
     alike = [part.classes and part.classes == classes[: len(part.classes)] for part in parts]
     if not all(alike):
         classes = []  # a number stands for several classes
     roots = [part.root for part in parts]
-    together = len({os.path.isabs(root) for root in roots}) == 1
+    together = len({os.path.isabs(root) for root in roots}) == 1  # or commonpath raises an error
     root = os.path.commonpath(roots) if together else ""
     return ImageFiles(samples, classes, first.transform, root, first.target_transform)
 
@@ -180,6 +181,7 @@ def fingerprint(dataset: object) -> str:
     """Returns a text that identifies a torch dataset: its class, and its length if it has one."""
     kind = type(dataset)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    # The length of an iterable dataset is an estimate, which may change while it is read.
     indexed = isinstance(dataset, Sized) and not is_iterable_dataset(dataset)
     return f"{name}[{len(dataset)}]" if indexed else name  # type: ignore[arg-type]
 
@@ -190,6 +192,7 @@ def may_have_state(dataset: Any) -> bool:
         return True
     if not is_iterable_dataset(dataset) or is_data_pipe(dataset):
         return False
+    # Only an iterator of a class can have state_dict; a generator has none.
     return not inspect.isgeneratorfunction(type(dataset).__iter__)
 
 
@@ -341,7 +344,7 @@ class TorchReader:
         _end_together(batches)
         self._latest = weakref.ref(batches)
         for _ in range(skip):
-            if next(batches, self) is self:
+            if next(batches, self) is self:  # the end: no batch is the reader itself
                 break
         return _StatefulRead(batches) if self.keeps_state else Read(batches)
 
@@ -435,6 +438,7 @@ class _StatefulRead(Read):
     """Iterates over the batches of a StatefulDataLoader's iterator, and returns its state."""
 
     def __next__(self) -> Any:
+        # Its own method keeps the states that come with the batches.
         return next(self._batches)
 
     def state(self) -> Any:

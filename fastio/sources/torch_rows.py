@@ -58,7 +58,7 @@ def torch_rows(dataset: Any) -> TorchRows | Slow:
                 held.target_transform,
             )
         if arrays is not None:
-            arrays.schema()
+            arrays.schema()  # raises SchemaError for what cannot be a field
             opened = partial(ArrayDataset, arrays)
             return TorchRows(len(arrays), opened, arrays.layouts, tensors=True)
     except SchemaError as error:

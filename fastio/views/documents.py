@@ -61,9 +61,11 @@ class Documents:
             source = open_data(source)
         parts, picked = [source], None
         if not isinstance(source, Rows):
-            from fastio.views.subsets import parts_of  # which imports torch
+            from fastio.views.subsets import parts_of, picked_parts  # which imports torch
 
             parts, picked = parts_of(source)
+            if picked is not None:  # of a dataset without picked rows no window can be made
+                parts, picked = picked_parts(parts, picked)
         for part in parts:
             if not isinstance(part, Dataset):
                 if opened:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xxhash
 from torch.utils.data import ConcatDataset, Subset
 
+from fastio.packed.grouping import starts_of
 from fastio.sources.subset_indices import check_indices
 from fastio.views.base import View
 
@@ -72,6 +73,20 @@ def inside(dataset: Any, keep: Callable[[list[Any]], list[Any]]) -> tuple[Any, l
     numbers = _row_numbers(indices)
     digest = None if numbers is None else xxhash.xxh3_64_intdigest(numbers.tobytes())
     return digest, [dataset.dataset]
+
+
+def picked_parts(parts: Sequence[Any], picked: Rows) -> tuple[list[Any], Rows]:
+    """Returns those of several datasets that have picked rows, and the rows among theirs.
+
+    Args:
+        parts: datasets whose rows are numbered one after the other.
+        picked: int64 (n,), row numbers. If there are none, the first dataset is returned.
+    """
+    starts = starts_of(list(map(len, parts)))
+    number = np.searchsorted(starts, picked, side="right") - 1
+    kept = [parts[each] for each in np.unique(number).tolist()] or [parts[0]]
+    _, place = np.unique(number, return_inverse=True)
+    return kept, picked - starts[number] + starts_of(list(map(len, kept)))[place]
 
 
 def split_parts(parts: Sequence[Any], picked: Rows) -> list[Any]:

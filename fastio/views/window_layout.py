@@ -123,11 +123,11 @@ class WindowLayout:
         # Shards with fewer tokens than a window has are left out: no row is theirs.
         self._shards = np.flatnonzero(counts)
         if not self._shards.size:
-            total = int(dataset.manifest.shard_tokens(field).sum())
+            of_these = "" if picked is None else " of the documents of the Subset"
             raise TransformError(
-                f"{dataset.path} has no shard with {options.span} tokens, which one window "
-                f"needs; all shards together have {total}. Use shorter windows, or pack larger "
-                "shards"
+                f"{dataset.path} has no shard with {options.span} tokens{of_these}, which one "
+                f"window needs; all shards together have {int(self._tokens().sum())}. Use shorter "
+                "windows, or pack larger shards"
             )
         self.first_row: NDArray[np.int64] = starts_of(counts[self._shards])
 
@@ -221,13 +221,15 @@ class WindowLayout:
             shards = readers(self.dataset, range(self.dataset.num_shards))
             counts = [len(self._fit(shard, reader)[0]) - 1 for shard, reader in shards]
             return np.array(counts, np.int64)
+        return np.maximum(0, (self._tokens() - how.span) // how.step + 1)
+
+    def _tokens(self) -> NDArray[np.int64]:
+        """Returns the number of tokens of the documents of each shard."""
         if self._picked is None:
-            tokens = self.dataset.manifest.shard_tokens(self.field)
-        else:
-            shards = readers(self.dataset, range(self.dataset.num_shards))
-            found = [self._documents(shard, reader)[1][-1] for shard, reader in shards]
-            tokens = np.array(found, np.int64)
-        return np.maximum(0, (tokens - how.span) // how.step + 1)
+            return self.dataset.manifest.shard_tokens(self.field)
+        shards = readers(self.dataset, range(self.dataset.num_shards))
+        found = [self._documents(shard, reader)[1][-1] for shard, reader in shards]
+        return np.array(found, np.int64)
 
     def _documents(
         self, shard: int, reader: ShardReader

@@ -64,6 +64,7 @@ class TokenFiles(Dataset):
         self.manifest: Manifest = _DerivedManifest(self.files)
         self.shards = _FilesOfTokens(self.manifest, self.files)
         self.path = self.shards.path
+        # What the base class takes from a manifest. Its __init__ is not called: there is none.
         self.whole, self.cache, self._codebook = True, None, None
         self.schema = self.manifest.schema
 
@@ -170,6 +171,7 @@ class _FilesOfTokens(Shards):
         file = self._files[shard]
         if not file.signed:
             return None  # what there is to check was checked when it was opened
+        # Integers with a sign are read without it: negative ones are in the upper half.
         flat = self.readers.get(shard).tokens(FIELD)[1]
         largest = np.iinfo(flat.dtype).max // 2
         for begin in range(0, len(flat), _CHECKED):

@@ -25,6 +25,7 @@ from fastio.errors import (
     ShardCorrupt,
     SourceNotFound,
 )
+from fastio.packed.grouping import starts_of
 from fastio.packed.ipc import FileStamp, stamp
 from fastio.schema import TOKEN_DTYPES
 
@@ -92,7 +93,7 @@ def open_token_file(path: str, dtype: str | None, separator: int | None) -> Toke
     root = os.path.splitext(path)[0]
     tokens, index = root + TOKENS_SUFFIX, root + INDEX_SUFFIX
     try:
-        found = stamp(tokens)
+        found = stamp(tokens)  # before it is read, so that a later change is noticed
         if os.path.exists(index):
             if separator is not None:
                 raise OptionError(
@@ -237,8 +238,8 @@ def _starts_of_sequences(
     index: str, sizes: NDArray[np.int32], pointers: Int64s, nbytes: int, item: int
 ) -> Int64s:
     """Returns the first token of each sequence, and the number of all; ShardCorrupt if damaged."""
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, dtype=np.int64, out=starts[1:])
+    starts = starts_of(sizes)
+    # The sum of an offset and a size could overflow.
     outside = (sizes < 0) | (pointers < 0) | (pointers > nbytes - sizes.astype(np.int64) * item)
     if outside.any():
         bad = int(np.argmax(outside))

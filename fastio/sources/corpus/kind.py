@@ -72,9 +72,8 @@ def _check(found: Found, deep: bool, progress: Progress) -> Findings:
 
 def _pack(found: Found, skip_damaged: bool) -> TokenFiles:
     dataset = found.source if isinstance(found.source, TokenFiles) else _open(found)
-    divided = [each.format == "megatron" or each.separator is not None for each in dataset.files]
     whole = [
-        each.path for each, is_divided in zip(dataset.files, divided, strict=True) if not is_divided
+        each.path for each in dataset.files if each.format != "megatron" and each.separator is None
     ]
     if whole:
         raise PackError(

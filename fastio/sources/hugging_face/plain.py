@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastio.errors import SchemaError
+from fastio.packed.grouping import starts_of
 from fastio.sources.named_files import NamedFiles
 from fastio.sources.table.features import (
     Feature,
@@ -24,7 +25,7 @@ from fastio.sources.table.features import (
     Several,
     has_pictures,
 )
-from fastio.sources.table.leaves import children
+from fastio.sources.table.leaves import children, struct_values
 from fastio.sources.table.reading import Origin
 from fastio.sources.table.values import missing_rows
 
@@ -139,15 +140,24 @@ def _turned_type(kind: pa.DataType, feature: Feature) -> pa.DataType:
 
 def _turned_array(array: pa.Array, feature: Feature) -> pa.Array:
     """Converts lists of structs to structs of lists, null where the list is."""
-    missing = missing_rows(array)
-    mask = None if missing is None else pa.array(missing)
-    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
+    mask, offsets = _mask(array), _offsets(array)
     structs = array.flatten()
     names = [child.name for child in _turned_children(structs.type, feature)]
-    inside = dict(zip((c.name for c in children(structs.type)), structs.flatten(), strict=True))
+    inside = struct_values(structs)
     lists = [pa.LargeListArray.from_arrays(offsets, inside[name], mask=mask) for name in names]
     return pa.StructArray.from_arrays(lists, names, mask=mask)
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    """Returns which rows are null; None if none is."""
+    missing = missing_rows(array)
+    return None if missing is None else pa.array(missing)
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Returns the offsets of lists in what `flatten` returns, which null lists have no part of."""
+    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return pa.array(starts_of(counts))
 
 
 def _plain_struct(
@@ -160,9 +170,7 @@ def _plain_struct(
             names.append(child.name)
             spoken = f"{column}.{child.name}"
             arrays.append(plain_array(array.field(number), known, spoken, origin, files))
-    missing = missing_rows(array)
-    mask = None if missing is None else pa.array(missing)
-    return pa.StructArray.from_arrays(arrays, names, mask=mask)
+    return pa.StructArray.from_arrays(arrays, names, mask=_mask(array))
 
 
 def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, origin: Origin) -> pa.Array:
@@ -173,19 +181,16 @@ def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, origin: O
         return _fixed_lists(array, [length or 0 for length in shape], column, origin)
     if shape[0] is not None:  # never happens: in the package only the first axis may vary
         return array
-    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-    missing = missing_rows(array)
-    mask = None if missing is None else pa.array(missing)
     inside = _arrays(array.flatten(), shape[1:], column, origin)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), inside, mask=mask)
+    return pa.LargeListArray.from_arrays(_offsets(array), inside, mask=_mask(array))
 
 
 def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, origin: Origin) -> pa.Array:
     """Converts lists of lists to fixed-size lists, without a copy if none is null."""
+    # A null array has no values, and a fixed-size list takes room for them: those that are there
+    # are converted, and put in their places with nulls between them.
     missing = missing_rows(array)
-    whole = array if missing is None else array.filter(pa.array(~missing))
-    values = whole
+    values = array if missing is None else array.filter(pa.array(~missing))
     for length in lengths:
         counts = np.diff(np.asarray(values.offsets).astype(np.int64))
         if values.null_count or (counts != length).any():
@@ -195,18 +200,17 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, origin: O
                 "to its actual type, or leave it out"
             )
         values = values.flatten()
-    result = values
     for length in reversed(lengths):
-        result = pa.FixedSizeListArray.from_arrays(result, length)
+        values = pa.FixedSizeListArray.from_arrays(values, length)
     if missing is None:
-        return result
+        return values
     places = np.cumsum(~missing) - 1
-    return result.take(pa.array(places, mask=missing))
+    return values.take(pa.array(places, mask=missing))
 
 
 def _contents(array: pa.Array, column: str, origin: Origin, files: NamedFiles) -> pa.Array:
     """Returns the bytes of files. A file that has only a path is read."""
-    inside = dict(zip([child.name for child in children(array.type)], array.flatten(), strict=True))
+    inside = struct_values(array)
     data = inside.get("bytes", pa.nulls(len(array), pa.binary())).cast(pa.large_binary())
     absent = missing_rows(data)
     if absent is None or "path" not in inside:

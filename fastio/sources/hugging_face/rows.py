@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastio.packed.grouping import grouped
+from fastio.packed.grouping import grouped, starts_of
 from fastio.runtime.lifecycle import new_lock
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.table.arrow import check_column, damaged
 from fastio.sources.table.data import Mapped
-from fastio.sources.table.leaves import with_types
+from fastio.sources.table.leaves import children, is_list, with_types
 
 # Rows that are read at a time if indices select them from anywhere; enough to be fast.
 _TAKEN_ROWS = 4096
@@ -69,6 +69,7 @@ class Checked:
             except pa.ArrowException as error:
                 raise damaged(error, name, where) from error
             check_column(found, name, where)
+            # What is not kept, for lack of room, is copied and validated again in each read.
             with self._lock:
                 if self._left > 0 and key not in self._kept:
                     self._left -= 8 * (batch.num_rows + 1)
@@ -86,23 +87,21 @@ def _with_own_offsets(array: pa.Array) -> pa.Array:
         values = _with_own_offsets(array.dictionary)
         return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered, safe=False)
     if types.is_struct(kind):
-        fields = [kind.field(number) for number in range(kind.num_fields)]
-        inner = [_with_own_offsets(array.field(number)) for number in range(kind.num_fields)]
+        fields = children(kind)
+        inner = [_with_own_offsets(array.field(number)) for number in range(len(fields))]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(inner, fields=fields, mask=mask) if fields else array
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _rebuilt(array, [_with_own_offsets(array.values)])
     return _rebuilt(array, []) if kind in _WIDE or kind in _WIDE.values() else array
 
 
-def _rebuilt(array: pa.Array, children: list[pa.Array]) -> pa.Array:
+def _rebuilt(array: pa.Array, inner: list[pa.Array]) -> pa.Array:
     """Returns an array with a copy of its second buffer and with other children."""
     kind, buffers = array.type, array.buffers()[: array.type.num_buffers]
     if len(buffers) > 1 and buffers[1] is not None:
         buffers[1] = pa.py_buffer(bytes(buffers[1]))
-    return pa.Array.from_buffers(
-        kind, len(array), buffers, array.null_count, array.offset, children
-    )
+    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, inner)
 
 
 class StoredBatch(NamedTuple):
@@ -146,7 +145,7 @@ class SelectedRows:
         self._batches = [stored for stored in batches if stored.batch.num_rows]
         self.indices = indices
         counts = [stored.batch.num_rows for stored in self._batches]
-        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        self._first = starts_of(counts)
 
     def __len__(self) -> int:
         return int(self._first[-1]) if self.indices is None else len(self.indices)
@@ -195,6 +194,7 @@ class SelectedRows:
             parts = [_wide(part) for part in parts]
         if len(parts) == 1 and bool((found[0].places[1:] > found[0].places[:-1]).all()):
             return parts[0]
+        # The rows of each batch were taken together, and are put back in the order asked for.
         places = np.concatenate([part.places for part in found])
         back = np.empty_like(places)
         back[places] = np.arange(len(places))
@@ -238,12 +238,10 @@ class SelectedRows:
 
     def nbytes(self, run: range, columns: Sequence[str]) -> int:
         """Returns the approximate size of some columns of consecutive rows."""
-        if not columns:
+        if not columns or not self.stored:
             return 0
-        if not self.stored:
-            return 0
-        first, last = 0, len(self._batches)
-        rows = self.stored
+        # Indices select rows from anywhere: an average of all batches is as good as any.
+        first, last, rows = 0, len(self._batches), self.stored
         if self.indices is None:
             first = int(np.searchsorted(self._first, run.start, side="right")) - 1
             last = int(np.searchsorted(self._first, run.stop, side="left"))

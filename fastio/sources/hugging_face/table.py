@@ -27,7 +27,7 @@ from fastio.sources.table.features import (
     pictures,
 )
 from fastio.sources.table.filters import Filter
-from fastio.sources.table.leaves import leaves, nested_field
+from fastio.sources.table.leaves import field_name, leaves, nested_field
 from fastio.sources.table.opening import Opened
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.reading import AtHand, Grouped, Origin, sliced
@@ -77,14 +77,12 @@ class HuggingFaceTable(Grouped):
         self.rows = len(opened.rows)
         self.features = _known(opened, options or TableOptions())
         whole = plain_schema(opened.rows.schema, self.features)
-        self.schema = whole.remove_metadata()
-        unknown = [n for n, f in self.features.items() if isinstance(f, Unknown)]
-        for name in unknown:
-            if name in self.schema.names:
-                self.schema = self.schema.remove(self.schema.get_field_index(name))
+        # Without the metadata, whose features are those of columns that were converted.
+        known = [each for each in whole if not isinstance(self.features[each.name], Unknown)]
+        self.schema = pa.schema(known)
         self.classes = class_names(self.features)
         images = pictures(self.features)
-        self.images = {"_".join(path).replace(".", "_"): path for path in images}
+        self.images = {field_name(path): path for path in images}
         self.special: dict[str, Field] = {name: images[at] for name, at in self.images.items()}
         for name, leaf in leaves(self.schema, self.name).items():
             nested = nested_field(leaf.type)
@@ -159,8 +157,8 @@ def _is_named(path: tuple[str, ...], options: TableOptions) -> bool:
     """Returns whether a column is wanted by its name or by that of a struct that it is in."""
     if options.columns is None:
         return True
-    above = {"_".join(path[:end]).replace(".", "_") for end in range(1, len(path) + 1)}
-    return any(name.replace(".", "_") in above for name in options.columns)
+    above = {field_name(path[:end]) for end in range(1, len(path) + 1)}
+    return any(field_name([name]) in above for name in options.columns)
 
 
 def open_groups(
@@ -180,4 +178,4 @@ def open_groups(
 def wants_rows(table: HuggingFaceTable, options: TableOptions) -> bool:
     """Returns whether fields are wanted that row groups do not have: images and nested lists."""
     wanted = options.columns
-    return any(wanted is None or n in {w.replace(".", "_") for w in wanted} for n in table.special)
+    return any(wanted is None or n in {field_name([w]) for w in wanted} for n in table.special)

@@ -1,4 +1,4 @@
-"""Checks of Arrow data from untrusted writers, before anything follows its offsets.
+"""Arrow files, streams and tables in memory, which are checked before anything follows offsets.
 
 Arrow uses a file's buffers as they are and follows offsets that are negative or that lead outside
 their buffer. So each column of a record batch is validated in full before it is used, including
@@ -133,7 +133,7 @@ class CheckedStream(ForwardFile):
         if self._body:
             body, self._body = self._body, memoryview(b"")
             return body
-        begin = bytes(self._read(8))
+        begin = bytes(self._read(8))  # a marker and the size of the metadata
         try:
             head = message_head(memoryview(begin))
             if head is None:
@@ -351,12 +351,14 @@ class ArrowTable(Grouped):
         dictionaries = blocks(footer, FOOTER_DICTIONARIES)
         self._blocks = blocks(footer, FOOTER_BATCHES)
         check_ranges(self.name, [(b.offset, b.metadata + b.body) for b in self._blocks], size)
+        # The heads of all record batches are read now: they tell the rows, which the footer lacks.
         places = [(block.offset, block.metadata) for block in self._blocks]
         known = data.more(places)
         heads = [_view(known, *place) for place in places]
         self.batch_rows = list(map(batch_rows, heads))
         compressed = list(map(is_compressed, heads))
         self._compressed = any(compressed)
+        # Only local files are read in parts, for which the heads are needed again.
         self._heads = None if self.file.remote else known
         data = data.more([(block.offset, block.metadata + block.body) for block in dictionaries])
         for number, block in enumerate(dictionaries):
@@ -419,7 +421,7 @@ class MemoryTable(Table):
     def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
         check = partial(_check_columns, self.name)
-        if self.rows is None:
+        if self.rows is None:  # a reader of record batches has no beginning to return to
             return from_beginning(self.name, iter(self._data), columns, check)
         found = from_beginning(
             self.name, iter(self._data.slice(start).to_batches()), columns, check

@@ -34,7 +34,7 @@ from fastio.sources.table.embedded import (
 )
 from fastio.sources.table.features import features_of, sampling_rates
 from fastio.sources.table.filters import Filter, PartitionedTable, unwrapped
-from fastio.sources.table.leaves import is_list
+from fastio.sources.table.leaves import field_name, is_list
 from fastio.sources.table.objects import TableFile, stamp
 from fastio.sources.table.opening import Opened, open_all
 from fastio.sources.table.options import TableOptions, narrowed, selected
@@ -142,6 +142,7 @@ class TableDataset:
                 self._filter.check(table.schema, table.name)
         about = f"{opened.stamp or stamp(opened.files)} {self._filter}"
         self.fingerprint = xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
+        # Words are found by reading all dictionaries, so only those of the wanted fields are read.
         tables = Tables(opened.tables, options, find_words=fields is None, embedded=embedded)
         if fields is not None:
             narrow = narrowed(options, tables.schema, fields)
@@ -207,6 +208,7 @@ class TableDataset:
         """
         origin, done, batch = group.origin, 0, None
         where = _where(group)
+        # The rows are counted: a file that was replaced may have fewer of them, or more.
         batches = self._batches(group, rows, threads, self._columns())
         while True:
             with reading(where):
@@ -217,7 +219,7 @@ class TableDataset:
             for name, row, problem in problems:
                 if lacking is None:
                     raise SchemaError(f"{at.file}, row {at.row(row)}: {problem}")
-                lacking.setdefault(name.replace(".", "_"), {})[done + row] = problem
+                lacking.setdefault(field_name([name]), {})[done + row] = problem
             for name in {name for name, _, _ in problems}:
                 batch = without_nulls(batch, name)
             parts, ragged = self._conversion.parts(batch, at)
@@ -296,6 +298,7 @@ class TableDataset:
         for file, groups in enumerate(counted):
             in_file = 0
             for number, (rows, nbytes) in enumerate(groups):
+                # Row groups without matching rows are left out, but their rows count in the file.
                 match = next(matches)
                 has_groups = self._tables[file].has_groups
                 origin = Origin(self._names[file], in_file, number if has_groups else None)
@@ -412,6 +415,8 @@ class _Room:
 
     def read(self, table: Table, tables: Tables, columns: list[str]) -> list[pa.RecordBatch]:
         """Reads all rows of a table into memory, or raises SchemaError if there is too little."""
+        # Each batch counts before the next one is read, so that several files that are read at once
+        # do not exceed the memory together.
         types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
         found = []
         for _, batch in table.batches(types, 0, 1 << 16):

@@ -28,7 +28,7 @@ from fastio.runtime.properties import cached_property
 from fastio.schema import PICTURES, Bytes, Field, Image, Images
 from fastio.sources.table.features import File, Picture, Several, features_of
 from fastio.sources.table.filters import unwrapped
-from fastio.sources.table.leaves import children, is_binary, is_list
+from fastio.sources.table.leaves import children, is_binary, is_list, struct_values
 from fastio.sources.table.parquet import ParquetTable
 from fastio.sources.table.reading import Table
 
@@ -170,7 +170,7 @@ def bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     if not pa.types.is_struct(kind):
         paths = array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
         return (array if paths is None else pa.nulls(len(array), pa.binary())), paths
-    inside = dict(zip((child.name for child in children(kind)), array.flatten(), strict=True))
+    inside = struct_values(array)
     data = inside.get("bytes")
     if data is None or pa.types.is_null(data.type):
         data = pa.nulls(len(array), pa.binary())
@@ -195,6 +195,7 @@ def encoded_images(array: pa.Array, where: str) -> EncodedImages:
         at = data.offset * np.dtype(width).itemsize
         ends = np.frombuffer(offsets, width, len(data) + 1, at).astype(np.int64)
     values = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+    # Native threads follow these offsets without a check of their own.
     if ends[0] < 0 or ends[-1] > len(values) or (np.diff(ends) < 0).any():
         raise ShardCorrupt(
             f"{where}: the offsets of the images are damaged; write the file again, or save the "
@@ -268,13 +269,14 @@ def without_nulls(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
     kind = array.type
     if not pa.types.is_struct(kind):
         return batch.set_column(place, batch.schema.field(place), _filled(array))
-    inside = dict(zip((child.name for child in children(kind)), array.flatten(), strict=True))
+    inside = struct_values(array)
     inside["bytes"] = _filled(inside["bytes"])
     whole = pa.StructArray.from_arrays(list(inside.values()), fields=children(kind))
     return batch.set_column(place, batch.schema.field(place), whole)
 
 
 def _filled(data: pa.Array) -> pa.Array:
+    # pyarrow cannot fill nulls of views, and values of a fixed size cannot be empty.
     kind = data.type
     wide = data.cast(pa.large_binary())
     return wide.fill_null(b"").cast(kind)

@@ -14,13 +14,12 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from fastio.schema import CLASS_FIELDS, Image, Images, Schema, is_integer
+from fastio.sources.table.leaves import field_name
 
 METADATA_KEY = b"huggingface"
 
 # Stored as struct<bytes, path>, and nothing that fastio decodes.
-_FILES = frozenset(
-    ["Audio", "Video", "Pdf", "Nifti", "Mesh", "BioSequence", "BioStructure"],
-)
+_FILES = frozenset(["Audio", "Video", "Pdf", "Nifti", "Mesh", "BioSequence", "BioStructure"])
 _ARRAYS = frozenset(["Array2D", "Array3D", "Array4D", "Array5D"])
 _LISTS = frozenset(["List", "LargeList", "Sequence"])
 _PLAIN = frozenset(["Value", "Translation", "TranslationVariableLanguages", "Json"])
@@ -100,16 +99,11 @@ def parse_features(value: Any) -> dict[str, Feature]:
 
 def features_of(schema: pa.Schema) -> dict[str, Feature]:
     """Returns the features in the metadata of an Arrow schema; none if there are none."""
+    # Metadata that cannot be read are as if there were none: the columns are still a table's.
     try:
         about = json.loads((schema.metadata or {}).get(METADATA_KEY, b"null"))
-        found = about["info"]["features"]
+        return parse_features(about["info"]["features"])
     except (ValueError, TypeError, KeyError):
-        return {}
-    if found is None:
-        return {}
-    try:
-        return parse_features(found)
-    except ValueError:
         return {}
 
 
@@ -162,7 +156,7 @@ def pictures(
 def sampling_rates(features: Mapping[str, Feature]) -> dict[str, int]:
     """Returns the sampling rates in Hz of the columns of sound that have one, by their fields."""
     return {
-        "_".join(path).replace(".", "_"): feature.sampling_rate
+        field_name(path): feature.sampling_rate
         for path, feature, listed in leaf_features(features)
         if isinstance(feature, File) and feature.sampling_rate and not listed
     }
@@ -172,7 +166,7 @@ def with_classes(schema: Schema, names: Mapping[tuple[str, ...], tuple[str, ...]
     """Returns a schema with the names of classes that `class_names` returned."""
     words = dict(schema.vocabularies)
     for path, classes in names.items():
-        name = "_".join(path).replace(".", "_")
+        name = field_name(path)
         kind = schema.fields.get(name)
         if classes and is_integer(kind):
             words[name] = classes

@@ -137,18 +137,21 @@ def _local(path: str) -> LocalFile:
 
 def _of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[TableFile] | None:
     root, key = split(url)
-    if table_kind(key.rstrip("/")) == "lance" and not _PATTERN.intersection(key):
-        return [LanceUrl(open_store(root, storage_options), key)]
-    if table_kind(key) is not None and not _PATTERN.intersection(key):
-        return [StoreFile(open_store(root, storage_options), key, {})]
-    if table_kind(key) is not None:
-        return _of_url_pattern(open_store(root, storage_options), key)
-    if _PATTERN.intersection(key):
+    is_pattern = not _PATTERN.isdisjoint(key)
+    if is_pattern and table_kind(key) is None:
         return None
-    return _of_url_folder(open_store(root, storage_options), key.strip("/"))
+    store = open_store(root, storage_options)
+    if is_pattern:
+        return _of_url_pattern(store, key)
+    if table_kind(key.rstrip("/")) == "lance":
+        return [LanceUrl(store, key)]
+    if table_kind(key) is not None:
+        return [StoreFile(store, key, {})]
+    return _of_url_folder(store, key.strip("/"))
 
 
 def _of_url_pattern(store: Store, pattern: str) -> list[TableFile]:
+    # A store lists by prefix alone; what follows the first wildcard is compared here.
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     wanted = re.compile(_regular(pattern))
     found: list[TableFile] = [

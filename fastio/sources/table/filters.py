@@ -42,14 +42,7 @@ from fastio.sources.table.reading import (
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"-?[0-9]+")
 # Raised by pyarrow for a filter of the wrong form, or one that does not fit the columns.
-_MISFITS = (
-    pa.ArrowException,
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-)
+_MISFITS = (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,10 @@ def constants_of(files: Sequence[TableFile]) -> list[Constants | None]:
     names = [*dict.fromkeys(name for file in files for name in file.values)]
     if not names:
         return [None] * len(files)
-    given = {name: _distinct(name, (file.values for file in files)) for name in names}
+    given = {
+        name: {text for file in files if (text := file.values.get(name)) is not None}
+        for name in names
+    }
     numeric = {name for name, found in given.items() if found and all(map(_is_int32, found))}
     encoded = pa.dictionary(pa.int32(), pa.string())
     fields = {name: pa.int32() if name in numeric else encoded for name in names}
@@ -126,11 +122,6 @@ def constants_of(files: Sequence[TableFile]) -> list[Constants | None]:
         return found
 
     return [Constants(fields, typed(file.values), words) for file in files]
-
-
-def _distinct(name: str, values: Iterable[Values]) -> set[str]:
-    found = {each.get(name) for each in values}
-    return {text for text in found if text is not None}
 
 
 def _is_int32(text: str) -> bool:
@@ -220,6 +211,7 @@ class Filter:
 
     def numbered(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Returns the rows of a batch that match, and their numbers in the batch."""
+        # pyarrow's filter does not tell which rows it keeps: a column of numbers goes with them.
         numbers = pa.array(np.arange(batch.num_rows, dtype=np.int64))
         arrays = [*batch.columns, numbers]
         named = pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, _NUMBER])
@@ -235,6 +227,8 @@ class Filter:
 
         file, constants = unwrapped(table)
         assert isinstance(file, ParquetTable)
+        # pyarrow.dataset looks at statistics of its own fragments only. This one has the footer of
+        # the file, and no data that could be read.
         footer = pa.BufferOutputStream()
         file.metadata.write_metadata_file(footer)
         known = None if constants is None else constants.expression()
@@ -251,6 +245,7 @@ class Filter:
             return list(range(len(files)))
         import pyarrow.dataset as pa_dataset
 
+        # The numbers of the files take the place of their paths, which are never opened.
         dataset = pa_dataset.FileSystemDataset.from_paths(
             [str(number) for number in range(len(files))],
             schema=_plain(schema),

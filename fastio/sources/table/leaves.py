@@ -20,7 +20,7 @@ null, map, union, other lists                   none: SchemaError
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -52,6 +52,14 @@ class Leaf:
         return ".".join(self.path)
 
 
+def field_name(path: Iterable[str]) -> str:
+    """Returns the name of the field of a column, or of the part of a struct at a path of names.
+
+    Dots would separate the names of structs and their parts in the options.
+    """
+    return "_".join(path).replace(".", "_")
+
+
 def leaves(schema: pa.Schema, where: str, files: Collection[str] = ()) -> dict[str, Leaf]:
     """Returns the leaves of a table by name, in order; SchemaError if two have the same name.
 
@@ -61,7 +69,7 @@ def leaves(schema: pa.Schema, where: str, files: Collection[str] = ()) -> dict[s
     for column in schema:
         of_column = _leaves_of(column.type, (column.name,))
         if column.name in files and pa.types.is_struct(column.type):
-            name, kind = column.name.replace(".", "_"), column.type.field("bytes").type
+            name, kind = field_name([column.name]), column.type.field("bytes").type
             of_column = [Leaf(name, (column.name, "bytes"), kind)]
         for leaf in of_column:
             if leaf.name in found:
@@ -240,6 +248,11 @@ def children(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
+def struct_values(array: pa.Array) -> dict[str, pa.Array]:
+    """Returns the values of a struct's parts by their names, null where the struct is."""
+    return dict(zip((child.name for child in children(array.type)), array.flatten(), strict=True))
+
+
 def with_types(
     kind: pa.DataType, others: Mapping[pa.DataType, pa.DataType], wide_lists: bool = False
 ) -> pa.DataType:
@@ -271,6 +284,7 @@ def _holds(wider: pa.DataType, narrower: pa.DataType) -> bool:
     if not types.is_integer(narrower):
         return False
     if types.is_floating(wider):
+        # All integers of so many bits are floats of this type.
         digits = {16: 11, 32: 24, 64: 53}[wider.bit_width]
         return bool(narrower.bit_width <= digits)
     if not types.is_integer(wider) or wider.bit_width < narrower.bit_width:
@@ -282,7 +296,7 @@ def _holds(wider: pa.DataType, narrower: pa.DataType) -> bool:
 
 def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> list[Leaf]:
     if not pa.types.is_struct(kind):
-        return [Leaf("_".join(path).replace(".", "_"), path, kind)]
+        return [Leaf(field_name(path), path, kind)]
     below = ((child.type, (*path, child.name)) for child in children(kind))
     return [leaf for each in below for leaf in _leaves_of(*each)]
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.packed.grouping import grouped
+from fastio.packed.grouping import grouped, starts_of
 from fastio.packed.layout import ImageReads, encoded_reads
 from fastio.packed.remote import Remote
 from fastio.sources.encoded_rows import EncodedRows
@@ -45,8 +45,7 @@ class ReadGroup:
         self.images = images
         self.values = values
         self._first = {
-            name: np.cumsum([0, *(len(part) for part in parts)])[:-1]
-            for name, parts in images.items()
+            name: starts_of(list(map(len, parts)))[:-1] for name, parts in images.items()
         }
 
     def part_of(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -200,6 +199,7 @@ class MediaTable(EncodedRows, TableSamples, Remote):
         found = self._held.get(number)
         if found is not None:
             return found
+        # One row group at a time is read here: threads that ask for the same one wait for it.
         with self._lock:
             found = self._held.get(number)
             if found is None:

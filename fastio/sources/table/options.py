@@ -9,6 +9,7 @@ from typing import Any
 
 from fastio.errors import SchemaError
 from fastio.schema import DTYPES, Schema
+from fastio.sources.table.leaves import field_name
 
 MASK = "mask"
 VALID_SUFFIX = "_valid"
@@ -44,6 +45,7 @@ class TableOptions:
     keep_nulls: bool = False
 
     def __post_init__(self) -> None:
+        # Copies, so that what the caller does with lists and dicts later changes nothing here.
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
             _check_once("columns", self.columns)
@@ -73,6 +75,7 @@ class TableOptions:
             "groups": {name: list(members) for name, members in self.groups.items()},
             "dtypes": dict(self.dtypes),
             "nulls": {
+                # JSON has no byte strings; in Latin-1, each byte is one character.
                 name: value.decode("latin-1") if isinstance(value, bytes) else value
                 for name, value in self.nulls.items()
             },
@@ -127,7 +130,7 @@ def narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> Ta
     kept = {*columns, *(member for members in groups.values() for member in members)}
 
     def of_kept(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in given.items() if k in kept or k.replace(".", "_") in kept}
+        return {k: v for k, v in given.items() if k in kept or field_name([k]) in kept}
 
     return TableOptions(
         columns, groups, of_kept(options.dtypes), of_kept(options.nulls), options.keep_nulls

@@ -1,4 +1,8 @@
-"""Checks the descriptions of columns in the footer of a Parquet file, without reading columns."""
+"""Parquet files: their footers are checked first, and flat columns are decoded natively.
+
+What a footer says may be damaged or made up, and pyarrow ends the process over some of it. Columns
+of other types than numbers, and encodings that the native decoder does not know, are pyarrow's.
+"""
 
 from __future__ import annotations
 
@@ -222,10 +226,12 @@ def _decoded(
     """Returns the columns by name, except those with pages that pyarrow has to decode."""
     workers = min(available_cores(), len(chunks)) if threads else 1
     if workers > 1:
+        # A decoder keeps memory for pages, and is used by one thread at a time.
+        def decoded(chunk: _Chunk) -> pa.Array | None:
+            return _decode(chunk, _native.ColumnDecoder(), checked)
+
         with DaemonPool(workers, "fastio-columns") as pool:
-            found = list(
-                pool.map(lambda chunk: _decode(chunk, _native.ColumnDecoder(), checked), chunks)
-            )
+            found = list(pool.map(decoded, chunks))
     else:
         found = [_decode(chunk, decoder, checked) for chunk in chunks]
     pairs = zip(chunks, found, strict=True)
@@ -238,6 +244,7 @@ def _chunk(
     """Returns a column chunk; None if pyarrow has to decode its compression or encoding."""
     chunk = about.column(column.number)
     codec = chunk.compression
+    # Single pages may have other encodings than the footer says: `_decode` finds out.
     if codec not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
         return None
     pages = data(*chunk_range(chunk, where))
@@ -352,7 +359,7 @@ class ParquetTable(Grouped):
         with reading(self.name):
             for number in range(self.metadata.num_row_groups):
                 group = self.metadata.row_group(number)
-                if not found:
+                if not found:  # the columns have the same numbers in all row groups
                     every = range(group.num_columns if varying else 0)
                     paths = {n: group.column(n).path_in_schema for n in every}
                     wide = [n for n, path in paths.items() if path.split(".")[0] in varying]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.packed.grouping import starts_of
 from fastio.runtime.ahead import Ahead
 from fastio.runtime.cores import machine_cores
 from fastio.runtime.files import most_open
@@ -294,8 +295,7 @@ class Grouped(Table):
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
         """The first row of each row group, and the number of rows: int64 (groups + 1,)."""
-        counts = [count for count, _ in self.groups([])]
-        return np.cumsum([0, *counts], dtype=np.int64)
+        return starts_of([count for count, _ in self.groups([])])
 
     def _batches_of(
         self, groups: Sequence[int], columns: Sequence[str], start: int, rows: int
@@ -309,6 +309,7 @@ class Grouped(Table):
                 where = self.name if group is None else f"{self.name}, row group {group}"
                 if following is not None:
                     self.ahead(following, columns, at_hand)
+                # A batch before `start` is read, and left out: a row group has no smaller parts.
                 first = int(self._firsts[number])
                 for batch in each_batch(self.read(number, columns, rows, True, at_hand), where):
                     skipped = min(max(start - first, 0), batch.num_rows)
@@ -368,6 +369,6 @@ def reading(where: str, advice: str = ADVICE, *, kind: str = "") -> Iterator[Non
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         cause = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         of_kind = f" as {kind}" if kind else ""
-        if "crypt" in cause.lower():
+        if "crypt" in cause.lower():  # pyarrow has no class of errors for it
             advice = "fastio cannot decrypt Parquet files: write it again without encryption"
         raise ShardCorrupt(f"{where} cannot be read{of_kind}: {cause}; {advice}") from error

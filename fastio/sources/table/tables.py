@@ -14,7 +14,7 @@ from fastio.sources.table.columns import Conversion
 from fastio.sources.table.cuts import Cut, cut
 from fastio.sources.table.features import class_names, features_of, with_classes
 from fastio.sources.table.filters import unwrapped
-from fastio.sources.table.leaves import widest
+from fastio.sources.table.leaves import field_name, widest
 from fastio.sources.table.options import MASK, TableOptions
 from fastio.sources.table.reading import Columns, Origin, Place, Table
 from fastio.sources.table.values import leaf_array
@@ -95,7 +95,7 @@ class Tables:
         # What is wanted is decided by the first; then all have to have it.
         files = embedded or {}
         pictures = {n: kind for n, kind in files.items() if isinstance(kind, PICTURES)}
-        images = {n.replace(".", "_"): kind for n, kind in pictures.items()}
+        images = {field_name([n]): kind for n, kind in pictures.items()}
         first = Conversion(wanted, options, self.name, images, files)
         needed = {*first.reads, *(leaf.path[0] for leaf in first.pictures.values())}
         reads = [name for name in wanted.names if name in needed]
@@ -172,6 +172,7 @@ class Tables:
                 for found in pool.map(self._dictionaries, self.tables):
                     for name, dictionary in found:
                         conversion.words[name].add(dictionary)
+        # A value that replaces nulls is a word, too. It comes last, so that it changes no number.
         for name, leaf in conversion.dictionaries.items():
             for spelling in (leaf.name, leaf.spoken):
                 value = options.nulls.get(spelling, MASK)
@@ -192,6 +193,7 @@ class Tables:
         columns = {name: self.types[name] for name in sorted(n.path[0] for n in read.values())}
         for _, batch in file.batches(columns, 0, _READ_ROWS):
             for name, leaf in read.items():
+                # Most batches of a file have the dictionary of the one before.
                 dictionary = leaf_array(batch, leaf).dictionary
                 if name not in last or not dictionary.equals(last[name]):
                     found.append((name, dictionary))

@@ -35,11 +35,10 @@ _JSON_BLOCK = 1 << 20  # that pyarrow's threads parse at a time, where lines are
 _TYPE_ADVICE = "give its column's type with dtypes (--dtype), if that is it"
 
 
-class _TextFile(Table):
-    """A text file. The types of its columns are inferred from its beginning.
+class CsvTable(Table):
+    """A CSV file with a header; the types of its columns are those of its first rows.
 
-    Args:
-        file: The file.
+    Values may contain line breaks, so that only reading from the beginning tells the rows.
     """
 
     is_text = True
@@ -47,22 +46,12 @@ class _TextFile(Table):
     def __init__(self, file: TableFile | str) -> None:
         self._file = as_file(file)
         self.name = self._file.name
+        with reading(self.name), self._open({}, None) as reader:
+            self.schema = reader.schema
 
     def spans(self, columns: Iterable[str], step: int) -> Spans | None:
         """See `Table`. The only part is the whole file."""
         return Spans.whole(self._file.size())
-
-
-class CsvTable(_TextFile):
-    """A CSV file with a header; the types of its columns are those of its first rows.
-
-    Values may contain line breaks, so that only reading from the beginning tells the rows.
-    """
-
-    def __init__(self, file: TableFile | str) -> None:
-        super().__init__(file)
-        with reading(self.name), self._open({}, None) as reader:
-            self.schema = reader.schema
 
     def batches(self, columns: Columns, start: int, rows: int) -> Batches:
         """See `Table`."""
@@ -90,9 +79,9 @@ class LinesFile(Table):
         file: The file.
     """
 
-    def __init__(self, file: TableFile) -> None:
-        self._file = file
-        self.name = file.name
+    def __init__(self, file: TableFile | str) -> None:
+        self._file = as_file(file)
+        self.name = self._file.name
 
     @abstractmethod
     def _batches(
@@ -105,10 +94,20 @@ class LinesFile(Table):
             begin, end: The byte range in which the rows begin; None for the end of the file.
         """
 
+    def _blocks(self, begin: int, end: int | None) -> Iterator[bytes]:
+        """Yields lines in blocks of whole lines, of 8 MiB or of one longer line; see `_batches`."""
+        # The byte before the part shows whether a line begins with it.
+        with self._file.stream(max(begin - 1, 0)) as file:
+            if end is None:
+                blocks = iter(partial(file.read, _TEXT_BLOCK), b"")
+            else:
+                blocks = line_bytes(file, self.name, begin, end, _TEXT_BLOCK)
+            yield from _whole_lines(blocks)
+
     @property
     def _is_whole(self) -> bool:
         """Whether the file is read as a whole."""
-        return self._file.is_compressed
+        return self._file.is_compressed  # of which a part cannot be found
 
     def _rows_before(self, schema: pa.Schema, begin: int) -> int:
         """Returns the number of rows before those that begin in a part."""
@@ -155,11 +154,11 @@ class JsonTable(LinesFile):
     is_text = True
 
     def __init__(self, file: TableFile | str) -> None:
-        super().__init__(as_file(file))
+        super().__init__(file)
         with reading(self.name):
             with self._file.stream() as content:
                 self._is_array = content.read(_BEGINNING).lstrip()[:1] == b"["
-            block = next(self._blocks(), None)
+            block = next(self._blocks(0, None), None)
             if block is None:
                 raise ShardCorrupt(f"{self.name} has no lines; leave it out")
             self.schema = _parsed(block, None).schema
@@ -169,7 +168,9 @@ class JsonTable(LinesFile):
         return super()._is_whole or self._is_array
 
     def _rows_before(self, schema: pa.Schema, begin: int) -> int:
-        return sum(_parsed_lines(block) for block in self._blocks(0, begin))
+        # Lines are counted, which is faster than parsing them.
+        lines = (line for block in self._blocks(0, begin) for line in block.split(b"\n"))
+        return sum(1 for line in lines if line.strip())
 
     def _batches(
         self, schema: pa.Schema, begin: int = 0, end: int | None = None
@@ -180,40 +181,26 @@ class JsonTable(LinesFile):
             for block in self._blocks(begin, end):
                 yield from _parsed(block, options).to_batches()
 
-    def _blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yields lines of the file in blocks of whole lines, of 8 MiB or of one longer line.
-
-        Args:
-            begin, end: The bytes in which the lines begin; None to the end of the file.
-        """
+    def _blocks(self, begin: int, end: int | None) -> Iterator[bytes]:
+        blocks = super()._blocks(begin, end)
         if self._is_array:
-            with self._file.stream() as file:
-                parts = iter(partial(file.read, _TEXT_BLOCK), b"")
-                lines = _lines_of_array(b"".join(parts), self.name)
-            if lines:
-                yield lines
-            return
-        with self._file.stream(max(begin - 1, 0)) as file:
-            if end is None:
-                blocks = iter(partial(file.read, _TEXT_BLOCK), b"")
-            else:
-                blocks = line_bytes(file, self.name, begin, end, _TEXT_BLOCK)
-            yield from (lines for lines in _whole_lines(blocks) if lines.strip())
+            blocks = iter([_lines_of_array(b"".join(blocks), self.name)])
+        # pyarrow refuses a block without a row.
+        return (block for block in blocks if block.strip())
 
 
-class LinesTable(_TextFile):
+class LinesTable(LinesFile):
     """A file of text: a column `text` with a row for each line, without its line break."""
 
+    is_text = True
     schema = pa.schema([("text", pa.string())])
 
-    def batches(self, columns: Columns, start: int, rows: int) -> Batches:
-        """See `Table`."""
-        kind = columns.get("text", pa.string())
-        return from_beginning(self.name, self._batches(kind), columns)
-
-    def _batches(self, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
-        with reading(self.name), self._file.stream() as file:
-            for block in _whole_lines(iter(partial(file.read, _TEXT_BLOCK), b"")):
+    def _batches(
+        self, schema: pa.Schema, begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        kind = (schema if "text" in schema.names else self.schema).field("text").type
+        with reading(self.name):
+            for block in self._blocks(begin, end):
                 lines = pa.array(block.splitlines(), pa.large_binary())
                 yield pa.record_batch([lines.cast(pa.large_string()).cast(kind)], ["text"])
 
@@ -253,17 +240,8 @@ def _lines_of_array(data: bytes, name: str) -> bytes:
 
 def _parsed(block: bytes, options: Any) -> pa.Table:
     """Returns the rows of a block of lines, each of which pyarrow parses as a whole."""
-    size = max(_JSON_BLOCK, _longest_line(block) + 1)
-    read = pa_json.ReadOptions(block_size=size)
-    return pa_json.read_json(pa.BufferReader(block), read, options)
-
-
-def _parsed_lines(block: bytes) -> int:
-    """Returns the number of lines that are not empty."""
-    return sum(1 for line in block.split(b"\n") if line.strip())
-
-
-def _longest_line(block: bytes) -> int:
-    """Returns the number of bytes of the longest line, with its line break."""
+    # pyarrow refuses a line that is longer than two of its blocks.
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-    return int(np.diff(ends, prepend=-1, append=len(block)).max())
+    longest = int(np.diff(ends, prepend=-1, append=len(block)).max())
+    read = pa_json.ReadOptions(block_size=max(_JSON_BLOCK, longest + 1))
+    return pa_json.read_json(pa.BufferReader(block), read, options)

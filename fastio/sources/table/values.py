@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
+from fastio.packed.grouping import starts_of
 from fastio.schema import Array, Field, Text
 from fastio.sources.table.leaves import Leaf, is_binary, is_text, is_vocabulary
 from fastio.sources.table.reading import Origin
@@ -47,9 +48,7 @@ class Ragged:
     @staticmethod
     def of_lengths(values: NDArray[Any], lengths: NDArray[np.int64]) -> Ragged:
         """Creates an object from the lengths of the rows, int64 (rows,)."""
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return Ragged(values, offsets)
+        return Ragged(values, starts_of(lengths))
 
     @staticmethod
     def joined(parts: list[Ragged]) -> Ragged:
@@ -81,7 +80,7 @@ def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
 def number_values(array: pa.Array) -> NDArray[Any]:
     """Returns the values of booleans, numbers, decimals or times, (rows,); undefined where null."""
     kind = array.type
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(kind):  # Arrow has a bit for each
         return number_values(array.cast(pa.uint8())).view(np.bool_)
     if pa.types.is_decimal(kind):
         return number_values(array.cast(pa.float64()))
@@ -93,6 +92,7 @@ def number_values(array: pa.Array) -> NDArray[Any]:
     if data is None or not len(array):
         return np.zeros(len(array), dtype)
     values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+    # The field of all times is int64; see `leaves`.
     return values.astype(np.int64) if pa.types.is_time32(kind) else values
 
 
@@ -122,7 +122,7 @@ def ragged_lists(array: pa.Array) -> tuple[Ragged, NDArray[np.bool_] | None]:
     offsets = np.asarray(array.offsets).astype(np.int64)
     lengths = offsets[1:] - offsets[:-1]
     missing = missing_rows(array)
-    if missing is not None:
+    if missing is not None:  # a null list may have values, which `flatten` leaves out
         lengths[missing] = 0
     flat = array.flatten()
     return Ragged.of_lengths(number_values(flat), lengths), missing_rows(flat)

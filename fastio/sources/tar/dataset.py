@@ -61,9 +61,7 @@ class TarDataset(Remote):
             keeps the index in the folder `fastio/indexes-N` in $XDG_CACHE_HOME or ~/.cache, and
             blocks in memory as long as they are needed.
         storage_options: options of the file system of a URL.
-        reader: reads the tars, if they are open already. It must be thread-safe.
-        index: the index of the tars that `reader` reads, if there is one already; `path` is then
-            the name of the dataset in messages.
+        reader: the tars of a URL, if they are open already.
 
     Attributes:
         path: the tars as given, as one string.
@@ -92,29 +90,34 @@ class TarDataset(Remote):
         incomplete: Incomplete = "raise",
         cache: Cache | str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        reader: TarReader | None = None,
-        index: TarIndex | None = None,
+        reader: StoreTars | None = None,
     ) -> None:
         if incomplete not in ("raise", "skip", "keep"):
             raise ValueError(f"incomplete must be 'raise', 'skip' or 'keep', got {incomplete!r}")
         if isinstance(fields, str):
             raise ValueError(f"fields must be a list of names: fields=[{fields!r}]")
-        self.cache = self.staged = None
-        self._reopen: tuple[Any, ...] | None = None
-        if index is None:
-            path = (
-                local_path(path)
-                if isinstance(path, (str, os.PathLike))
-                else list(map(local_path, path))
-            )
-            opened = reader if isinstance(reader, StoreTars) else open_tars(path, storage_options)
-            index = self._kept_index(opened, cache)
-            reader, self._reopen = opened, (path, cache, storage_options)
-            path = opened.folder if isinstance(opened, StoreTars) else tars_name(path, opened.names)
-        assert reader is not None
-        self.path: str = os.fspath(path)  # type: ignore[arg-type]
+        single = isinstance(path, (str, os.PathLike))
+        path = local_path(path) if single else list(map(local_path, path))  # type: ignore[arg-type]
+        self._reopen = path, cache, storage_options
+        self.cache = None
+        opened = open_tars(path, storage_options) if reader is None else reader
+        index = self._kept_index(opened, cache)
+        name = opened.folder if isinstance(opened, StoreTars) else tars_name(path, opened.names)
+        self._fill(name, opened, index, fields, incomplete)
+
+    def _fill(
+        self,
+        path: str,
+        reader: TarReader,
+        index: TarIndex,
+        fields: Sequence[str] | None,
+        incomplete: Incomplete,
+    ) -> None:
+        """Chooses the fields and rows of tars that a reader reads, given their index."""
+        self.path = path
         self.index = index
-        self._reader: TarReader = reader
+        self.staged = None
+        self._reader = reader
         self._given = None if fields is None else tuple(fields), incomplete
         self._columns = {column.name: column for column in choose_columns(index, fields)}
         self.schema = Schema({name: column.field for name, column in self._columns.items()})
@@ -137,6 +140,7 @@ class TarDataset(Remote):
     ) -> TarIndex:
         """Returns the index of the tars from a cache, or makes it; keeps the cache of a URL."""
         kept = Cache(cache) if isinstance(cache, (str, os.PathLike)) else cache or default_cache()
+        # Blocks of a URL are cached only where the user says so; the index always is.
         if isinstance(reader, StoreTars) and cache is not None:
             self.cache = kept
             kept.folder()  # creates the cache, or raises if it cannot be used
@@ -191,6 +195,7 @@ class TarDataset(Remote):
             return super().image_reads(field, rows)
         column, at = self._columns[field], self.locate(rows)
         tar = self.index.tar_numbers(at)
+        # Native threads open local tars by their names. Of a store, each request names the version.
         if isinstance(self._reader, LocalTars):
             self._reader.check(map(self._tar_name, np.unique(tar).tolist()))
         offset = column.pick(self.index, "offsets", at)
@@ -218,6 +223,7 @@ class TarDataset(Remote):
                 there = offset >= 0
                 begin[there] = np.minimum(begin, offset)[there]
                 end[there] = np.maximum(end, offset + length)[there]
+        # A row without any of the files is empty: [0, 0).
         return self.index.tar_numbers(at), np.minimum(begin, end), end
 
     # --- Blocks of tars in a store ----------------------------------------------------------------
@@ -341,12 +347,7 @@ class TarDataset(Remote):
             close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._reopen is not None:
-            return _open_again, (*self._reopen, *self._given, list(self.index.tars))
-        fields, incomplete = self._given
-        given: Any = {"index": self.index, "reader": self._reader}
-        make = partial(TarDataset, self.path, fields=fields, incomplete=incomplete, **given)
-        return make, ()
+        return _open_again, (*self._reopen, *self._given, list(self.index.tars))
 
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]

@@ -255,10 +255,11 @@ def _text(data: bytes) -> str:
 
 def _size(field: bytes, window: Window, offset: int) -> int:
     """Returns the size in a header; usually eleven octal digits."""
+    # The usual form, without the copies of `_number`. There is one for each of millions of files.
     if field[11] in b" \0" and field[:11].isdigit():
         try:
             return int(field, 8) if field[11] == ord(" ") else int(field[:11], 8)
-        except ValueError:
+        except ValueError:  # digits 8 and 9
             pass
     length = _number(field)
     if length < 0:
@@ -268,7 +269,7 @@ def _size(field: bytes, window: Window, offset: int) -> int:
 
 def _number(field: bytes) -> int:
     """Returns a number from a header field, octal or base 256; -1 if it is not a number."""
-    if field[0] == 0x80:
+    if field[0] == 0x80:  # GNU tar's form of sizes from 8 GiB on
         return int.from_bytes(field[1:], "big")
     try:
         return int(field.partition(b"\0")[0].strip() or b"0", 8)

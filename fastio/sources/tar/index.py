@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, SourceNotFound
+from fastio.packed.grouping import starts_of
 from fastio.packed.ipc import number_array
 from fastio.runtime.threads import DaemonPool, wait_for
 from fastio.schema import Field, Schema
@@ -35,9 +36,9 @@ from fastio.sources.tar.values import infer_field, is_integer
 
 METADATA_KEY = b"fastio.tars"
 VERSION = 1
-_EXAMPLES = 16
+_EXAMPLES = 16  # files whose contents say what field an extension becomes
 _EXAMPLE_BYTES = 4 << 20  # total size of the examples, unless the first is larger
-_WORKERS = 8
+_WORKERS = 8  # tars that are scanned at once: of each, one small read after the other is waited for
 # Each extension takes a column for all samples, which wastes memory if few samples have it.
 _CELL_BYTES = 25
 _FREE_BYTES = 64 << 20
@@ -101,7 +102,7 @@ class TarIndex:
             values[0]: Extension(values[0], field, *values[1:])
             for values, field in zip(about["extensions"], fields.values(), strict=True)
         }
-        self.first_row = np.cumsum([0, *(tar.rows for tar in self.tars)], dtype=np.int64)
+        self.first_row = starts_of([tar.rows for tar in self.tars])
         self.fingerprint: str = about["fingerprint"]
         self._numbers = {name: number for number, name in enumerate(self.extensions)}
         keys = batch.column("key").buffers()
@@ -274,7 +275,7 @@ def _field(
 ) -> Field:
     """Infers the field of an extension from its first files."""
     there = np.flatnonzero(offset >= 0)
-    first_row = np.cumsum([0, *(tar.rows for tar in tars)])
+    first_row = starts_of([tar.rows for tar in tars])
     examples: list[bytes] = []
     nbytes = 0
     for row in there[:_EXAMPLES].tolist():

@@ -42,7 +42,8 @@ def open_index(
     try:
         folder, source = index_source(url, (name for name, _, _ in tars), cache)
         index = _read(folder, source)
-        if index is not None and _is_of(index, tars):
+        told = () if index is None else [(tar.name, tar.stamp, tar.nbytes) for tar in index.tars]
+        if index is not None and told == list(tars):
             folder.note_use(source, [_PIECE], 0)
             return index
     except CacheError as error:
@@ -50,13 +51,10 @@ def open_index(
             cache.give_up(error)
         return build()
     index = build()
-    with suppress(OSError):
-        _keep(folder, source, index)
+    with suppress(OSError):  # no space: the next process makes it again
+        folder.drop(source, [_PIECE])  # that of other versions, which would not be replaced
+        keep(folder, source, _PIECE, memoryview(index_bytes(index)))
     return index
-
-
-def _is_of(index: TarIndex, tars: Sequence[tuple[str, str, int]]) -> bool:
-    return [(tar.name, tar.stamp, tar.nbytes) for tar in index.tars] == list(tars)
 
 
 def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFolder, Source]:
@@ -98,12 +96,6 @@ def index_bytes(index: TarIndex) -> pa.Buffer:
     with pa.ipc.new_file(sink, index.batch.schema) as writer:
         writer.write_batch(index.batch)
     return sink.getvalue()
-
-
-def _keep(folder: CacheFolder, source: Source, index: TarIndex) -> None:
-    """Stores an index in the cache, if there is space and no other process is storing it."""
-    folder.drop(source, [_PIECE])
-    keep(folder, source, _PIECE, memoryview(index_bytes(index)))
 
 
 _MOST = 2**63 - 1  # of an int64

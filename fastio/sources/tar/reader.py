@@ -145,7 +145,7 @@ def _numbers(first: str, last: str, step: str | None) -> list[str]:
 # What a read returns: bytes, or another object with the buffer protocol, for which Python 3.10 has
 # no type.
 Buffer = Any
-_MOST_OPEN = 64
+_MOST_OPEN = 64  # descriptors, of which a process has 1,024 by default
 
 
 class TarReader(Protocol):
@@ -237,6 +237,7 @@ class LocalTars(TarReader):
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Returns the bytes of several ranges (offset, length), in their order."""
         found = [self.read(name, offset, length) for offset, length in ranges]
+        # Afterwards, so that bytes that were written before or during the reads are refused.
         self.check([name])
         return found
 
@@ -320,7 +321,7 @@ class StoreTars(TarReader):
     def read(self, name: str, offset: int, length: int) -> Any:
         """Returns the bytes [offset, offset + length), fewer only at the end of the tar."""
         stamp = self.stamps[name]
-        length = min(length, stamp.size - offset)
+        length = min(length, stamp.size - offset)  # stores refuse ranges that begin at the end
         return self.store.read(name, offset, length, expect=stamp) if length > 0 else b""
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
@@ -392,6 +393,7 @@ def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
             raise
         listed = {}
     listed = first | listed
+    # Without names, all tars of the folder are wanted, and there must be nothing else.
     if not wanted:
         wanted = sorted(name for name in listed if name.endswith(".tar"))
         if not wanted or len(wanted) < len(listed):

@@ -155,7 +155,7 @@ def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED
     """
     if extension.rpartition(".")[2] != "gz":
         return data
-    inflater = zlib.decompressobj(wbits=31)
+    inflater = zlib.decompressobj(wbits=31)  # of gzip, with its header
     try:
         found = inflater.decompress(data, max_unzipped_bytes + 1)
     except zlib.error as error:

@@ -77,7 +77,10 @@ inline double filtered(const AxisSpec& spec, int output, const double* samples) 
     return samples[std::min(static_cast<int>(at), spec.in - 1)];
   }
   double sum = 0, weights = 0;
-  for (int k = 0; k < spec.in; ++k) {
+  // All other samples are at a distance of 2 or more, and have the weight 0.
+  const int first = std::max(0, static_cast<int>(center - 2 * widen) - 1);
+  const int last = std::min(spec.in, static_cast<int>(center + 2 * widen) + 2);
+  for (int k = first; k < last; ++k) {
     const double d = std::abs(k + 0.5 - center) / widen;
     double weight = 0;
     if (spec.filter == Filter::bilinear) weight = std::max(0.0, 1 - d);

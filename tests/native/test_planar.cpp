@@ -91,13 +91,15 @@ struct Part {
 Bytes interleaved(const Bytes& planes, std::size_t apart, const Job& job) {
   const auto columns = static_cast<std::size_t>(job.out_columns()), stride = columns + 5;
   Bytes pixels;
+  bool untouched = true;  // one assertion for all: 10 million take a second
   for (std::size_t y = 0; y < static_cast<std::size_t>(job.out_rows()); ++y)
     for (std::size_t x = 0; x < stride; ++x)
       for (std::size_t c = 0; c < static_cast<std::size_t>(job.channels); ++c) {
         const std::uint8_t value = planes[c * apart + y * stride + x];
         if (x < columns) pixels.push_back(value);
-        if (x >= columns) REQUIRE(value == 0xA5);
+        if (x >= columns) untouched = untouched && value == 0xA5;
       }
+  REQUIRE(untouched);
   return pixels;
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio import ShardCorrupt, _native
+from fastio.runtime.memory import ReusedMemory
 from fastio.sources.table import parquet
 from fastio.sources.table.parquet import ColumnReader, ParquetTable, flat_columns
-from fastio.sources.table.reading import AtHand
+from fastio.sources.table.reading import AtHand, Handles
 
 TYPES = [
     pa.int32(),
@@ -45,7 +48,13 @@ class Native:
         self.reader = ColumnReader("a.parquet", self.file.metadata, self.file.schema_arrow)
         self.asked: list[str] = []
 
-    def read(self, group: int, columns: list[str], threads: bool = False) -> pa.Table:
+    def read(
+        self,
+        group: int,
+        columns: list[str],
+        threads: bool = False,
+        handles: Handles | None = None,
+    ) -> pa.Table:
         def others(names: list[str]) -> pa.Table:
             self.asked += names
             return self.file.read_row_group(group, columns=names, use_threads=False)
@@ -53,8 +62,8 @@ class Native:
         def data(offset: int, length: int) -> np.ndarray:
             return self.data[offset : offset + length]
 
-        decoder = _native.ColumnDecoder()
-        return self.reader.read(group, columns, data, others, decoder, threads)
+        handles = Handles() if handles is None else handles
+        return self.reader.read(group, columns, data, others, handles, threads)
 
 
 def same(got: pa.Table, expected: pa.Table) -> None:
@@ -261,6 +270,58 @@ def test_arrays_of_other_sizes_are_refused(
     arrays = [np.empty(values, np.uint8), np.empty(validity, np.uint8)]
     with pytest.raises(ValueError, match=r"width|rows|entries"):
         _native.ColumnDecoder().decode(np.empty(9, np.uint8), rows, width, True, True, *arrays)
+
+
+def test_memory_is_lent_again_when_nothing_refers_to_it() -> None:
+    memory = ReusedMemory(100)
+    first = memory.take(100)
+    address = first.ctypes.data
+    part = pa.py_buffer(first[10:20])
+    del first
+    assert memory.take(50).ctypes.data != address
+    del part
+    assert memory.take(50).ctypes.data == address
+    large = memory.take(101)
+    assert len(large) == 101
+    assert memory.take(10).ctypes.data == address
+
+
+def test_columns_that_are_kept_are_not_overwritten() -> None:
+    table = pa.table({"a": np.arange(300, dtype=np.int32), "b": np.arange(300, dtype=np.float64)})
+    native, handles = Native(written(table, row_group_size=100)), Handles()
+    kept = [native.read(group, ["b", "a"], handles=handles) for group in range(3)]
+    assert native.asked == []
+    assert pa.concat_tables(kept).equals(table.select(["b", "a"]))
+
+
+def test_threads_get_the_handles_of_threads_that_ended() -> None:
+    at_hand = AtHand(0)
+
+    def in_threads(count: int) -> set[int]:
+        found: list[Handles] = []
+        together = threading.Barrier(count)
+
+        def look() -> None:
+            found.append(at_hand.handles)
+            together.wait()
+
+        threads = [threading.Thread(target=look) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seen.extend(found)  # none is freed, so that no other has its id
+        return {id(handles) for handles in found}
+
+    seen: list[Handles] = []
+    (one,) = in_threads(1)
+    two = in_threads(2)
+    assert len(two) == 2
+    assert one in two
+    assert in_threads(2) == two
+    assert id(pickle.loads(pickle.dumps(at_hand)).handles) not in two
+    at_hand.close()
+    assert in_threads(2).isdisjoint(two)
 
 
 def test_local_files_are_read_so(tmp_path: Path) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from fastio.runtime.lifecycle import after_fork
 from fastio.runtime.threads import WAIT_S
@@ -81,6 +86,35 @@ def huge_pages(nbytes: int) -> mmap.mmap:
     with suppress(AttributeError, OSError):  # without huge pages, small ones are used
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+class ReusedMemory:
+    """Memory that one thread at a time takes, and takes again when nothing refers to it any more.
+
+    New memory would cost page faults each time, which take longer than writing to memory that is
+    there. If it is still in use when it is taken again, new memory is lent instead.
+
+    Args:
+        keep: The largest size in bytes of memory that is kept.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._memory = np.empty(0, np.uint8)
+        self._user: weakref.ref[Any] | None = None
+
+    def take(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Returns memory with undefined contents: uint8 (nbytes,)."""
+        if nbytes > self._keep or (self._user is not None and self._user() is not None):
+            return np.empty(nbytes, np.uint8)
+        if len(self._memory) < nbytes:
+            self._memory = np.empty(nbytes, np.uint8)
+        # In NumPy, a view of a view refers to the underlying array only. With a memoryview in
+        # between, it refers to that, and that is watched.
+        view = np.asarray(self._memory[:nbytes].data)
+        holder: Any = view.base
+        self._user = weakref.ref(holder)
+        return view
 
 
 class Room:

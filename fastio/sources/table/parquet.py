@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
+from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
@@ -27,7 +28,7 @@ from fastio.sources.table.arrow import check_column
 from fastio.sources.table.data import Data, Fetched, SeekableFile
 from fastio.sources.table.leaves import has_dictionary
 from fastio.sources.table.objects import LocalFile, TableFile, as_file
-from fastio.sources.table.reading import AtHand, Grouped, reading
+from fastio.sources.table.reading import AtHand, Grouped, Handles, reading
 
 _ANY_BYTES = 1 << 62
 _BUFFER_BYTES = 4096
@@ -93,7 +94,7 @@ _PHYSICAL = {
 }
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # or of levels
-_NO_VALIDITY = np.empty(0, np.uint8)
+_ALIGNMENT = 64  # of columns in memory, as Arrow recommends
 
 # Returns the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.
 Bytes = Callable[[int, int], np.ndarray]
@@ -124,7 +125,11 @@ class _Chunk:
     rows: int
     snappy: bool
     data: np.ndarray
-    where: str
+
+    @property
+    def width(self) -> int:
+        width: int = self.column.field.type.bit_width
+        return width // 8
 
 
 def flat_columns(metadata: pa_parquet.FileMetaData, schema: pa.Schema) -> dict[str, FlatColumn]:
@@ -165,6 +170,9 @@ class ColumnReader:
         self._metadata = metadata
         self._schema = schema
         self._checked_codecs: set[tuple[int, int]] = set()
+        # For row groups and columns that were read: offset and length of each column chunk, and the
+        # index of its codec in _CODECS, or -1 if pyarrow has to decode it.
+        self._stored: dict[tuple[int, tuple[str, ...]], NDArray[np.int64]] = {}
 
     def read(
         self,
@@ -172,7 +180,7 @@ class ColumnReader:
         columns: Sequence[str],
         data: Bytes,
         others: Others,
-        decoder: _native.ColumnDecoder,
+        handles: Handles,
         threads: bool,
     ) -> pa.Table:
         """Returns columns of a row group, exactly as pyarrow reads them.
@@ -182,21 +190,26 @@ class ColumnReader:
             columns: The names of the columns, each once.
             data: Returns bytes of the file.
             others: Reads, with pyarrow, the columns that are not decoded natively.
-            decoder: The calling thread's decoder.
+            handles: The calling thread's. Its memory holds the columns that are decoded natively.
             threads: Whether several threads may decode.
 
         Raises:
             ShardCorrupt: If a column is damaged.
         """
-        about = self._metadata.row_group(group)
+        rows = self._metadata.row_group(group).num_rows
         where = f"{self._path}, row group {group}"
         arrays: dict[str, Any] = {}
-        if about.num_rows:
+        if rows:
             flat = [self._flat[name] for name in columns if name in self._flat]
-            self._check_codecs(group, [column.number for column in flat], where)
-            chunks = [_chunk(about, column, data, where) for column in flat]
-            known = [chunk for chunk in chunks if chunk is not None]
-            arrays = _decoded(known, decoder, threads, self._checked)
+            chunks = [
+                _Chunk(column, rows, _CODECS[codec] == "SNAPPY", data(offset, length))
+                for column, (offset, length, codec) in zip(
+                    flat, self._places(group, flat, where), strict=True
+                )
+                if codec >= 0
+            ]
+            with reading(where):
+                arrays = _decoded(chunks, handles, threads, self._checked, where)
         left = [name for name in columns if name not in arrays]
         if not arrays:
             return others(left)
@@ -206,6 +219,18 @@ class ColumnReader:
         fields = [self._schema.field(name) for name in columns]
         schema = pa.schema(fields, metadata=self._schema.metadata)
         return pa.table([arrays[name] for name in columns], schema=schema)
+
+    def _places(self, group: int, columns: Sequence[FlatColumn], where: str) -> list[list[int]]:
+        """Returns offset, length and codec of column chunks; see `_stored`."""
+        key = group, tuple(column.field.name for column in columns)
+        found = self._stored.get(key)
+        if found is None:
+            self._check_codecs(group, [column.number for column in columns], where)
+            about = self._metadata.row_group(group)
+            places = [_place(about.column(column.number), where) for column in columns]
+            found = self._stored[key] = np.array(places, np.int64).reshape(-1, 3)
+        listed: list[list[int]] = found.tolist()
+        return listed
 
     def _check_codecs(self, group: int, columns: Sequence[int], where: str) -> None:
         """Checks the compression of columns that have not been read before."""
@@ -221,62 +246,82 @@ class ColumnReader:
 
 
 def _decoded(
-    chunks: Sequence[_Chunk], decoder: _native.ColumnDecoder, threads: bool, checked: bool
+    chunks: Sequence[_Chunk], handles: Handles, threads: bool, checked: bool, where: str
 ) -> dict[str, pa.Array]:
-    """Returns the columns by name, except those with pages that pyarrow has to decode."""
+    """Returns the columns by name, except those with pages that pyarrow has to decode.
+
+    `where` names the row group.
+    """
+    sizes = [(c.rows * c.width, -(-c.rows // 8) if c.column.nullable else 0) for c in chunks]
+    total = sum(_aligned(n) for pair in sizes for n in pair)
+    try:
+        memory = handles.memory.take(total)
+    except (MemoryError, OverflowError, ValueError) as error:  # beyond the address space
+        raise pa.ArrowMemoryError(f"there is no memory for {total:,} bytes") from error
+    at = 0
+    jobs: list[tuple[_Chunk, NDArray[np.uint8], NDArray[np.uint8]]] = []
+    for chunk, (values, validity) in zip(chunks, sizes, strict=True):
+        bits = at + _aligned(values)
+        jobs.append((chunk, memory[at : at + values], memory[bits : bits + validity]))
+        at = bits + _aligned(validity)
+
+    def decode(job: tuple[_Chunk, NDArray[np.uint8], NDArray[np.uint8]]) -> pa.Array | None:
+        # A decoder keeps memory for pages, and is used by one thread at a time.
+        decoder = handles.decoder if workers < 2 else _native.ColumnDecoder()
+        return _decode(*job, decoder, checked, where)
+
     workers = min(available_cores(), len(chunks)) if threads else 1
     if workers > 1:
-        # A decoder keeps memory for pages, and is used by one thread at a time.
-        def decoded(chunk: _Chunk) -> pa.Array | None:
-            return _decode(chunk, _native.ColumnDecoder(), checked)
-
         with DaemonPool(workers, "fastio-columns") as pool:
-            found = list(pool.map(decoded, chunks))
+            found = list(pool.map(decode, jobs))
     else:
-        found = [_decode(chunk, decoder, checked) for chunk in chunks]
+        found = list(map(decode, jobs))
     pairs = zip(chunks, found, strict=True)
     return {chunk.column.field.name: array for chunk, array in pairs if array is not None}
 
 
-def _chunk(
-    about: pa_parquet.RowGroupMetaData, column: FlatColumn, data: Bytes, where: str
-) -> _Chunk | None:
-    """Returns a column chunk; None if pyarrow has to decode its compression or encoding."""
-    chunk = about.column(column.number)
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _place(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int, int, int]:
+    """Returns offset, length and codec of a column chunk; see `ColumnReader._stored`."""
     codec = chunk.compression
     # Single pages may have other encodings than the footer says: `_decode` finds out.
     if codec not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
-        return None
-    pages = data(*chunk_range(chunk, where))
-    where = f"{where}, column {column.field.name!r}"
-    return _Chunk(column, about.num_rows, codec == "SNAPPY", pages, where)
+        return 0, 0, -1
+    return *chunk_range(chunk, where), _CODECS.index(codec)
 
 
-def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder, checked: bool) -> pa.Array | None:
-    """Returns a column; None if it has pages that pyarrow has to decode."""
+def _decode(
+    chunk: _Chunk,
+    values: NDArray[np.uint8],
+    validity: NDArray[np.uint8],
+    decoder: _native.ColumnDecoder,
+    checked: bool,
+    where: str,
+) -> pa.Array | None:
+    """Returns a column, decoded to values and validity; None if pyarrow has to decode pages."""
     column, rows = chunk.column, chunk.rows
-    width = column.field.type.bit_width // 8
-    values = pa.allocate_buffer(rows * width)
-    validity = pa.allocate_buffer(-(-rows // 8)) if column.nullable else None
-    bits = _NO_VALIDITY if validity is None else np.frombuffer(validity, np.uint8)
     try:
         nulls = decoder.decode(
             chunk.data,
             rows,
-            width,
+            chunk.width,
             column.nullable,
             chunk.snappy,
-            np.frombuffer(values, np.uint8),
-            bits,
+            values,
+            validity,
             checked,
         )
     except ValueError as error:
-        raise ShardCorrupt(f"{chunk.where}: {error}; copy the file again, or write it again") from (
-            error
-        )
+        raise ShardCorrupt(
+            f"{where}, column {column.field.name!r}: {error}; copy the file again, or write it "
+            "again"
+        ) from error
     if nulls < 0:
         return None
-    buffers = [validity if nulls else None, values]
+    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(values)]
     return pa.Array.from_buffers(column.field.type, rows, buffers, null_count=nulls)
 
 
@@ -297,6 +342,7 @@ class ParquetTable(Grouped):
         self._columns = ColumnReader(
             self.name, self.metadata, self.schema, checked=self.file.remote
         )
+        self._ranges: dict[tuple[int, tuple[str, ...]], NDArray[np.int64]] = {}
 
     def _open(self) -> None:
         with (
@@ -307,19 +353,26 @@ class ParquetTable(Grouped):
             self.metadata = opened.metadata
             check_footer(self.metadata, self.file.size())
             self.rows = self.metadata.num_rows
+            self._has_dictionaries = any(has_dictionary(field.type) for field in self.schema)
 
     def ranges(self, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
         """Returns the ranges (offset, length) of a row group's columns in the file."""
+        key = group, tuple(columns)
+        known = self._ranges.get(key)
+        if known is not None:
+            return [(offset, length) for offset, length in known.tolist()]
         about = self.metadata.row_group(group)
         wanted = tuple(f"{name}." for name in columns)
         chunks = (about.column(number) for number in range(about.num_columns))
         where = f"{self.name}, row group {group}"
         with reading(where):
-            return [
+            found = [
                 chunk_range(chunk, where)
                 for chunk in chunks
                 if f"{chunk.path_in_schema}.".startswith(wanted)
             ]
+        self._ranges[key] = np.array(found, np.int64).reshape(-1, 2)
+        return found
 
     def reader(self, data: Data) -> pa_parquet.ParquetFile:
         """Returns pyarrow's reader of data that has the ranges that are read."""
@@ -381,13 +434,15 @@ class ParquetTable(Grouped):
                     return reader.read_row_group(number, columns=left, use_threads=threads)
 
                 whole = self._columns.read(
-                    number, names, data.data, others, at_hand.decoder, threads
+                    number, names, data.data, others, at_hand.handles, threads
                 )
                 found = whole.to_batches()
             else:
                 found = reader.iter_batches(
                     rows, row_groups=[number], columns=names, use_threads=threads
                 )
+            if not self._has_dictionaries:
+                return iter(found)
             return with_checked_dictionaries(found, f"{self.name}, row group {number}")
 
         fetch = partial(self.file.fetch, ranges)

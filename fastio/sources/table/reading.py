@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,10 +21,12 @@ from fastio.packed.grouping import starts_of
 from fastio.runtime.ahead import Ahead
 from fastio.runtime.cores import machine_cores
 from fastio.runtime.files import most_open
+from fastio.runtime.memory import ReusedMemory
 from fastio.runtime.properties import cached_property
 from fastio.sources.table.data import Data
 from fastio.sources.table.objects import TableFile
 
+_KEPT_BYTES = 64 << 20  # of decoded columns, for each thread
 _OPEN_FILES = 4  # for each thread, if the limit of open files allows it
 _ANY_BYTES = 1 << 62
 
@@ -183,26 +185,54 @@ def _most_open() -> int:
     return max(1, most_open(_OPEN_FILES * threads) // threads)
 
 
-class OpenFiles(threading.local):
-    """The files that a thread has open, ordered by last use, and its decoder of columns."""
+class Handles:
+    """What a thread uses to read row groups, one thread at a time.
+
+    Attributes:
+        decoder: Decodes columns.
+        memory: The memory of decoded columns.
+    """
 
     def __init__(self) -> None:
-        self.files: OrderedDict[Hashable, Any] = OrderedDict()
         self.decoder = _native.ColumnDecoder()
+        self.memory = ReusedMemory(_KEPT_BYTES)
+        self._files: OrderedDict[Hashable, Any] = OrderedDict()  # ordered by last use
         self._most = _most_open()
 
-    def __reduce__(self) -> Any:
-        return OpenFiles, ()  # open files are not shared between processes
-
-    def get(self, key: Hashable, opener: Callable[[], Any]) -> Any:
+    def opened(self, key: Hashable, opener: Callable[[], Any]) -> Any:
         """Returns an open file, and closes the least recently used one if there are too many."""
-        file = self.files.pop(key, None)
+        file = self._files.pop(key, None)
         if file is None:
             file = opener()
-        self.files[key] = file
-        if len(self.files) > self._most:
-            self.files.popitem(last=False)
+        self._files[key] = file
+        if len(self._files) > self._most:
+            self._files.popitem(last=False)
         return file
+
+
+class _Borrowed:
+    """Handles that go back to `idle` when the thread that has them ends."""
+
+    def __init__(self, idle: deque[Handles]) -> None:
+        self._idle = idle
+        try:
+            self.handles = idle.pop()
+        except IndexError:
+            self.handles = Handles()
+
+    def __del__(self) -> None:
+        self._idle.append(self.handles)
+
+
+class _OfThread(threading.local):
+    """The handles of each thread. Those of threads that ended are used by later ones.
+
+    The threads of a loader end with each epoch. Mapping files and allocating memory in each would
+    take a twentieth of the time.
+    """
+
+    def __init__(self) -> None:
+        self.borrowed: _Borrowed | None = None
 
 
 class AtHand:
@@ -214,15 +244,26 @@ class AtHand:
 
     def __init__(self, nbytes: int) -> None:
         self._ahead: Ahead[Data] = Ahead(nbytes)
-        self._opened = OpenFiles()
+        self._of_thread = _OfThread()
+        self._idle: deque[Handles] = deque()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Open files are not shared between processes.
+        return {"_ahead": self._ahead}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _of_thread=_OfThread(), _idle=deque())
 
     @property
-    def decoder(self) -> _native.ColumnDecoder:
-        return self._opened.decoder
+    def handles(self) -> Handles:
+        """The handles of this thread."""
+        if self._of_thread.borrowed is None:
+            self._of_thread.borrowed = _Borrowed(self._idle)
+        return self._of_thread.borrowed.handles
 
     def opened(self, key: Hashable, opener: Callable[[], Any]) -> Any:
         """Returns a file that `opener` opens, and that this thread keeps open for a while."""
-        return self._opened.get(key, opener)
+        return self.handles.opened(key, opener)
 
     def take(self, file: TableFile, key: Hashable, fetch: Callable[[], Data]) -> Data:
         """Returns the bytes of a row group in a store, which is identified by file and key."""
@@ -233,8 +274,9 @@ class AtHand:
         return not file.remote or self._ahead.begin((file.name, key), nbytes, fetch)
 
     def close(self) -> None:
-        """Forgets what was fetched and not taken."""
+        """Forgets what was fetched and not taken, and closes the files of threads that ended."""
         self._ahead.clear()
+        self._idle.clear()
 
 
 class Grouped(Table):

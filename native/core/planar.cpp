@@ -222,7 +222,7 @@ void PlanarResampler::fill_ring(int c, const PlaneView& plane, SampleRange neede
 }
 
 // Sets the inputs of row `i` of the result. Its source rows must be in the ring.
-void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
+inline void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
   const PlanarTaps& taps = y_taps(c);
   Ring& ring = ring_[c];
   const std::int32_t start = taps.start[i] - taps.first, count = taps.count[i];

@@ -28,41 +28,27 @@ inline __m256i load_halves(const std::uint8_t* low, const std::uint8_t* high) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
-constexpr int kRowsAtOnce = 2;  // as many as fit in registers
-
-struct Sums {
-  __m256i low, high;  // lanes 0 .. 7 and 8 .. 15 of a group
-};
-
-// Computes the sums of a group of outputs for kRowsAtOnce rows. The samples of each 4 outputs must
-// lie within 16 bytes.
+// Computes the sums of half a group of outputs, for kPlanarRows rows. The samples of each 4 outputs
+// must lie within 16 bytes. base: where they are, for two times 4 outputs.
 template <int kPairs>
-inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
-                      Sums* sums) {
-  const std::int32_t pairs = kPairs ? kPairs : t.pairs;
-  const __m256i high_bytes = _mm256_set1_epi16(static_cast<std::int16_t>(0x8000));
+inline void sum_half(std::int32_t pairs, const std::int32_t* base, const std::int32_t* first,
+                     const std::int32_t* weights, const std::uint8_t* const* src, __m256i* sums) {
   const __m256i two = _mm256_set1_epi16(2);
-  const std::int32_t* base = t.base + g * (kPlanarLanes / kBaseLanes);
-  __m256i index_low = _mm256_or_si256(load(t.index[g].lane), high_bytes);
-  __m256i index_high = _mm256_or_si256(load(t.index[g].lane + 8), high_bytes);
-  const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * pairs;
-  const __m256i start = _mm256_set1_epi32(64 - (128 << kPlanarColumnBits));
-  __m256i low[kRowsAtOnce], high[kRowsAtOnce];
-  for (int j = 0; j < kRowsAtOnce; ++j) {
-    low[j] = load_halves(src[j] + base[0], src[j] + base[1]);
-    high[j] = load_halves(src[j] + base[2], src[j] + base[3]);
-    sums[j] = {start, start};
+  __m256i index =
+      _mm256_or_si256(load(first), _mm256_set1_epi16(static_cast<std::int16_t>(0x8000)));
+  const std::ptrdiff_t low = base[0], high = base[1];
+  __m256i samples[kPlanarRows];
+  for (int j = 0; j < kPlanarRows; ++j) {
+    samples[j] = load_halves(src[j] + low, src[j] + high);
+    sums[j] = _mm256_set1_epi32(64 - (128 << kPlanarColumnBits));
   }
-  for (std::int32_t p = 0; p < pairs; ++p) {
-    const __m256i w_low = load(weights[p].lane), w_high = load(weights[p].lane + 8);
-    for (int j = 0; j < kRowsAtOnce; ++j) {
-      const __m256i pair_low = _mm256_shuffle_epi8(low[j], index_low);
-      const __m256i pair_high = _mm256_shuffle_epi8(high[j], index_high);
-      sums[j].low = _mm256_add_epi32(sums[j].low, _mm256_madd_epi16(pair_low, w_low));
-      sums[j].high = _mm256_add_epi32(sums[j].high, _mm256_madd_epi16(pair_high, w_high));
+  for (std::int32_t p = 0; p < (kPairs ? kPairs : pairs); ++p) {
+    const __m256i weight = load(weights + p * kPlanarLanes);
+    for (int j = 0; j < kPlanarRows; ++j) {
+      const __m256i pair = _mm256_shuffle_epi8(samples[j], index);
+      sums[j] = _mm256_add_epi32(sums[j], _mm256_madd_epi16(pair, weight));
     }
-    index_low = _mm256_add_epi16(index_low, two);
-    index_high = _mm256_add_epi16(index_high, two);
+    index = _mm256_add_epi16(index, two);
   }
 }
 
@@ -106,24 +92,28 @@ inline __m256i sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int
 }
 
 template <int kPairs, bool kFar>
-void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* src, PlanarMiddle* dst,
+void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* rows, PlanarMiddle* dst,
                      std::size_t blocks) {
+  const std::uint8_t* const src[kPlanarRows] = {rows[0], rows[1], rows[2], rows[3]};
   const PlanarTaps t = taps;  // a copy that stores cannot alias
   for (std::int32_t g = 0; g < t.groups; ++g) {
-    Sums sums[kRowsAtOnce];
+    const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * t.pairs;
+    __m256i low[kPlanarRows], high[kPlanarRows];  // lanes 0 to 7 and 8 to 15
     if constexpr (kFar) {
-      const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * t.pairs;
-      for (int j = 0; j < kRowsAtOnce; ++j) {
-        sums[j] = {sum_far(t, weights, g, 0, src[j]), sum_far(t, weights, g, 8, src[j])};
+      for (int j = 0; j < kPlanarRows; ++j) {
+        low[j] = sum_far(t, weights, g, 0, src[j]);
+        high[j] = sum_far(t, weights, g, 8, src[j]);
       }
     } else {
-      sum_group<kPairs>(t, g, src, sums);
+      const std::int32_t *base = t.base + g * (kPlanarLanes / kBaseLanes), *first = t.index[g].lane;
+      sum_half<kPairs>(t.pairs, base, first, weights->lane, src, low);
+      sum_half<kPairs>(t.pairs, base + 2, first + 8, weights->lane + 8, src, high);
     }
     PlanarMiddle* out = dst + g / 2;
-    for (int j = 0; j < kRowsAtOnce; ++j, out += blocks) {
-      _mm256_store_si256(reinterpret_cast<__m256i*>(out->lane + g % 2 * kPlanarLanes),
-                         _mm256_packs_epi32(_mm256_srai_epi32(sums[j].low, 7),
-                                            _mm256_srai_epi32(sums[j].high, 7)));
+    for (int j = 0; j < kPlanarRows; ++j, out += blocks) {
+      _mm256_store_si256(
+          reinterpret_cast<__m256i*>(out->lane + g % 2 * kPlanarLanes),
+          _mm256_packs_epi32(_mm256_srai_epi32(low[j], 7), _mm256_srai_epi32(high[j], 7)));
     }
   }
 }
@@ -138,9 +128,7 @@ void columns_avx2(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_
   if (taps.span > 16) kernel = columns_of_rows<0, true>;
   const std::uint8_t* at[kPlanarRows];
   for (std::int32_t j = 0; j < kPlanarRows; ++j) at[j] = src + at_most(j, rows - 1) * src_stride;
-  for (int j = 0; j < kPlanarRows; j += kRowsAtOnce) {
-    kernel(taps, at + j, dst + static_cast<std::size_t>(j) * blocks, blocks);
-  }
+  kernel(taps, at, dst, blocks);
 }
 
 // The inputs of a row from one plane. kCount: the number of taps if it is known, else 0.

@@ -51,6 +51,7 @@ struct Tile {
   BlockRuns runs;
   TilePart part;
   std::uint8_t classes[kTileBlocks];
+  std::int16_t dcs[kTileBlocks];
 };
 
 struct TileRow {
@@ -89,6 +90,7 @@ void find_parts(const Codebook& book, Photo& photo) {
       tile.part = {record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k],
                    header.exceptions[k]};
       classes_of_tile(header.shape, whole.runs, classes, tile.runs, t, tile.classes);
+      dcs_of_tile(header.shape, whole.runs, dc.data(), tile.runs, t, photo.quant, tile.dcs);
     }
   }
 }
@@ -202,8 +204,8 @@ void Bench::time_expand() {
   for (const auto& photo : photos_) {
     const auto start = std::chrono::steady_clock::now();
     for (const Tile& tile : photo->tiles)
-      if (!expand_tile(book_, tile.runs, tile.part, tile.classes, photo->quant, ~std::uint64_t{0},
-                       out))
+      if (!expand_tile(book_, tile.runs, tile.part, tile.classes, tile.dcs, photo->quant,
+                       ~std::uint64_t{0}, out))
         fail(photo->path);
     ns += since(start);
   }
@@ -218,8 +220,8 @@ void Bench::time_idct(int size) {
   double ns = 0;
   for (const auto& photo : photos_) {
     for (const Tile& tile : photo->tiles) {
-      if (!expand_tile(book_, tile.runs, tile.part, tile.classes, photo->quant, ~std::uint64_t{0},
-                       blocks))
+      if (!expand_tile(book_, tile.runs, tile.part, tile.classes, tile.dcs, photo->quant,
+                       ~std::uint64_t{0}, blocks))
         fail(photo->path);
       const auto start = std::chrono::steady_clock::now();
       for (int repeat = 0; repeat < kIdctRepeats; ++repeat)

@@ -61,10 +61,24 @@ std::int16_t product(std::int16_t a, std::int16_t b) {
                                    static_cast<std::uint32_t>(std::int32_t{b}));
 }
 
-// Prefetches bytes that are read some microseconds later.
-void prefetch(const std::uint8_t* bytes, std::size_t size) {
-  for (std::size_t i = 0; i < size; i += 64) __builtin_prefetch(bytes + i);
-}
+// Prefetches bytes that are read some microseconds later, a part at a time: a core has only some
+// 16 buffers for lines that are on their way, and waits when it has no more.
+class Prefetch {
+ public:
+  void begin(const std::uint8_t* bytes, std::size_t size) {
+    next_ = bytes;
+    end_ = bytes + size;
+  }
+  // Prefetches one of `parts` equal parts of the bytes that are left.
+  void some(std::int32_t parts) {
+    const std::ptrdiff_t lines = (end_ - next_ + 63) / 64;
+    for (std::ptrdiff_t i = (lines + parts - 1) / parts; i > 0; --i, next_ += 64)
+      __builtin_prefetch(next_);
+  }
+
+ private:
+  const std::uint8_t *next_ = nullptr, *end_ = nullptr;
+};
 
 std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -160,6 +174,7 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
   const std::uint8_t* classes = decode_dc(*book_, row_, part, row_dc_.data());
   if (!classes) return dc_damaged(row);
   const std::uint8_t* group = nullptr;
+  Prefetch next;  // the bytes of the same group in the next row
   for (std::int32_t t = tiles_.first; t < tiles_.last; ++t) {
     if (t == tiles_.first || t == shape.tiles_x() - 1) tile_.set_tile(shape, row, t);
     if (!dc_only_) {
@@ -169,10 +184,11 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
             range_of_column_[static_cast<std::size_t>(g - tiles_.first / kGroupTiles)];
         group = ac[range] + (header_.group_begin(row, g) - reads_.ac[range].begin);
         if (row + 1 < tile_rows_.last)
-          prefetch(ac[range] + (header_.group_begin(row + 1, g) - reads_.ac[range].begin),
-                   header_.group_end(row + 1, g) - header_.group_begin(row + 1, g));
+          next.begin(ac[range] + (header_.group_begin(row + 1, g) - reads_.ac[range].begin),
+                     header_.group_end(row + 1, g) - header_.group_begin(row + 1, g));
         status = check_group(header_, row, g, group);
       }
+      next.some(std::min(t / kGroupTiles * kGroupTiles + kGroupTiles, tiles_.last) - t);
       if (status.ok()) status = expand(row, t, group, classes);
       if (!status.ok()) return status;
     }
@@ -185,29 +201,12 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
 Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint8_t* group,
                             const std::uint8_t* classes) {
   std::uint8_t own[kTileBlocks];
+  std::int16_t dcs[kTileBlocks];
   classes_of_tile(header_.shape, row_, classes, tile_, tile, own);
-  const bool sound = expand_tile(*book_, tile_, ac_part(header_, row, tile, group), own, quant_,
-                                 wanted(tile), coefficients_[0].value);
-  if (!sound) return tile_damaged(row, tile);
-  set_dcs(tile);
-  return Status::okay();
-}
-
-// Stores the dequantised DCs of the blocks of a tile that the region needs. Done before the first
-// inverse DCT, whose wide loads would otherwise stall on these narrow stores.
-void BlockDecoder::set_dcs(std::int32_t tile) {
-  for (int k = 0; k < tile_.runs; ++k) {
-    const BlockRuns::Run& run = tile_.run[k];
-    const int c = run.component;
-    if (c >= region_.components) break;
-    const std::int32_t x = tile * header_.shape.tile_blocks_x(c);
-    const std::int16_t* dc = row_dc_.data() + row_.run[k].first + x;
-    const std::int16_t q = quant_.value[c][0];
-    std::int16_t* blocks = coefficients_[0].value + 64 * run.first;
-    const std::int32_t last = std::min(block_x_[c].last - x, run.count);
-    for (std::int32_t i = std::max(block_x_[c].first - x, 0); i < last; ++i)
-      blocks[64 * i] = product(dc[i], q);
-  }
+  dcs_of_tile(header_.shape, row_, row_dc_.data(), tile_, tile, quant_, dcs);
+  const bool sound = expand_tile(*book_, tile_, ac_part(header_, row, tile, group), own, dcs,
+                                 quant_, wanted(tile), coefficients_[0].value);
+  return sound ? Status::okay() : tile_damaged(row, tile);
 }
 
 // Returns, as bits, the blocks of a tile whose AC coefficients the region needs.
@@ -260,10 +259,9 @@ void BlockDecoder::shrink(std::size_t keep) {
 
 namespace {
 
-// Copies the blocks of a tile, with their DCs, to their positions in the image's coefficients.
+// Copies the blocks of a tile to their positions in the image's coefficients.
 void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile,
-                  const BlockRuns& whole, const std::int16_t* dc, std::int16_t* blocks,
-                  JpegCoefficients& out) {
+                  const std::int16_t* blocks, JpegCoefficients& out) {
   for (int k = 0; k < tile.runs; ++k) {
     const BlockRuns::Run& run = tile.run[k];
     const int c = run.component;
@@ -271,8 +269,6 @@ void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile
     const std::size_t at =
         static_cast<std::size_t>(run.y) * static_cast<std::size_t>(shape.blocks_x(c)) +
         static_cast<std::size_t>(x);
-    for (std::int32_t i = 0; i < run.count; ++i)
-      blocks[64 * (run.first + i)] = dc[whole.run[k].first + x + i];
     std::copy_n(blocks + 64 * run.first, 64 * run.count, out.blocks[c].data() + 64 * at);
   }
 }
@@ -293,6 +289,7 @@ Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t 
   Dequantisers ones;
   ones.set_ones();
   std::uint8_t own[kTileBlocks];
+  std::int16_t dcs[kTileBlocks];
   alignas(64) std::int16_t blocks[64 * kTileBlocks];
   for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
     const std::int32_t g = t / kGroupTiles;
@@ -301,10 +298,11 @@ Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t 
     if (!status.ok()) return status;
     tile.set_tile(shape, row, t);
     classes_of_tile(shape, whole, classes, tile, t, own);
-    if (!expand_tile(book, tile, ac_part(header, row, t, group), own, ones, ~std::uint64_t{0},
+    dcs_of_tile(shape, whole, dc.data(), tile, t, ones, dcs);
+    if (!expand_tile(book, tile, ac_part(header, row, t, group), own, dcs, ones, ~std::uint64_t{0},
                      blocks))
       return tile_damaged(row, t);
-    place_blocks(shape, t, tile, whole, dc.data(), blocks, out);
+    place_blocks(shape, t, tile, blocks, out);
   }
   return status;
 }

@@ -75,7 +75,6 @@ class BlockDecoder {
   Status decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* const* ac);
   Status expand(std::int32_t row, std::int32_t tile, const std::uint8_t* group,
                 const std::uint8_t* classes);
-  void set_dcs(std::int32_t tile);
   void write_tile(std::int32_t tile);
   std::uint64_t wanted(std::int32_t tile) const;
 

@@ -31,6 +31,7 @@ Status Codebook::parse(const std::uint8_t* bytes, std::size_t size) {
                                             std::to_string(kCodebookBytes));
   std::memset(has, 0, sizeof(has));
   std::memset(has_wide, 0, sizeof(has_wide));
+  std::memset(has_words, 0, sizeof(has_words));
   for (int c = 0; c < kClasses; ++c) {
     const std::uint8_t* record = bytes + c * 65;
     const int last = record[0];
@@ -67,11 +68,13 @@ void Codebook::rank_positions(int c) {
     for (int j = 0; r > 0 && j < width[c][order[r]]; ++j)
       (j < 8 ? has[c][j] : has_wide[c][j - 8]) |= std::uint64_t{1} << r;
   }
+  for (int j = 0; j < 8; ++j) has_words[c][j / 4] |= (has[c][j] & 0xffff) << (j % 4 * 16);
   for (int i = 0; i < 64; ++i) {
     const std::uint8_t r = rank[c][i / 2 + i % 2 * 32];
     rank_pairs[c][i] = r;
+    const int byte = avx2_byte(c, r);
     for (int q = 0; q < 4; ++q)
-      shuffle[c][q][i] = static_cast<std::uint8_t>(r / 16 == q ? r % 16 : 0x80);
+      shuffle[c][q][i] = static_cast<std::uint8_t>(byte / 16 == q ? byte % 16 : 0x80);
   }
 }
 

@@ -48,9 +48,21 @@ struct Codebook {
   // The ranks of natural indices n and n + 32, for n = 0 to 31: the order of bytes that are
   // multiplied to words.
   alignas(64) std::uint8_t rank_pairs[kClasses][64];
-  // shuffle[c][q][i]: rank_pairs[c][i] less 16 q, or 0x80 if it is not one of the 16 ranks from 16
-  // q on: the byte shuffles that bring a quarter of the ranks to that order.
+  // The byte shuffles that bring a quarter of a block's bytes to the order of rank_pairs: if byte
+  // b of the block has the rank rank_pairs[c][i], shuffle[c][b / 16][i] is b % 16; elsewhere it is
+  // 0x80. The block's bytes have the order of avx2_byte().
   alignas(64) std::uint8_t shuffle[kClasses][4][64];
+  // has_words[c][k]: the low 16 bits of has[c][4 k] to has[c][4 k + 3], the first one lowest.
+  alignas(64) std::uint64_t has_words[kClasses][2];
+
+  // Whether class c has no values wider than 8 bits, and none at ranks above 15.
+  bool is_small(int c) const { return mask_bits[c] < 16 && planes[c] <= 8; }
+  // Returns the byte of rank r among the bytes of a block of class c in expand_avx2.cpp: rank order
+  // for small classes, else what transposing 8 planes of 64 bits gives.
+  int avx2_byte(int c, int r) const { return is_small(c) ? r : transposed_byte(r); }
+  [[gnu::always_inline]] static constexpr int transposed_byte(int r) {
+    return r % 2 * 32 + r % 8 / 2 * 8 + r / 8;
+  }
 
   // Parses kCodebookBytes bytes, and checks every one. Returns Code::corrupt, with the class and
   // the reason, if they are not valid.

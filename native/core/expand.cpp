@@ -1,6 +1,7 @@
 #include "expand.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "cpu.h"
@@ -89,11 +90,13 @@ bool is_filled(const std::uint8_t* begin, std::size_t bytes) {
 struct Escapes {
   const std::uint8_t *next, *end;
 
-  // Replaces each escape among n differences by its number. Returns false if there are too few
-  // numbers.
+  // Replaces each escape among n differences by its number. maybe: as bits, those that may be
+  // escapes. Returns false if there are too few numbers.
   bool replace(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
-               std::int16_t* diff) {
-    for (std::int32_t i = 0; i < n; ++i) {
+               std::uint64_t maybe, std::int16_t* diff) {
+    for (; maybe; maybe &= maybe - 1) {
+      const std::int32_t i = std::countr_zero(maybe);
+      if (i >= n) break;
       if (diff[i] != book.dc_escape[classes[i]]) continue;
       if (next == end) return false;
       diff[i] = static_cast<std::int16_t>(next[0] | next[1] << 8);
@@ -113,9 +116,9 @@ std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes
   std::uint64_t position = 0;
   for (std::int32_t i = 0; i < n && position <= end; i += kDcBlocks) {
     const std::int32_t some = std::min(n - i, kDcBlocks);
-    bool any = false;
-    position = kernel(book, classes + i, some, bits, position, diff + i, any);
-    if (any && !escapes.replace(book, classes + i, some, diff + i)) return end + 1;
+    std::uint64_t maybe = 0;
+    position = kernel(book, classes + i, some, bits, position, diff + i, maybe);
+    if (!escapes.replace(book, classes + i, some, maybe, diff + i)) return end + 1;
   }
   return position;
 }
@@ -203,9 +206,21 @@ void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::u
   }
 }
 
-bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
-                 const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
+void dcs_of_tile(const BlockShape& shape, const BlockRuns& row, const std::int16_t* dcs,
+                 const BlockRuns& tile, std::int32_t number, const Dequantisers& quant,
                  std::int16_t* out) {
+  for (int k = 0; k < tile.runs; ++k) {
+    const BlockRuns::Run& run = tile.run[k];
+    const std::int32_t x = number * shape.tile_blocks_x(run.component);
+    const std::int16_t* from = dcs + row.run[k].first + x;
+    const std::int16_t q = quant.value[run.component][0];
+    for (std::int32_t i = 0; i < run.count; ++i) out[run.first + i] = product(from[i], q);
+  }
+}
+
+bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
+                 const std::uint8_t* classes, const std::int16_t* dcs, const Dequantisers& quant,
+                 std::uint64_t wanted, std::int16_t* out) {
   const std::size_t exception_bytes = 3 * static_cast<std::size_t>(part.exceptions);
   if (part.size % 4 != 0 || part.size < part_bytes(exception_bytes)) return false;
 
@@ -216,6 +231,7 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& pa
   job.mask_bits = choose(kMaskBits)(book, classes, tile.blocks);
   if (job.mask_bits > job.end) return false;
   job.classes = classes;
+  job.dcs = dcs;
   job.quant = &quant;
   job.wanted = wanted;
   job.out = out;

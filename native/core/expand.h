@@ -1,6 +1,6 @@
 // Decodes the bits of a tile to dequantised coefficients (docs/block_record.md).
 //
-// expand_tile() decodes whole blocks except their DCs, which decode_dc() decodes from the DC
+// expand_tile() decodes all of a block but its DC, which decode_dc() decodes from the DC
 // section. Both check every count against the bytes that are there: they report damage, and read no
 // byte outside the given ones and the kExpandPad bytes after them.
 //
@@ -69,11 +69,16 @@ const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const 
 void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::uint8_t* classes,
                      const BlockRuns& tile, std::int32_t number, std::uint8_t* out);
 
-// Decodes the blocks of a tile whose bits are set in `wanted`: block i goes to out + 64 * i, which
-// is 64-byte aligned, in natural order, dequantised, with a DC of 0. part: the tile's part of the
-// AC section. Returns false if it is damaged; some blocks may then be written.
-bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
-                 const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
+// The same for DCs, which are dequantised.
+void dcs_of_tile(const BlockShape& shape, const BlockRuns& row, const std::int16_t* dcs,
+                 const BlockRuns& tile, std::int32_t number, const Dequantisers& quant,
                  std::int16_t* out);
+
+// Decodes the blocks of a tile whose bits are set in `wanted`: block i goes to out + 64 * i, which
+// is 64-byte aligned, in natural order, dequantised, with dcs[i] as its DC. part: the tile's part
+// of the AC section. Returns false if it is damaged; some blocks may then be written.
+bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
+                 const std::uint8_t* classes, const std::int16_t* dcs, const Dequantisers& quant,
+                 std::uint64_t wanted, std::int16_t* out);
 
 }  // namespace fastio

@@ -168,6 +168,7 @@ template <bool kByteQuant>
   // Copies: otherwise the compiler has to assume that stores to `out` change the job.
   const std::uint8_t* const bits = job.bits;
   const std::uint8_t* const classes = job.classes;
+  const std::int16_t* const dcs = job.dcs;
   const u64 wanted = job.wanted, end = job.end;
   std::int16_t* const blocks = job.out;
   u64 masks = position.masks, values = position.values;
@@ -183,10 +184,14 @@ template <bool kByteQuant>
     if (__builtin_expect(book.planes[cls] > 8, 0)) {
       const __m256i wide = _mm256_load_si256(reinterpret_cast<const __m256i*>(book.has_wide[cls]));
       const Counts high_counts(mask, _mm512_zextsi256_si512(wide), constants);
-      if (read) wide_block(bits, values, mask, counts, high_counts, pairs, constants, quant, out);
+      if (read) {
+        wide_block(bits, values, mask, counts, high_counts, pairs, constants, quant, out);
+        *out = dcs[i];
+      }
       values += high_counts.all;
     } else if (read) {
       narrow_block<kByteQuant>(bits, values, mask, counts, pairs, constants, quant, out);
+      *out = dcs[i];
     }
     values += counts.all;
   }
@@ -217,7 +222,7 @@ std::uint64_t expand_avx512(const ExpandJob& job) {
 
 std::uint64_t dc_differences_avx512(const Codebook& book, const std::uint8_t* classes, int n,
                                     const std::uint8_t* bits, std::uint64_t position,
-                                    std::int16_t* diff, bool& escapes) {
+                                    std::int16_t* diff, std::uint64_t& escapes) {
   return differences(book, classes, n, bits, position, diff, escapes);
 }
 

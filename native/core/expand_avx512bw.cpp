@@ -152,6 +152,7 @@ std::uint64_t expand_avx512bw(const ExpandJob& job) {
   // Copies: otherwise the compiler has to assume that stores to `out` change the job.
   const std::uint8_t* const bits = job.bits;
   const std::uint8_t* const classes = job.classes;
+  const std::int16_t* const dcs = job.dcs;
   const u64 wanted = job.wanted, end = job.end;
   std::int16_t* const blocks = job.out;
   const Powers powers;
@@ -179,6 +180,7 @@ std::uint64_t expand_avx512bw(const ExpandJob& job) {
       } else {
         values = narrow_block<false>(bits, values, mask, has, powers, pairs, quant, out);
       }
+      if (wanted >> i & 1) *out = dcs[i];
       if (values > end) return values;
     }
   }
@@ -187,7 +189,7 @@ std::uint64_t expand_avx512bw(const ExpandJob& job) {
 
 std::uint64_t dc_differences_avx512bw(const Codebook& book, const std::uint8_t* classes, int n,
                                       const std::uint8_t* bits, std::uint64_t position,
-                                      std::int16_t* diff, bool& escapes) {
+                                      std::int16_t* diff, std::uint64_t& escapes) {
   return differences(book, classes, n, bits, position, diff, escapes);
 }
 

@@ -88,18 +88,18 @@ namespace {
 
 [[gnu::always_inline]] inline u64 differences(const Codebook& book, const std::uint8_t* classes,
                                               int n, const std::uint8_t* bits, u64 position,
-                                              std::int16_t* diff, bool& escapes) {
+                                              std::int16_t* diff, std::uint64_t& escapes) {
   alignas(64) std::uint8_t width[64];
   look_up(book.dc_bits, classes, n, width);
   const u64 all = n < 64 ? (u64{1} << n) - 1 : ~u64{0};
-  unsigned any = 0;
+  u64 any = 0;
   for (int i = 0; i < n; i += 16) {
     const __m512i of_sixteen =
         _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(width + i)));
-    any |=
-        sixteen_differences(of_sixteen, bits, position, diff + i, static_cast<__mmask16>(all >> i));
+    const auto some = static_cast<__mmask16>(all >> i);
+    any |= u64{sixteen_differences(of_sixteen, bits, position, diff + i, some)} << i;
   }
-  escapes |= any != 0;
+  escapes = any;
   return position;
 }
 

@@ -13,15 +13,16 @@ struct ExpandJob {
   std::uint64_t mask_bits;      // the number of bits of all masks
   std::uint64_t end;            // the number of all bits
   const std::uint8_t* classes;  // of each block
+  const std::int16_t* dcs;      // of each block: its DC
   int first[3], last[3];        // the blocks [first, last) of each component
   const Dequantisers* quant;
   std::uint64_t wanted;
   std::int16_t* out;
 };
 
-// Expands the wanted blocks. Returns the number of bits of all masks and values; if this exceeds
-// job.end, stops. A block's values take at most 95 bytes, so it is enough to compare after each
-// block to stay within kExpandPad.
+// Expands the wanted blocks, with their DCs. Returns the number of bits of all masks and values; if
+// this exceeds job.end, stops. A block's values take at most 95 bytes, so it is enough to compare
+// after each block to stay within kExpandPad.
 using ExpandKernel = std::uint64_t(const ExpandJob& job);
 
 ExpandKernel expand_portable;
@@ -32,12 +33,12 @@ using MaskBitsKernel = std::uint64_t(const Codebook& book, const std::uint8_t* c
 MaskBitsKernel mask_bits_portable;
 
 // Decodes n DC differences, n <= kDcBlocks, of blocks with these classes from LSB-first bits at
-// `position`. Returns the position after them. Does not replace escapes; sets `escapes` to true if
-// there are any.
+// `position`. Returns the position after them. Does not replace escapes; sets bits of
+// `escapes` for them, and maybe for others.
 inline constexpr std::int32_t kDcBlocks = 64;
 using DcKernel = std::uint64_t(const Codebook& book, const std::uint8_t* classes, int n,
                                const std::uint8_t* bits, std::uint64_t position, std::int16_t* diff,
-                               bool& escapes);
+                               std::uint64_t& escapes);
 
 // Computes prefix sums in place, modulo 2^16: dc[i] becomes start + dc[0] + ... + dc[i].
 using SumKernel = void(std::int16_t* dc, std::int32_t n, std::uint16_t start);

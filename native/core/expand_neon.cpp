@@ -242,14 +242,17 @@ std::uint64_t expand_neon(const ExpandJob& job) {
 }
 
 u64 dc_differences_neon(const Codebook& book, const std::uint8_t* classes, int n,
-                        const std::uint8_t* bits, u64 position, std::int16_t* diff, bool& escapes) {
+                        const std::uint8_t* bits, u64 position, std::int16_t* diff,
+                        std::uint64_t& escapes) {
   const WidthTables widths(book.dc_bits);
   int16x8_t any = vdupq_n_s16(0);
   int i = 0;
   for (; i + 16 <= n; i += 16)
     position = sixteen_differences(widths.of(vld1q_u8(classes + i)), bits, position, diff + i, any);
-  escapes |= vmaxvq_u16(vreinterpretq_u16_s16(any)) != 0;
-  return dc_differences_portable(book, classes + i, n - i, bits, position, diff + i, escapes);
+  u64 rest = 0;
+  position = dc_differences_portable(book, classes + i, n - i, bits, position, diff + i, rest);
+  escapes = (vmaxvq_u16(vreinterpretq_u16_s16(any)) | rest) != 0 ? ~u64{0} : 0;
+  return position;
 }
 
 void sum_neon(std::int16_t* dc, std::int32_t n, std::uint16_t start) {

@@ -183,6 +183,7 @@ std::uint64_t expand_portable(const ExpandJob& job) {
         std::int16_t* out = job.out + 64 * i;
         std::memset(out, 0, 64 * sizeof(*out));
         values = read_block(eights, book, cls, job.bits, values, mask, quant, out);
+        out[0] = job.dcs[i];
       } else {
         values += value_bits(book, cls, mask);
       }
@@ -200,8 +201,8 @@ std::uint64_t mask_bits_portable(const Codebook& book, const std::uint8_t* class
 
 std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* classes, int n,
                                       const std::uint8_t* bits, std::uint64_t position,
-                                      std::int16_t* diff, bool& escapes) {
-  bool any = false;
+                                      std::int16_t* diff, std::uint64_t& escapes) {
+  std::uint64_t any = 0;
   for (int i = 0; i < n; ++i) {
     const unsigned width = book.dc_bits[classes[i]];
     // Two shifts, because a width of 0 would need a shift by 64, which is undefined.
@@ -209,9 +210,9 @@ std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* 
     const auto value = static_cast<std::int64_t>(top) >> (63 - width) >> 1;
     position += width;
     diff[i] = static_cast<std::int16_t>(value);
-    any |= diff[i] == book.dc_escape[classes[i]];
+    any |= std::uint64_t{diff[i] == book.dc_escape[classes[i]]} << i;
   }
-  escapes |= any;
+  escapes = any;
   return position;
 }
 

@@ -1,5 +1,5 @@
-// The loop over the blocks of a tile, for the kernels of AVX2 and of ARM. The kernels of
-// AVX-512 have their own loops, because expansion takes 1% longer with this one.
+// The loop over the blocks of a tile, for the kernels of ARM. The kernels of AVX2 and AVX-512 have
+// their own loops: AVX2 needs two passes, and with AVX-512 expansion takes 1% longer with this one.
 #pragma once
 
 #include "expand_bits.h"
@@ -12,14 +12,15 @@ namespace {
 
 // Calls, for each block,
 //   kernel.skip(cls, mask): returns the number of bits of the values of a block that is not wanted;
-//   kernel.read(cls, mask, position, out): writes a block whose values begin at `position`, and
-//     returns the position after them;
+//   kernel.read(cls, mask, position, out): writes a block but its DC, whose values begin at
+//     `position`, and returns the position after them;
 // and calls kernel.begin(quant) before the blocks of each component.
 template <typename Kernel>
 [[gnu::always_inline]] inline u64 walk_blocks(const ExpandJob& job, Kernel&& kernel) {
   // Copies: otherwise the compiler has to assume that stores to `out` change the job.
   const Codebook& book = *job.book;
   const std::uint8_t *const bits = job.bits, *const classes = job.classes;
+  const std::int16_t* const dcs = job.dcs;
   const u64 wanted = job.wanted, end = job.end;
   std::int16_t* const blocks = job.out;
   u64 masks = 0, values = job.mask_bits;
@@ -30,10 +31,12 @@ template <typename Kernel>
       const unsigned length = book.mask_bits[cls];
       const u64 mask = (bits64(bits, masks) & ((u64{1} << length) - 1)) << 1;
       masks += length;
-      if (wanted >> i & 1)
+      if (wanted >> i & 1) {
         values = kernel.read(cls, mask, values, blocks + 64 * i);
-      else
+        blocks[64 * i] = dcs[i];
+      } else {
         values += kernel.skip(cls, mask);
+      }
       if (values > end) return values;
     }
   }

@@ -58,7 +58,13 @@ TEST_CASE("a codebook's tables are what its bytes say") {
         REQUIRE(book->rank[c][kZigzag[order[r]]] == r);
         REQUIRE(book->rank_pairs[c][2 * (r % 32) + r / 32] == book->rank[c][r]);
         REQUIRE(book->rank_width[c][r] == width[order[r]]);
+        const int byte = book->avx2_byte(c, static_cast<int>(r));
+        for (int q = 0; q < 4; ++q)
+          REQUIRE(book->shuffle[c][q][2 * (book->natural[c][r] % 32) + book->natural[c][r] / 32] ==
+                  (byte / 16 == q ? byte % 16 : 0x80));
       }
+      for (int j = 0; j < 8; ++j)
+        REQUIRE((book->has_words[c][j / 4] >> j % 4 * 16 & 0xffff) == (book->has[c][j] & 0xffff));
       for (int j = 0; j < kPlanes; ++j) {
         std::uint64_t expected = 0;
         for (std::size_t r = 1; r < 64; ++r) expected |= std::uint64_t{width[order[r]] > j} << r;

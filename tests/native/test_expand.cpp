@@ -93,7 +93,8 @@ struct alignas(64) Line {
 };
 
 // Expands from memory of exactly the size that may be read into memory of exactly the size that may
-// be written; the same at every level.
+// be written; the same at every level. Checks that wanted blocks have their DCs, and sets these to
+// 0.
 bool expand(const Codebook& book, const Tile& tile, const Bytes& part, const Dequantisers& quant,
             std::uint64_t wanted, std::vector<std::int16_t>& out) {
   const PaddedBytes bytes(part);
@@ -104,8 +105,16 @@ bool expand(const Codebook& book, const Tile& tile, const Bytes& part, const Deq
     std::vector<Line> lines(2 * tile.blocks());
     std::int16_t* blocks = lines[0].value;
     std::fill_n(blocks, 64 * tile.blocks(), kUntouched);
+    std::vector<std::int16_t> dcs(tile.blocks());
+    for (std::size_t i = 0; i < dcs.size(); ++i)
+      dcs[i] = static_cast<std::int16_t>(i * 1021 - 9000);
     const bool now = expand_tile(book, tile.runs, {bytes.data(), bytes.size(), exceptions},
-                                 Bytes(tile.classes).data(), quant, wanted, blocks);
+                                 Bytes(tile.classes).data(), dcs.data(), quant, wanted, blocks);
+    for (std::size_t i = 0; now && i < dcs.size(); ++i) {
+      if (!(wanted >> i & 1)) continue;
+      REQUIRE(blocks[64 * i] == dcs[i]);
+      blocks[64 * i] = 0;
+    }
     std::vector<std::int16_t> result(blocks, blocks + 64 * tile.blocks());
     if (level != Simd::portable) REQUIRE(now == sound);
     if (level != Simd::portable && sound) REQUIRE(result == out);

@@ -85,14 +85,15 @@ void expand(const Tile& tile, const BlockRuns& row, const std::uint8_t* classes,
   Bytes own(static_cast<std::size_t>(runs.blocks));
   classes_of_tile(tile.shape, row, classes, runs, tile.number, own.data());
   Blocks blocks(runs.blocks);
+  const std::vector<std::int16_t> dcs(static_cast<std::size_t>(runs.blocks), 77);
   const bool sound = expand_tile(tile.book, runs, {bytes.data(), bytes.size(), tile.exceptions},
-                                 own.data(), tile.quant, tile.wanted, blocks.data());
+                                 own.data(), dcs.data(), tile.quant, tile.wanted, blocks.data());
   out.add(sound ? "a sound tile" : "a damaged tile", Status::okay());
   for (int i = 0; i < runs.blocks; ++i) {
     const std::int16_t* block = blocks.data() + 64 * i;
     if (tile.wanted >> i & 1) {
       if (!sound) continue;
-      require(block[0] == 0, "expand_tile() writes a DC");
+      require(block[0] == 77, "expand_tile() writes a block without its DC");
       out.add("a block", block, 128);
     } else {
       require(std::all_of(block, block + 64, [](std::int16_t v) { return v == kUntouched; }),

@@ -20,7 +20,13 @@ from fastio.runtime.build import _native as _native  # first: it says what is mi
 # Where each public name is defined, as the stub says it to type checkers too. A module is imported
 # when one of its names is first used, since torch takes a second to import, and NumPy, pyarrow and
 # Pillow together half of one.
-_STUB = _Path(__file__).with_suffix(".pyi").read_text()
+try:
+    _STUB = _Path(__file__).with_suffix(".pyi").read_text()
+except OSError as _error:
+    raise ImportError(
+        f"fastio cannot read the list of its public names ({_error}). Its __init__.pyi is read at run "
+        "time: `pip install` the package again, or add the file to the application's bundle"
+    ) from _error
 _HOMES = {
     name: module
     for module, names in _re.findall(r"^from (\S+) import \(\n(.*?)^\)", _STUB, _re.M | _re.S)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fastio
+from tests.children import run_code
 
 
 def test_all_is_sorted_and_names_nothing_twice() -> None:
@@ -53,6 +54,21 @@ def test_type_checkers_see_the_names_of_all_at_their_homes() -> None:
     imported = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.asname: node.module for node in imported for alias in node.names}
     assert seen == fastio._HOMES
+
+
+def test_an_installation_without_the_stub_says_so() -> None:
+    done = run_code(
+        "import importlib, pathlib, fastio\n"
+        "def missing(path, *options):\n"
+        "    raise FileNotFoundError(2, 'No such file or directory', str(path))\n"
+        "pathlib.Path.read_text = missing\n"
+        "try:\n"
+        "    importlib.reload(fastio)\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert "Its __init__.pyi is read at run time" in done.stdout, done
+    assert "`pip install` the package again" in done.stdout
 
 
 def imported_by(code: str) -> set[str]:

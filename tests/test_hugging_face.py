@@ -143,7 +143,7 @@ def test_structs_become_fields_of_their_own(tmp_path: Path) -> None:
         assert batch_of(source)["a_b_t"] == ["t0", "t1", "t2"]
 
 
-def test_arrays_with_an_variable_axis_and_lists_of_lists_come_as_arrays(tmp_path: Path) -> None:
+def test_arrays_with_a_variable_axis_and_lists_of_lists_come_as_arrays(tmp_path: Path) -> None:
     features = Features({"x": Array2D((None, 2), "int32"), "y": List(List(Value("int8")))})
     rows = [{"x": [[n, n]] * (n + 1), "y": [[n] * 3] * n} for n in range(4)]
     dataset = Dataset.from_list(rows, features=features)

@@ -92,7 +92,7 @@ def volume(n: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_variable_axis_in_every_form(packed: Path, spectrograms: Rows, form: Any) -> None:
+def test_a_variable_axis_in_every_form(packed: Path, spectrograms: Rows, form: Any) -> None:
     fields = ["label", "mel"]
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "fields": fields, "ragged": form}
     with open_loader(packed, 7, num_workers=2, **options) as loader:

@@ -15,7 +15,7 @@ import pytest
 from torch.utils.data import Dataset as TorchDataset
 
 import fastio
-from fastio import Dataset, SampleError, WorkerDied, pack
+from fastio import Dataset, PackError, SampleError, WorkerDied, pack
 from fastio.pack import objects, process_units, task_output
 from fastio.packed import JOURNAL_NAME
 from tests.pictures import jpeg
@@ -157,6 +157,15 @@ def test_the_first_error_in_order_ends_the_pack_and_the_units_before_it_are_kept
     )
     assert done.rows == 1000
     assert [int(number) for number in Dataset(tmp_path / "out")] == list(range(1000))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dataset_that_has_become_shorter_is_noticed(tmp_path: Path, workers: int) -> None:
+    options: dict[str, Any] = {"workers": workers, "shard_size": SHARD}
+    with pytest.raises(SampleError):
+        pack(Samples(1000, bad_at_450), tmp_path / "out", **options)
+    with pytest.raises(PackError, match="has 250 samples, but 400"):
+        pack(Samples(250, bad_at_450), tmp_path / "out", resume=True, **options)
 
 
 def test_an_error_in_the_first_unit_leaves_nothing(tmp_path: Path) -> None:

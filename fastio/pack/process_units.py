@@ -48,7 +48,7 @@ class ProcessUnits:
     ) -> None:
         self._encoder = encoder
         self._processes = processes
-        # No threads: there is a process for each core.
+        # No threads: `workers` limits the processes, of which each encodes on one thread.
         self._options = replace(options, workers=0)
 
     def run(

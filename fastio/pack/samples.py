@@ -16,7 +16,7 @@ from fastio.errors import FastioError, PackError, SchemaError
 from fastio.pack.cells import codec_counts, columns, encode_row, indexed_fields, memory_bytes
 from fastio.pack.encoder import LARGEST_UNIT, About, Filled
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
-from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source
+from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source, ended
 from fastio.pack.journal import Plan, UnitEnd
 from fastio.packed import FORMAT_VERSION, ShardTable
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
@@ -195,6 +195,9 @@ class SampleEncoder:
                 )
             self.count(end)
             last = end
+        # Here, and not only where samples are read: processes may pack all units that are left.
+        if self.total is not None and self.position > self.total:
+            raise ended(source.name, self.total, self.position)
         if not source.has_keys or source.named is not None:
             items = self._parts(self.position)
         if last is not None and last.last and next(items, None) is not None:

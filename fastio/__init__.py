@@ -24,8 +24,8 @@ try:
     _STUB = _Path(__file__).with_suffix(".pyi").read_text()
 except OSError as _error:
     raise ImportError(
-        f"fastio cannot read the list of its public names ({_error}). Its __init__.pyi is read at run "
-        "time: `pip install` the package again, or add the file to the application's bundle"
+        f"fastio cannot read the list of its public names ({_error}). Its __init__.pyi is read "
+        "at run time: `pip install` the package again, or add the file to the application's bundle"
     ) from _error
 _HOMES = {
     name: module

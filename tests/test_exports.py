@@ -114,3 +114,4 @@ def test_the_package_is_typed() -> None:
     package = Path(fastio.__file__).parent
     assert (package / "py.typed").exists()
     assert (package / "_native.pyi").exists()
+    assert (package / "__init__.pyi").exists()

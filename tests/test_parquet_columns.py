@@ -21,6 +21,7 @@ from fastio.runtime.memory import ReusedMemory
 from fastio.sources.table import parquet
 from fastio.sources.table.parquet import ColumnReader, ParquetTable, flat_columns
 from fastio.sources.table.reading import AtHand, Handles
+from tests.children import in_fork
 
 TYPES = [
     pa.int32(),
@@ -322,6 +323,27 @@ def test_threads_get_the_handles_of_threads_that_ended() -> None:
     assert id(pickle.loads(pickle.dumps(at_hand)).handles) not in two
     at_hand.close()
     assert in_threads(2).isdisjoint(two)
+
+
+def test_a_forked_child_does_not_get_the_handles_of_a_thread_that_it_does_not_have() -> None:
+    at_hand = AtHand(0)
+    found: list[Handles] = []
+    holds, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        found.append(at_hand.handles)
+        holds.set()
+        forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holds.wait(60.0)
+    try:
+        assert in_fork(lambda: at_hand.handles is not found[0]) == 0
+    finally:
+        forked.set()
+        thread.join()
+    assert at_hand.handles is found[0]
 
 
 def test_local_files_are_read_so(tmp_path: Path) -> None:

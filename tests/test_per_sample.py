@@ -6,7 +6,7 @@ import os
 import pickle
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,36 @@ def structured(image: Any) -> dict[str, Any]:
         "name": f"{image[0, 0, 0]}",
         "as it is": image.astype(np.float32),
     }
+
+
+class TensorsByName(MutableMapping[str, torch.Tensor]):
+    """A mapping that takes tensors only, as a TensorDict."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    def __setitem__(self, name: str, value: torch.Tensor) -> None:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} is a {type(value).__name__}")
+        self.tensors[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def by_name(image: Any) -> TensorsByName:
+    found = TensorsByName()
+    found["corner"] = torch.from_numpy(image[0, 0].copy())
+    return found
 
 
 def of_own_size(image: Any) -> Any:
@@ -191,6 +221,19 @@ def test_structures_are_collated(folder: Path, workers: Any) -> None:
         assert torch.equal(row, expected[:, :, 0].permute(0, 2, 1))
         assert height.tolist() == [16] * 6
         assert batch["name"] == [str(image[0, 0, 0].item()) for image in expected]
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_mappings_of_classes_that_are_not_known_come_as_they_are(
+    folder: Path, workers: Any
+) -> None:
+    with Loader(folder, 6, transforms=SMALL) as plain:
+        images = epoch(plain)
+    with Loader(folder, 6, transforms=[*SMALL, PerSample(by_name, workers=workers)]) as loader:
+        found = epoch(loader)
+    for batch, expected in zip(found, images, strict=True):
+        assert [type(each) for each in batch] == [TensorsByName] * 6
+        assert all_equal([each["corner"] for each in batch], list(expected[:, :, 0, 0]))
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])

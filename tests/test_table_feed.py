@@ -34,6 +34,7 @@ from fastio import (
 )
 from fastio.feed.row_groups.blocks import Block, BlockMemory
 from fastio.feed.row_groups.run import TableRun
+from fastio.sources.table.direct import TableDataset
 from tests.children import in_fork, run_code
 from tests.support import open_loader
 
@@ -495,6 +496,34 @@ def test_a_damaged_row_group_takes_no_memory_with_it(
         assert lent
         iterator.close()
         assert lent == []
+
+
+def test_memory_that_a_hanging_thread_writes_to_is_not_lent_again(
+    parquet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Block] = []
+    go_on = threading.Event()
+    read = TableDataset.read
+
+    def hang(*arguments: Any, **options: Any) -> Any:
+        assert go_on.wait(60.0)
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(TableDataset, "read", hang)
+    monkeypatch.setattr(BlockMemory, "give", lambda _, block: given.append(block))
+    with loader(parquet, 100, timeout=0.2) as batches:
+        iterator = iter(batches)
+        with pytest.raises(LoaderTimeout):
+            next(iterator)
+        (made,) = batches._feed._runs  # type: ignore[attr-defined]
+        run, threads = made._source, list(made._source._threads)
+        run.close(0.1)
+        run.close(0.1)
+        assert given == []
+        go_on.set()
+        for thread in threads:
+            thread.join(60.0)
+        assert given == []
 
 
 def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:

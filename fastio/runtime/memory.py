@@ -109,8 +109,8 @@ class ReusedMemory:
             return np.empty(nbytes, np.uint8)
         if len(self._memory) < nbytes:
             self._memory = np.empty(nbytes, np.uint8)
-        # In NumPy, a view of a view refers to the underlying array only. With a memoryview in
-        # between, it refers to that, and that is watched.
+        # In NumPy, a view of a view refers only to the array that owns the memory. All views of an
+        # array of a memoryview keep the memoryview, which is watched.
         view = np.asarray(self._memory[:nbytes].data)
         holder: Any = view.base
         self._user = weakref.ref(holder)

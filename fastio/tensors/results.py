@@ -9,7 +9,7 @@ was seen yet or a larger one came, are kept beside the memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -53,7 +53,7 @@ class Loose(NamedTuple):
     kind: Kind
 
 
-_ARRAYS = (Lying, Loose)  # which are tuples, and nevertheless leaves of a result
+_ARRAYS = (Lying, Loose)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ResultWriter:
         if self._image and isinstance(value, np.ndarray) and value.ndim == 3:
             put = self._array(value, "image")
         else:
-            put = map_leaves(self._leaf, value)
+            put = map_leaves(self._leaf, value, _is_leaf)
         # Equal sizes share one object, which is pickled once.
         if type(put) is type(self._last) is Lying and put == self._last:
             return self._last
@@ -238,7 +238,7 @@ class Results(Selectable):
             return restored(leaf, row) if isinstance(leaf, _ARRAYS) else leaf
 
         return [
-            map_leaves(partial(of_leaf, row), value, _ARRAYS)
+            map_leaves(partial(of_leaf, row), value, _is_leaf)
             for value, row in self._in_rows(values)
         ]
 
@@ -262,6 +262,14 @@ class Results(Selectable):
             return value.array
         begin = self._layout.offsets[value.number] + row * self._layout.capacities[value.number]
         return _in(self._memory, begin, value.dtype, value.shape)
+
+
+def _is_leaf(value: Any) -> bool:
+    """Returns whether a tuple or a mapping in a result is a leaf of it."""
+    # Mappings that are no dicts may take tensors only, such as a TensorDict.
+    return isinstance(value, _ARRAYS) or (
+        isinstance(value, Mapping) and not isinstance(value, dict)
+    )
 
 
 def is_pillow(value: Any) -> bool:

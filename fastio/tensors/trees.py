@@ -24,24 +24,23 @@ Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any ot
 
 
 def map_leaves(
-    function: Callable[[Any], Any], tree: Tree, leaves: tuple[type[Any], ...] = ()
+    function: Callable[[Any], Any], tree: Tree, is_leaf: Callable[[Any], bool] | None = None
 ) -> Tree:
     """Returns a tree with the same structure after a function is applied to each leaf.
 
     Tuples, named tuples, lists and mappings are branches; everything else (strings too) is a leaf,
-    and so are objects of the classes `leaves`. A mapping keeps its type if it can be copied and
-    updated.
+    and so is whatever `is_leaf` says. A mapping keeps its type if it can be copied and updated.
     """
-    if isinstance(tree, leaves):
+    if is_leaf is not None and is_leaf(tree):
         return function(tree)
     if isinstance(tree, tuple):
-        values = [map_leaves(function, value, leaves) for value in tree]
+        values = [map_leaves(function, value, is_leaf) for value in tree]
         return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
     if isinstance(tree, list):
-        values = [map_leaves(function, value, leaves) for value in tree]
+        values = [map_leaves(function, value, is_leaf) for value in tree]
         return ViewList(values) if isinstance(tree, ViewList) else values
     if isinstance(tree, Mapping):
-        mapped = {key: map_leaves(function, value, leaves) for key, value in tree.items()}
+        mapped = {key: map_leaves(function, value, is_leaf) for key, value in tree.items()}
         if type(tree) is dict or not isinstance(tree, MutableMapping):
             return mapped
         clone = copy.copy(tree)  # defaultdict and others that a plain call would not rebuild

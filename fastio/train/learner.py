@@ -201,8 +201,8 @@ def make_scheduler(
     # At least one step is left for the part after the warm-up.
     warmup = min(round(options.warmup * steps_per_epoch), total - 1)
     if options.schedule == "onecycle":
-        # One more: the scheduler is stepped after the last optimizer step, too, and refuses steps
-        # beyond its total.
+        # One more: the scheduler is stepped after the last optimizer step, too. From the step that
+        # is its total on, the rate would rise again.
         return OneCycleLR(optimizer, lr, total_steps=total + 1, pct_start=warmup / total)
     if options.schedule == "cosine":
         rest: LRScheduler = CosineAnnealingLR(optimizer, total - warmup)

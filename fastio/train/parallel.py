@@ -237,8 +237,8 @@ def accumulating(model: nn.Module, process: Process, last: bool) -> AbstractCont
 def sync_buffers(model: nn.Module, process: Process) -> None:
     """Copies rank 0's buffers, such as running means, to all processes."""
     if process.world_size > 1:
-        # DDP does it at the beginning of a forward pass in training only, and the model is
-        # evaluated without DDP.
+        # DDP does it at the beginning of a forward pass: the last one has changed them since, and
+        # the model is evaluated without DDP.
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 

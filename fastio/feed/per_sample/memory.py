@@ -54,7 +54,7 @@ class SharedMemory:
         number, address = next(self._numbers), _address(array)
         self._files[number] = file, nbytes
         self._begins[address] = number
-        # Of the map, which views refer to; they do not refer to this array.
+        # When the map is freed, which this array and all views of it keep.
         weakref.finalize(mapped, self._forget, number, address).atexit = False
         return array
 

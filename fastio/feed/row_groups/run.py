@@ -130,7 +130,7 @@ class TableRun:
         self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
         self._at = 0  # the consumer's chunk
         self._batch = 0  # the consumer's next batch in the run
-        self._ended = False
+        self._ended = self._abandoned = False
         self._threads: list[threading.Thread] = []
         self._owner = Owner()
 
@@ -192,8 +192,11 @@ class TableRun:
             self._work.notify_all()
             self._news.notify_all()
         # A thread that hangs may still write to its chunk, so no block goes back to the pool then.
-        if join_all(self._threads, timeout_s):
+        # Nor when this is called again, as when the batches are garbage.
+        if not self._abandoned and join_all(self._threads, timeout_s):
             self._give_all_back()
+        else:
+            self._abandoned = True
         self._threads = []
 
     def close_soon(self) -> None:

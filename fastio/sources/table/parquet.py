@@ -94,7 +94,7 @@ _PHYSICAL = {
 }
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # or of levels
-_ALIGNMENT = 64  # of columns in memory, as Arrow recommends
+_ALIGNMENT = 64  # of columns in the memory of a row group: the size of any value divides it
 
 # Returns the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.
 Bytes = Callable[[int, int], np.ndarray]

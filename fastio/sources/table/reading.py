@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
@@ -215,13 +216,16 @@ class _Borrowed:
 
     def __init__(self, idle: deque[Handles]) -> None:
         self._idle = idle
+        self._pid = os.getpid()
         try:
             self.handles = idle.pop()
         except IndexError:
             self.handles = Handles()
 
     def __del__(self) -> None:
-        self._idle.append(self.handles)
+        # In a forked child, the parent's other threads end in the middle of their work.
+        if self._pid == os.getpid():
+            self._idle.append(self.handles)
 
 
 class _OfThread(threading.local):

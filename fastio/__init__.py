@@ -11,7 +11,8 @@ import re as _re
 import sys as _sys
 from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
-from pathlib import Path as _Path
+from io import open as _open
+from os.path import splitext as _splitext
 from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
@@ -19,9 +20,11 @@ from fastio.runtime.build import _native as _native  # first: it says what is mi
 
 # Where each public name is defined, as the stub says it to type checkers too. A module is imported
 # when one of its names is first used, since torch takes a second to import, and NumPy, pyarrow and
-# Pillow together half of one.
+# Pillow together half of one. (Not pathlib, with which this import would take a third longer.)
 try:
-    _STUB = _Path(__file__).with_suffix(".pyi").read_text()
+    # By a name of its own, because `open` is a public name of this module.
+    with _open(_splitext(__file__)[0] + ".pyi", encoding="utf-8") as _file:  # noqa: UP020
+        _STUB = _file.read()
 except OSError as _error:
     raise ImportError(
         f"fastio cannot read the list of its public names ({_error}). Its __init__.pyi is read "

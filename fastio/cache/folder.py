@@ -422,7 +422,7 @@ class CacheFolder:
         pieces = freed = 0
         while True:
             with self.index.transaction() as db:
-                # In a large cache, one eviction ranks and deletes a few hundred pieces at most.
+                # In a large cache, one eviction deletes a few hundred pieces at most.
                 before = pieces_known(db)
                 gone = self._evictor.evict(db, total_bytes(db) - size, lambda of, number: False)
                 pieces, freed = pieces + before - pieces_known(db), freed + gone

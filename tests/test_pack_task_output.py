@@ -228,3 +228,15 @@ def test_the_staging_folder_of_tasks_may_be_a_file_url(tmp_path: Path) -> None:
             assert folder.parent == tmp_path / "staging"
     finally:
         destination.close(keep=False)
+
+
+def test_a_unit_behind_the_last_sample_that_a_machine_finds_is_an_error(
+    folder: Path, tmp_path: Path
+) -> None:
+    def behind(self: Elsewhere, number: int, begin: Callable[[int], Task]) -> None:
+        end(begin(50))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Elsewhere, "before", behind)
+        with pytest.raises(PackError, match=r"has \d+ samples, but \d+"):
+            pack(folder, tmp_path / "out", shard_size=1000)

@@ -214,7 +214,11 @@ class SampleEncoder:
 
     def parts_of_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
         """See `encoder.Encoder`."""
-        return islice(self.parts_from_unit(plan, number), plan.unit_rows or 0)
+        self._use(plan)
+        rows = plan.unit_rows or 0
+        # Not `parts_from_unit`: a unit behind the last sample that this machine finds is an error.
+        self.position = self._begin = number * rows
+        return islice(self._parts(self.position), rows)
 
     def parts_from_unit(self, plan: Plan, number: int) -> Iterator[Item | Row]:
         """Returns the parts of a unit and of all units after it; other encoders packed the rest."""

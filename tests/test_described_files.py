@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -43,13 +44,16 @@ def test_rows_are_those_of_the_metadata(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
-def test_a_table_with_a_column_of_a_similar_name_is_ignored(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("column", ["profile_name", "file_name_hash"])
+def test_a_table_with_a_column_of_a_similar_name_is_ignored(
+    folder: Path, name: str, column: str
+) -> None:
     if name.endswith(".csv"):
-        (folder / name).write_text("id,profile_name\n1,Ann\n")
+        (folder / name).write_text(f"id,{column}\n1,Ann\n")
     elif name.endswith(".jsonl"):
-        (folder / name).write_text('{"id": 1, "profile_name": "Ann"}\n')
+        (folder / name).write_text(json.dumps({"id": 1, column: "Ann"}) + "\n")
     else:
-        pq.write_table(pa.table({"id": [1], "profile_name": ["Ann"]}), folder / name)
+        pq.write_table(pa.table({"id": [1], column: ["Ann"]}), folder / name)
     with fastio.open(folder) as photos:
         assert list(photos.schema.fields) == ["image", "label"]
 

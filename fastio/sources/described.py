@@ -31,7 +31,7 @@ from fastio.store import is_remote, join
 _NAME = "file_name"
 _OTHER_NAMES = ("_file_name", "file_names")  # ends of the names of columns that name other files
 # Where a name of a column, not only a part of it, is or ends in one of these names of columns.
-_NAMES_FILES = re.compile(rf"(?<![0-9A-Za-z]){_NAME}")
+_NAMES_FILES = re.compile(rf"(?<![0-9A-Za-z]){_NAME}s?(?![0-9A-Za-z_])")
 _MOST_HEADER_BYTES = 1 << 20  # of a CSV file, or of the first row of a JSON Lines file
 _KEPT_BYTES = 1 << 30  # of decoded row groups that are kept, because single rows are read
 

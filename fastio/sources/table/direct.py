@@ -261,7 +261,7 @@ class TableDataset:
         return self._tables[group.file].ahead(group.number, self._columns(), self._at_hand)
 
     def close(self) -> None:
-        """Closes the files that this thread has open, and releases memory."""
+        """Closes the files of threads that ended, and releases memory."""
         self._at_hand.close()
 
     def _batches(

@@ -18,11 +18,12 @@ from typing import Any as _Any
 
 from fastio.runtime.build import _native as _native  # first: it says what is missing
 
-# Where each public name is defined, as the stub says it to type checkers too. A module is imported
-# when one of its names is first used, since torch takes a second to import, and NumPy, pyarrow and
-# Pillow together half of one. (Not pathlib, with which this import would take a third longer.)
+# The module that defines each public name, read from the stub, so that type checkers use the same
+# list. A module is imported when one of its names is first used, because importing torch takes a
+# second, and NumPy, pyarrow and Pillow together half a second. pathlib is not used here, because it
+# would make this import a third slower.
 try:
-    # By a name of its own, because `open` is a public name of this module.
+    # `_open`, because `open` is a public name of this module.
     with _open(_splitext(__file__)[0] + ".pyi", encoding="utf-8") as _file:  # noqa: UP020
         _STUB = _file.read()
 except OSError as _error:

@@ -111,7 +111,7 @@ class CopyStream:
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def active(self) -> AbstractContextManager[Any]:
-        """Puts the device work of this thread on this stream inside a `with` block."""
+        """Returns a context in which the device work of this thread runs on this stream."""
         context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
         return context
 
@@ -126,7 +126,7 @@ class CopyStream:
         return event
 
     def hand_over(self, event: torch.cuda.Event, data: Tree) -> None:
-        """Makes the consumer's stream wait for `event` and use the tensors of `data` from then."""
+        """Makes the consumer's stream wait for `event`, and marks `data` as used by that stream."""
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(event)
 
@@ -183,9 +183,9 @@ class DevicePrefetcher:
         self._ready = ready
         self._stats = stats
         self._stream = stream
-        # To hand out: data, info, and the event after which the data may be used.
+        # Batches to hand out: the data, their info, and the event after which the data may be used.
         self._finished: deque[tuple[Tree, Any, torch.cuda.Event]] = deque()
-        # The copies of a batch take place between its two events.
+        # Batches that are being copied: the copies run between the two events.
         self._copying: deque[tuple[HostBatch, torch.cuda.Event, torch.cuda.Event]] = deque()
         self._error: Exception | None = None  # what came instead of the next batch
         self._owner = Owner()

@@ -351,7 +351,8 @@ class Loader(LikeDataLoader[_Batch]):
             epochs.ranks, epochs.timeout_s = self._ranks(), self.timeout
             cursor = epochs.drawn(epochs.next).for_run()
             run = self._feed.run(cursor, self._ranks())
-        # One stream for all epochs: torch does not reuse the memory of one stream on another.
+        # All epochs use one stream, because torch does not reuse the memory of one stream on
+        # another.
         if self._stream is None:
             self._stream = copy_stream(self.device)
         iterator = LoaderIterator(self, cursor, run)

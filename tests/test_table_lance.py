@@ -60,7 +60,7 @@ def test_a_lance_dataset_in_a_bucket_is_a_table(photos: Path, s3: S3) -> None:
         assert labels(loader) == list(range(N))
     with pytest.raises(fastio.SourceNotFound, match=r"none\.lance does not exist"):
         fastio.open(f"{bucket}/x/none.lance", storage_options=s3.options())
-    with pytest.raises(fastio.StoreError, match="is not of s3, gs or az"):
+    with pytest.raises(fastio.StoreError, match="is not an s3, gs or az URL"):
         fastio.open(["memory://x/photos.lance"])
 
 

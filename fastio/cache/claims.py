@@ -103,7 +103,8 @@ class Claims:
                 for number, file in ready.items()
             ],
         )
-        # The triggers of the index follow rows that come and go, not those whose bytes change.
+        # The triggers of the index count rows that are inserted or deleted. A change of size is
+        # counted here.
         count(db, bytes=more, fetched=sum(file.size for file in ready.values()))
         return set(ready)
 
@@ -150,7 +151,8 @@ class Claims:
         db.execute("DELETE FROM pieces WHERE owner = ? AND state = ?", (token, LOADING))
         db.execute("DELETE FROM runs WHERE owner = ?", (token,))
         self._files.discard(token)
-        # This process is still a member of the folder: `Member.leave` deletes its own file.
+        # If the token is that of this process, it is still a member of the folder, and
+        # `Member.leave` deletes its file.
         if token != self._token:
             forget(self._files.members, token)
 
@@ -163,7 +165,7 @@ class Claims:
         """Releases what dead members have in the index, and deletes the files they have left."""
         folder = self._files.members
         dead = {token for token in members(folder) if not is_alive(folder, token)}
-        # Looked up without a transaction, which locks all other processes out: usually nobody has
+        # Reads without a transaction, which would block all other processes: usually no member has
         # died.
         with index.reading() as db:
             dead |= self._dead(db)

@@ -19,7 +19,7 @@ from fastio.cache.held import HeldFolder
 from fastio.runtime.memory import huge_pages
 
 _ALIGNMENT = 4096  # bytes; of addresses, offsets and lengths; no disk needs a larger one
-# What open(2) and write(2) return where a file system has no direct I/O.
+# The error numbers of open(2) and write(2) if the file system does not support direct I/O.
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -106,7 +106,7 @@ def write_direct(folder: HeldFolder, name: str, file: Aligned) -> bool:
         left = file.memory[: aligned_size(file.nbytes)]
         while left:
             left = left[os.write(descriptor, left) :]
-        # Direct I/O writes whole blocks: cuts off what lies behind the contents.
+        # Direct I/O writes whole blocks, so the padding after the contents is cut off.
         os.truncate(descriptor, file.nbytes)
     finally:
         os.close(descriptor)

@@ -37,7 +37,7 @@ MARKER = "fastio-cache.json"
 # A source's name in the index and its folder's in `data/`: FINGERPRINT-BLOCK_ROWS.
 KEY = re.compile(r"[0-9a-f]{16,64}-[0-9]{1,19}")
 MOST = (1 << 63) - 1  # the largest number of a piece
-# ELOOP is what O_NOFOLLOW gives for a symbolic link, which is never a piece.
+# O_NOFOLLOW fails with ELOOP for a symbolic link, which is never a piece.
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 _PAGE = 4096
@@ -324,7 +324,7 @@ def take_folder(path: Path, access: Access) -> HeldFolder:
             f"{path} is not a fastio cache, and is not empty ({others[0]!r}). Give an empty "
             "folder, or one that does not exist yet"
         )
-    # The marker is renamed into place, so that a killed process leaves none that is incomplete.
+    # The marker is renamed into place, so that a killed process leaves no incomplete marker.
     temporary = f".{MARKER}.{secrets.token_hex(6)}"
     descriptor = folder.create(temporary)
     try:

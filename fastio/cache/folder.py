@@ -315,7 +315,8 @@ class CacheFolder:
             if more > 0 and more > self.room - total_bytes(db):
                 return False
             self.claims.resize(db, source.number, number, size)
-            # Triggers count inserted and deleted rows only.
+            # The triggers of the index count inserted and deleted rows only, so the change of size
+            # is counted here.
             count(db, bytes=more)
             return True
 
@@ -378,7 +379,8 @@ class CacheFolder:
         finally:
             for number in set(written) - ready:
                 self.files.throw_away(written[number])
-        # What was written has been hashed just now, and need not be read again to be trusted.
+        # These pieces were hashed while they were written, so they are not read again to be
+        # verified.
         for number in ready:
             stamp = self.files.stamp(source.key, number)
             if stamp is not None and stamp.size == written[number].size:
@@ -422,7 +424,7 @@ class CacheFolder:
         pieces = freed = 0
         while True:
             with self.index.transaction() as db:
-                # In a large cache, one eviction deletes a few hundred pieces at most.
+                # In a large cache, one call of `evict` deletes at most a few hundred pieces.
                 before = pieces_known(db)
                 gone = self._evictor.evict(db, total_bytes(db) - size, lambda of, number: False)
                 pieces, freed = pieces + before - pieces_known(db), freed + gone

@@ -209,8 +209,8 @@ class HeldFolder:
         """Opens a regular file and returns its descriptor; FileNotFoundError if it is none."""
         if not stat.S_ISREG(self.stat(name).st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a regular file", str(self.path / name))
-        # Between the two calls the file may be replaced: a link is not followed, and a pipe does
-        # not block.
+        # The file may be replaced between the two calls: O_NOFOLLOW refuses a symbolic link, and
+        # O_NONBLOCK does not wait for the other end of a pipe.
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(name, flags, dir_fd=self._descriptor)
 

@@ -154,7 +154,8 @@ class Index:
             self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
         self._times_opened += 1
-        # As sqlite.org/security.html advises for files that somebody else may have written.
+        # sqlite.org/security.html recommends these two settings for files that others may have
+        # written.
         db.execute("PRAGMA trusted_schema=OFF")
         db.execute("PRAGMA cell_size_check=ON")
         db.execute("PRAGMA journal_mode=WAL")
@@ -211,8 +212,8 @@ class Index:
             db: sqlite3.Connection | None = None
             try:
                 db = self._connection()
-                # Takes the write lock at once. SQLite does not wait for it in a transaction that
-                # has read before: it would fail with "database is locked".
+                # Takes the write lock at once. A transaction that has read before does not wait for
+                # the lock, but fails with "database is locked".
                 db.execute("BEGIN IMMEDIATE")
                 yield db
                 db.execute("COMMIT")
@@ -261,8 +262,8 @@ class Index:
     def changes(self) -> tuple[int, ...]:
         """Returns numbers that differ from those of an earlier call if the database has changed."""
         with self.reading() as db:
-            # data_version leaves out the commits of this connection, which total_changes counts.
-            # Both begin anew with a new connection.
+            # data_version does not count the commits of this connection; total_changes does. Both
+            # start again with a new connection, so the number of openings is returned too.
             (of_others,) = db.execute("PRAGMA data_version").fetchone()
             return self._times_opened, int(of_others), db.total_changes
 

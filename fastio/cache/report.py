@@ -244,7 +244,8 @@ def _clear_some(folder: CacheFolder, source: int, key: str) -> tuple[int, int]:
 def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None:
     """Deletes empty sources and their folders, unless another process has the cache open."""
     with folder.index.transaction() as db:
-        # Another process may know such a source by its number, and claim pieces of it.
+        # Another process may have looked up the number of such a source, and claim pieces of it
+        # later.
         if _others(folder):
             return
         for number, key in sources:
@@ -270,7 +271,7 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
     damaged = []
     problems = in_order(partial(_problem, folder), pieces, _READERS)
     for piece, problem in zip(pieces, problems, strict=True):
-        # A piece that is no longer in the index was evicted meanwhile.
+        # A piece that is no longer in the index was evicted meanwhile, so it is not reported.
         if problem is not None and folder.drop_damaged(piece.source, piece.number, piece.xxh3):
             path = folder.path_of(piece.source, piece.number)
             damaged.append(DamagedPiece(piece.source.url, path, problem))

@@ -96,7 +96,7 @@ class Cache:
 
     def _begin_anew(self) -> None:
         """Starts without a folder after a fork: the parent's must not be closed here."""
-        # Referred to, because it would be closed when it is collected.
+        # The list keeps the parent's folder alive, because garbage collection would close it.
         self._inherited.append(self._folder)
         self._lock, self._folder = threading.Lock(), None
 
@@ -176,8 +176,8 @@ class Cache:
 
 def default_cache() -> Cache:
     """Returns the cache for indexes that is used by default: one in the user's cache folder."""
-    # A folder for each version of the format: nobody has chosen this folder, so an error or a
-    # warning about one that another version of fastio made would come as a surprise.
+    # Each version of the format has a folder of its own. The user has not chosen this folder, and
+    # should get no error or warning about indexes of another version of fastio.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Cache(Path(base, "fastio", f"indexes-{VERSION}"))
 

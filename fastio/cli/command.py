@@ -145,8 +145,8 @@ def command(
 
         def run(**values: Any) -> None:
             with clear_errors():
-                # Inside the block: a parser may import a user's module, and its errors are reported
-                # alike.
+                # Inside the `with` block, because a parser may import a user's module, whose errors
+                # are reported in the same way.
                 values |= {name: _parsed(name, values[name], how.get(name)) for name in values}
                 given = ({name: values[name] for name in part} for part in parts)
                 output = function(*given, **{name: values[name] for name in own})
@@ -236,7 +236,7 @@ def _parameters(
     """Returns the parameters of a command for the arguments of a function, by name."""
     texts, found = descriptions(described), {}
     for name, one in inspect.signature(described, eval_str=True).parameters.items():
-        # Methods are described too, such as Cache.prune.
+        # `self` is left out, because methods such as Cache.prune are described too.
         if name in without or name == "self":
             continue
         how = written.get(name, Written())
@@ -260,7 +260,8 @@ def _parameter(
     required = default is parameter.empty
     common: dict[str, Any] = {
         "help": f"{text} {how.syntax}".rstrip(),
-        # Most whole numbers are counts; seeds and threads, which may be 0, say so.
+        # Most integers are counts of at least 1. Options that may be 0, such as seeds and threads,
+        # set `least`.
         "min": 1 if kind is int and how.least is None else how.least,
         "max": how.most,
     }

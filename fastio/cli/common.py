@@ -80,6 +80,6 @@ def print_table(table: Table) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    # rich takes 80 columns where the output is no terminal, and would wrap most tables.
+    # rich assumes 80 columns if the output is not a terminal, and would wrap most tables.
     piped = Console(width=_PIPED_WIDTH, highlight=False)
     (console if console.is_terminal else piped).print(table)

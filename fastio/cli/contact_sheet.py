@@ -41,7 +41,7 @@ def contact_sheet(
     """
     if not captions:
         raise ValueError("there are no images to show")
-    # So many tiles in a line make a sheet of about 4 : 3.
+    # This number of columns gives the sheet an aspect ratio of about 4:3.
     columns = min(len(captions), math.ceil(math.sqrt(len(captions) * 4 / 3)))
     rows = math.ceil(len(captions) / columns)
     step_x, step_y = tile + _GAP, tile + _CAPTION_HEIGHT + _GAP

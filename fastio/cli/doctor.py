@@ -41,18 +41,18 @@ def doctor(
     Args:
         data: The path or URL of a dataset that a Loader reads. Without it, only the machine is
             examined.
-        stats: JSON of loader.stats().to_dict(): diagnose a loader that ran. Not with DATA.
+        stats: JSON of loader.stats().to_dict(): diagnoses a loader that ran. Give it without DATA.
         fail_over: Exit with status 3 if a change gains at least this factor.
     """
     if stats is not None and data is not None:
         raise BadParameter(
-            f"it describes a loader that ran, and {data} would not be examined: leave one of the "
-            "two out",
+            f"it describes a loader that ran, so {data} would not be examined: give either DATA or "
+            "--stats",
             param_hint="--stats",
         )
     use = Use(**given, storage_options=storage_options or {})
     check_there(data)
-    # Imported after the checks: torch takes a second.
+    # Imported after the checks, because importing torch takes a second.
     from fastio.diagnose import diagnose, expected
     from fastio.diagnose.probes import examine
     from fastio.diagnose.report import doctor_report, print_report

@@ -90,10 +90,10 @@ def pack(given: Given, quiet: bool = False, ray: str | None = None) -> Output:
 
 @contextmanager
 def _forking() -> Iterator[None]:
-    """Has worker processes forked, also where Python does not by default (from 3.14 on).
+    """Makes multiprocessing fork worker processes, which is not the default from Python 3.14 on.
 
-    `fastio.pack` leaves that to the program that calls it, and packs files of images by threads if
-    processes are not forked. This process is the command's own.
+    `fastio.pack` uses the start method of the calling program, and packs image files with threads
+    if it is not fork. The command may change it, because no other code runs in its process.
     """
     methods = multiprocessing.get_all_start_methods()
     if multiprocessing.get_start_method(allow_none=True) is not None or "fork" not in methods:

@@ -88,7 +88,7 @@ def parse_condition(text: str) -> Condition:
         BadParameter: The text is not a condition.
     """
     found = _COMPARED.fullmatch(text)
-    # A sign of comparison in the list of "column in a=b,c" makes no comparison.
+    # In "column in a=b,c", the "=" belongs to the list and is not an operator.
     if found is not None and not _LISTED.fullmatch(found[1]):
         operator = "==" if found[2] == "=" else found[2]
         return found[1], operator, _value(found[3])

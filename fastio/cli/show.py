@@ -181,7 +181,7 @@ def _images(
         fields=[field],
         seed=seed,
         distributed=False,
-        # Images of any sizes, also in lists of any lengths.
+        # Images may have any size, and lists of images any length.
         ragged="list",
     ) as loader:
         loader.set_epoch(epoch)

@@ -80,7 +80,7 @@ class Case(Known):
         self.facts, self.use = facts, use
 
     def given(self, name: str) -> Any:
-        """Returns what follows from the facts by its name; None if it is not known."""
+        """Returns the attribute with a name, which is computed from the facts; None if unknown."""
         try:
             return getattr(self, name)
         except Unknown:
@@ -179,7 +179,8 @@ class Case(Known):
     def cached_share(self) -> float:
         """The share of a remote dataset that the cache or the loader's memory holds."""
         nbytes = self.facts.data.nbytes if self.facts.data else 0
-        # A loader without a cache holds so much in memory that it fetches nothing in later epochs.
+        # A loader without a cache keeps up to this size in memory, and fetches nothing in later
+        # epochs.
         if 0 < nbytes <= HELD_BYTES:
             return 1.0
         if self.use.cache is None or not nbytes:
@@ -209,7 +210,7 @@ class Case(Known):
 
     def gain(self, after: Costs, culprit: Culprit) -> float:
         """Returns the speed-up of an epoch with other costs, of which the culprit's are lower."""
-        # Without a known rate there is no gain: a remedy would seem to make an epoch take no time.
+        # If no rate is known, the gain is unknown: the computed time of an epoch would be 0.
         if not after.rates():
             raise Unknown
         return self.now.gain_of(after)
@@ -440,7 +441,7 @@ class StatsCase(Case):
     def gain(self, after: Costs, culprit: Culprit) -> float:
         """Returns the speed-up without the waiting of a culprit."""
         elapsed_s = self.stats.elapsed_s
-        # Not 0, where no stage is known to take any time.
+        # A lower limit, because the time is 0 if no stage has a known cost.
         least_s = max(after.sample_s() * self._samples, 1e-3 * elapsed_s)
         waited_s: float = known(self.waited.get(culprit))
         return max(1.0, elapsed_s / max(elapsed_s - waited_s, least_s))

@@ -125,7 +125,7 @@ def costs(measured: Measured) -> Costs:
         return attrgetter(value)(phase) / phase.samples if phase and phase.samples else 0.0
 
     transform_s, prep_s = each("loader_warm", "stats.transform_s"), each("loader_warm", "seconds")
-    # The loader alone was measured with the Python transforms, and the curve without them.
+    # `loader_warm` was measured with the Python transforms, and the curve without them.
     curve = {point.threads: point.samples_per_s for point in measured.threads}
     alone = curve.get(settings.threads, 0.0) if transform_s else 0.0
     if alone:
@@ -135,7 +135,7 @@ def costs(measured: Measured) -> Costs:
     return Costs(
         prep_s=prep_s,
         augment_s=prep_s * warm.stats.augment_share if warm else 0.0,
-        # A cold run that is hardly slower does not wait for storage: the difference is chance.
+        # A cold run that is hardly slower does not wait for storage: the difference is noise.
         fetch_s=fetch_s if fetch_s > COLD_IS_SLOWER * max(prep_s, transform_s) else 0.0,
         transform_s=transform_s,
         copy_s=each("together_warm", "stats.copy_s"),
@@ -164,8 +164,8 @@ def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
     if together is not None and together.samples and now.sample_s() > 0:
         overhead = together.seconds / together.samples / now.sample_s()
     overhead = min(max(overhead, 1.0), MOST_OVERHEAD)
-    # The side that was not waited for had time to spare: only the other one was slower than its
-    # costs.
+    # The side that was not waited for (loader or loop) had idle time, so the overhead applies only
+    # to the other side.
     loader = now.waits_for() in ("decode", "augment", "fetch")
     supply_s = after.supply_s(cold) * (overhead if loader else 1.0)
     loop_s = after.loop_s * (1.0 if loader else overhead)

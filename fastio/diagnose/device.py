@@ -172,8 +172,8 @@ class CudaModel(Device):
         self._blocking = blocking
         self._running: deque[tuple[Any, Any]] = deque()
         torch.cuda.synchronize(device)
-        # An event only tells the time since another one. With one whose time on this clock is
-        # known, the times of all others are known.
+        # An event gives only the time since another event. The time of this one on the host's clock
+        # is known, so the times of all others follow from it.
         self._zero = self._event()
         self._zero.synchronize()
         self._zero_s = time.perf_counter()

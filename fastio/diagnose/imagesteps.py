@@ -112,7 +112,7 @@ def _transform_of(found: Any, name: str) -> Any:
     """Returns the transforms of an object that was imported by its name; see `ImageSteps.named`."""
     if inspect.isfunction(found) and not parameters(found):
         found = found()
-    # A DataLoader, or a Subset of an ImageFolder.
+    # The `dataset` of a DataLoader or a Subset has the transform.
     while not callable(found) and hasattr(found, "dataset"):
         found = found.dataset
     if not callable(found):
@@ -147,7 +147,8 @@ def load_named(name: str) -> Any:
     Raises:
         BenchError: it cannot be imported.
     """
-    # As `python -m` does; the command `fastio` has the folder of its script there instead.
+    # `python -m` puts the working directory first in sys.path. The command `fastio` has the folder
+    # of its script there instead.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module, _, attribute = name.partition(":")

@@ -260,7 +260,8 @@ def run_loop(
         run.samples.append(samples)
         run.marks.append(time.perf_counter())
         begins = limit.begins if run.begun is None else None
-        # What is measured begins at one of these steps: the counters of later ones are not needed.
+        # The measurement begins at one of these steps, so the counters of later steps are not
+        # needed.
         if begins is not None or len(run.samples) <= _filling(period):
             count()
         if begins is not None and begins(run.stats[-1], run.marks[-1] - run.marks[0]):
@@ -286,7 +287,7 @@ def _is_over(run: Run, limit: Limit) -> bool:
     begun = run.begun or 0
     spent, steps = run.marks[-1] - run.marks[begun], len(run.samples) - begun
     most_s = limit.seconds * _PATIENCE if limit.most_s is None else limit.most_s
-    # Slow steps get more time, up to a limit, because few of them say little.
+    # Slow steps get more time, up to a limit, because a few steps give no reliable rate.
     waits = steps < limit.least or (limit.begins is not None and run.begun is None)
     return spent > (most_s if waits else limit.seconds)
 
@@ -397,8 +398,8 @@ def timeline(run: Run, waiting: Stage, name: Any) -> tuple[Span, ...]:
         if stage == waiting:
             intervals = subtract(intervals, run.transforming)
         for number, (start, end) in enumerate(intervals):
-            # An asynchronous device ends a step while the loop is in a later one, so its steps are
-            # counted.
+            # Intervals are assigned to steps by number if there is one for each step, because an
+            # asynchronous device ends a step while the loop is in a later one.
             one_each = len(intervals) == len(run.samples)
             step = number if one_each else _step_of(start, bounds)
             if step in steps and end > start:

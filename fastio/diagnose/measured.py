@@ -413,7 +413,8 @@ def from_json(kind: type[_T], values: Any, where: str) -> _T:
         MeasuredInvalid: something is missing or of another type.
     """
     try:
-        # As JSON text: in its strict mode, pydantic takes a list for a tuple only from JSON.
+        # Validates JSON text, because pydantic's strict mode takes a list for a tuple only from
+        # JSON.
         return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]

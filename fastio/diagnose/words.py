@@ -48,7 +48,7 @@ def seconds(value: float | None) -> str:
     """Returns a time with its unit: "8.30 ms", "41.2 s", "612 s", "25 min 05 s", "1 h 12 min"."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    # From here on, a time in whole minutes is a full hour.
+    # Rounded to whole minutes, this time is at least an hour.
     if value >= _HOUR - _MINUTE / 2:
         minutes = round(value / _MINUTE)
         return f"{minutes // 60:,} h {minutes % 60:02d} min"

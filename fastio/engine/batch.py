@@ -60,8 +60,8 @@ class SlotPool:
         Free arrays that are too small are dropped.
         """
         try:
-            # Without a lock: garbage collection may return a slot at any point of this loop, also
-            # on this thread. `deque.pop` is atomic.
+            # Takes no lock, because garbage collection may return a slot at any point of this loop,
+            # also on this thread. `deque.pop` is atomic.
             while True:
                 memory = self._free.pop()
                 if len(memory) >= rows:
@@ -175,8 +175,6 @@ class Batch:
     def replace(self, bad: list[int], good: npt.NDArray[np.int64]) -> None:
         """Replaces each bad row by the next good row, or by the first one if none follows."""
         sources = np.arange(len(self.rows))
-        # The first good row behind each bad one; behind the last good row, from the beginning
-        # again.
         sources[bad] = good[np.searchsorted(good, bad) % good.size]
         self._number(sources)
         for name, values in self.fields.items():

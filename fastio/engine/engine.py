@@ -164,7 +164,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends all streams, joins the threads and closes the files. May be called again."""
-        # In the order in which batches flow: nothing passes a batch to what is closed already.
+        # Closes the stages in the order in which batches pass through them, so that none passes a
+        # batch to a closed one.
         self._threads.closed = True
         for stream in list(self._streams):
             stream.close()
@@ -199,8 +200,8 @@ class Engine:
 
     @property
     def _images(self) -> dict[str, ImageReader]:
-        # A field of lists is decoded by a reader of images, which has the transforms and the
-        # counters.
+        # The images of a list field are decoded by a reader of images, which has the transforms and
+        # the counters.
         lists = [r.images for r in self._readers if isinstance(r, ImageListReader)]
         single = [r for r in self._readers if isinstance(r, ImageReader)]
         return {reader.field: reader for reader in (*single, *lists)}
@@ -228,8 +229,8 @@ class Engine:
             return pending
         # From here on the batch holds its blocks, which are not dropped before `done`.
         pending.blocks = self._stager.blocks.of(planned.rows)
-        # Also the heads of its shards: to look up rows without them would wait for the store, on
-        # the thread of the consumer.
+        # The heads of the shards must have arrived too: looking up rows without them would wait for
+        # the store on the thread of the consumer.
         if self._stager.has(pending.blocks) and self._stager.blocks.describes(planned.rows):
             try:
                 self._begin(pending)
@@ -268,7 +269,7 @@ class Engine:
         values: dict[str, Any] = {}
         for reader, work in pending.work:
             values |= reader.finish(pending, work)
-        self._let_go(pending)  # not before: a reader may have read damaged blocks again
+        self._let_go(pending)  # after all readers, which may read damaged blocks again
         planned = pending.planned
         if pending.failures and self.settings.on_error == "raise":
             raise pending.failures[min(pending.failures)]

@@ -79,7 +79,7 @@ class KeptIndexes:
         if not self._wanted or (self._engine is not None and self._engine.native is native):
             return
         self._engine = engine = _Engine(native)
-        # Few of them are there in time for the first batch. More would delay it.
+        # Loads a few indexes for the first batch. Loading more would delay it.
         self._load(engine, _AT_ONCE_BYTES)
         self._submit(partial(self._load, engine))
 
@@ -154,7 +154,7 @@ class KeptIndexes:
     def _store(self, engine: _Engine, data: bytes, folder: CacheFolder, source: Source) -> None:
         ready, replaced = folder.ready(source), []
         if len(ready) >= _MOST_PIECES:
-            # One piece in place of many, of which each process maps every one.
+            # One piece replaces many, because each process maps every piece.
             data = engine.native.unsaved_indexes(all=True)
             replaced = [number for number in ready if number in engine.known]
         first = max(ready, default=-1) + 1

@@ -114,7 +114,7 @@ class Pending:
     def withdraw(self) -> None:
         """Cancels the work of a batch that could not be submitted, and waits for its threads."""
         self.cancel()
-        # Without a limit: while a thread writes to its slots, the error must not free them.
+        # Waits without a limit, because the slots must not be freed while a thread writes to them.
         while not all(slot.wait(WAIT_S) for slot in self.native()):
             pass
         while not self.wait_for_futures(WAIT_S):

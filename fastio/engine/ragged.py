@@ -22,7 +22,7 @@ from fastio.schema import Array, Field, Images, Schema, Tokens, is_open_array
 
 Form = Literal["list", "padded", "nested", "flat"]
 FORMS: tuple[Form, ...] = get_args(Form)
-LENGTH_SUFFIX = "_length"  # of a padded field's sizes along its only variable axis
+LENGTH_SUFFIX = "_length"  # of the name of the field with the lengths of padded rows
 SHAPE_SUFFIX = "_shape"  # of a padded field's shapes
 OFFSETS_SUFFIX = "_offsets"  # of where rows begin in a flat field
 
@@ -261,9 +261,9 @@ def _padded(shapes: Int64s) -> Scatter:
     count, axes = shapes.shape
     full = shapes.max(axis=0, initial=0)
     differing = np.flatnonzero((shapes != full).any(axis=0))
-    # Behind the last axis in which rows differ, all rows are full. So the numbers along this axis
-    # and those behind it are contiguous in a row, and in the memory: one piece for each place in
-    # the axes before it (a line).
+    # After the last axis in which rows differ, all rows have the full size. So the numbers along
+    # this axis and the axes after it are contiguous, both in a row and in the batch. Such a run is
+    # called a line; there is one for each index into the axes before it.
     cut = int(differing[-1]) if differing.size else 0
     if not axes:
         ones = np.ones(count, np.int64)
@@ -278,8 +278,8 @@ def _padded(shapes: Int64s) -> Scatter:
     row = np.repeat(np.arange(count, dtype=np.int64), lines)
     inside = np.ones((count, lines), np.bool_)
     begin: Int64s = np.zeros((count, lines), np.int64)
-    # Where a line begins in its row follows from the shape of the row, and where it goes from the
-    # largest shape. Lines beyond a row are all padding: their count is 0.
+    # The position of a line in its row follows from the shape of the row, and its position in the
+    # batch from the largest shape. Lines outside a row are padding only: their count is 0.
     step: Int64s = shapes[:, cut] * inner
     for axis in range(cut - 1, -1, -1):
         inside &= at[axis] < shapes[:, axis, None]
@@ -299,8 +299,8 @@ def _along(shapes: Int64s, axis: int) -> Scatter:
     lines = math.prod(before)
     lengths = shapes[:, axis]
     total = int(lengths.sum())
-    # Along this axis rows follow each other; for each place in the axes before it there is a line,
-    # with a part of each row.
+    # Rows follow each other along this axis. For each index into the axes before it there is a
+    # line, which has a part of each row.
     starts = np.cumsum(lengths) - lengths
     line = np.arange(lines, dtype=np.int64)
     counts = np.repeat(lengths * inner, lines)

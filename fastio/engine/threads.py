@@ -50,7 +50,7 @@ class Threads:
                 return self._python.submit(work, *args, **kwargs)
         future: Future[T] = Future()
         future.cancel()
-        # Wakes up those who wait for it.
+        # Wakes up the threads that wait for the future.
         future.set_running_or_notify_cancel()
         return future
 
@@ -59,7 +59,8 @@ class Threads:
         self._owner.take_over(self._begin_anew)
         if self._native is None:
             self._native = _native.Engine(self.count)
-            # The native threads would not end with an engine that is garbage and was never closed.
+            # Ends the native threads also if the engine is garbage-collected without having been
+            # closed.
             weakref.finalize(self, self._native.close)
 
     def _begin_anew(self) -> None:

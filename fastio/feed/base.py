@@ -224,7 +224,8 @@ class Feed(ABC):
 
     def ended(self, position: int, ranks: Ranks) -> bool:
         """Returns whether no batch of an epoch follows a position; False if that is unknown."""
-        # A sampler decides itself when an epoch ends, and before its first batch none has ended.
+        # With a sampler, it is not known in advance when an epoch ends. At position 0, none has
+        # ended.
         if not position or not self.sampling.ours:
             return False
         done = self.sampling.first_step(position, ranks)

@@ -91,7 +91,7 @@ def make_feed(request: Request) -> Feed:
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
     _check_no_view(request.transforms)
-    # Subset and ConcatDataset first: what is read natively are the datasets in them.
+    # Subset and ConcatDataset are resolved first, because the datasets in them are read natively.
     parts, picked = parts_of(request.dataset)
     if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
         return _concat_feed(parts, picked, request)
@@ -160,7 +160,7 @@ def _rows_feed(request: Request, samples: SampleForm) -> Feed:
         given = request.transforms  # of the only image field, or by field
         own = bool(as_list(given.get("image") if isinstance(given, Mapping) else given))
         samples = replace(form, images=None) if own else form
-        # With batch_size=None, DataLoader makes tensors of arrays, and collates nothing.
+        # With batch_size=None, DataLoader converts arrays to tensors and does not collate.
         alone = not request.sampling.batched and settings.collate_fn is None
         if alone and (form.tensors or not (own or request.device)):
             settings = replace(settings, collate_fn=single_sample)
@@ -206,7 +206,8 @@ def _of_subset(inner: Any, picked: npt.NDArray[np.int64] | None, request: Reques
         sampling = replace(request.sampling, picked=picked)
         return replace(request, dataset=inner, sampling=sampling, found=found)
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
-        # In memory: the datasets package would write the indices to its cache on the disk.
+        # The indices are kept in memory; otherwise the datasets package writes them to its cache on
+        # the disk.
         rows = inner if picked is None else inner.select(picked, keep_in_memory=True)
         return replace(request, dataset=rows)
     return request
@@ -424,8 +425,8 @@ def _concat_feed(
 
 def _feed_of_part(part: Any, request: Request) -> Feed:
     """Returns the feed of one of several datasets that share an order."""
-    # The generator draws the order of all parts together. Rows that differ in size come as lists,
-    # which `Joiner` brings into the form that was asked for.
+    # The generator draws the order of all parts together. Rows that differ in size are delivered as
+    # lists, which `Joiner` converts to the requested form.
     workers = replace(request.workers, generator=None)
     return make_feed(replace(request, dataset=part, workers=workers, ragged=None, by_rows=True))
 

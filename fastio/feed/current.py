@@ -62,7 +62,8 @@ class CurrentFeed:
             The counters of the feed before; None if nothing has changed.
         """
         dataset = self._request.dataset
-        # For each new iterator: lists are compared as they are, and copied only after a change.
+        # This runs for each new iterator, so lists are compared without a copy, and copied only
+        # after a change.
         if (workers, _dataset_settings(dataset, lambda given: given)) == self._made_for:
             return None
         request = replace(self._request, workers=workers)

@@ -287,7 +287,8 @@ class Delivery:
     def _samples(self, name: str, part_name: str, values: Any, part: Any) -> list[Any]:
         form = self._settings.samples
         if isinstance(values, Results):
-            # A step on the batch has made tensors of what the functions returned.
+            # If steps on the batch followed the functions, `part` has the tensors that the steps
+            # returned.
             changed = part_name in self._on_batches
             return list(part) if changed else values.samples(form.images == "pillow")
         return field_samples(

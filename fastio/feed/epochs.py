@@ -161,8 +161,8 @@ class Epochs:
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
         self._tell_sampler(int(epoch))
-        # Trainers set the epoch before each one, also before one that is resumed in the middle: its
-        # position stays.
+        # Trainers set the epoch before every epoch, also before one that is resumed in the middle,
+        # whose position must be kept.
         same = epoch == self.next.epoch
         self._go_to(self.next if same else self.next.at_epoch(int(epoch)))
 

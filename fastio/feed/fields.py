@@ -123,7 +123,7 @@ class FieldTransforms:
 
 
 def _stream(schema: Schema, name: str) -> int:
-    """Returns the number of the first random draws of a field."""
+    """Returns the number of a field's first stream of random numbers."""
     if name not in schema.fields:
         raise TransformError(
             f"transforms name the field {name!r}; the fields are {', '.join(schema.fields)}"

@@ -34,8 +34,8 @@ def _finish_of(loader: Loader, cursor: Cursor) -> Callable[[Any, BatchInfo], Any
 
 def step_draw(cursor: Cursor, rank: int, info: BatchInfo) -> StepDraw:
     """Returns what the random numbers of a batch as a whole depend on."""
-    # On the torch path the seed may be drawn only when the first key is asked for, after the cursor
-    # was made.
+    # On the torch path, the seed may be drawn when the first key is requested, which is after the
+    # cursor was made.
     seeds = (cursor.seed, cursor.order_seed, info.order_seed)
     seed = next((each for each in seeds if each is not None), 0)
     return StepDraw(seed, info.epoch, rank, info.step)

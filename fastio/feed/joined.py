@@ -114,7 +114,7 @@ class JoinedRun:
 
     def _begin_following(self) -> None:
         """Starts the sources of the following batch, if they have not started."""
-        # So that its rows are read while this batch is put together and used.
+        # The rows are then read while the current batch is assembled and used.
         following = self._deal.second()
         for part in () if following is None else following.parts:
             self._sources[part.source].begin(part)
@@ -328,11 +328,11 @@ class _Source:
             batch = self._next(part.epoch)
             if batch is None:
                 return None
-            # All rows of this part were skipped: the batch is of a later step.
+            # The batch is of a later step if all rows of this part were skipped.
             if batch.step != step:
                 self._held[part.epoch, batch.step] = batch
                 return None
-        # Nothing more comes of an epoch of the source that is over.
+        # The stream of an epoch that is over delivers nothing more.
         for epoch, stream in list(self._streams.items()):
             if stream.ended and self._epochs.is_over(self._number, epoch):
                 del self._streams[epoch]
@@ -397,7 +397,7 @@ def _places(part: Part, batch: Batch) -> Numbers:
         return part.places
     kept, at = [], 0
     for row in batch.rows.tolist():
-        # Skipped rows leave the order of the others as it is.
+        # Skipping rows does not change the order of the others.
         while part.rows[at] != row:
             at += 1
         kept.append(at)

@@ -264,8 +264,8 @@ def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list
     return [
         LeafFeed(
             feed,
-            # Rows with one number in two datasets must not draw the same. The first draws as it
-            # does alone.
+            # Rows with the same number in two datasets must have different random draws. The first
+            # dataset draws as it does alone.
             replace(cursor, seed=mixed_seed(cursor.seed, number)) if number else cursor,
             partial(chain.places, number),
         )

@@ -90,7 +90,7 @@ class NativeFeed(Feed):
         super().__init__(dataset, sampling, self.delivery.finish, settings.ahead)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Threads and requests are of this process; the copy makes its own.
+        # Threads and requests belong to this process. The copy makes its own.
         return {**self.__dict__, "_engine": None, "_stager": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ class NativeFeed(Feed):
             if own.window is not None or own.bounds is not None:
                 self.sampling = sampling
             return
-        # The stager and its blocks are those of the sampling before.
+        # The stager and its blocks were made for the previous sampling.
         self.close()
         self._engine = None
         self._stage(sampling)

@@ -451,8 +451,8 @@ class _WorkerBatches:
         except Exception as error:
             if self._batches is None:
                 raise LoaderClosed("closed while waiting for a batch") from error
-            # The keys of the failed batch are used up, unless it was a timeout: then nothing was
-            # taken, and the batch still comes.
+            # The keys of a failed batch count as used. After a timeout, no keys were taken, and the
+            # batch can still arrive.
             if self._drawn and (taken is None or batches.taken() != taken):
                 self._drawn.take(batches.place)
             raise

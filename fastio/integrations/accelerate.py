@@ -122,12 +122,12 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         loader = self.loader
-        # Of Accelerate: the active loader is where gradient accumulation asks whether an epoch
-        # ends.
+        # `begin` of Accelerate makes this the active loader, which gradient accumulation asks
+        # whether an epoch ends.
         self.begin()
         try:
             batches = iter(loader)
-            # After iter(), which may begin the next epoch.
+            # Read after iter(), which may begin the next epoch.
             position = loader.state_dict()["position"]
             ahead = next(batches, _END)
             while ahead is not _END:

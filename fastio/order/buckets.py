@@ -186,8 +186,9 @@ class _Pool:
         self._full = (last - first) // size
         # The sorted batches are delivered in shuffled order.
         turns = Order(self._full, order.seed, order.epoch + first).span(0, self._full)
-        # The batch with turn t gets the t-th part of the sorted rows. Its number of rows of a
-        # partition depends on its place in the order, so the parts are summed in sorted order.
+        # The batch with turn t gets the t-th part of the sorted rows. How many rows of each
+        # partition it has depends on its place in the order, so the sizes are summed in sorted
+        # order.
         by_length = self.sizes[np.argsort(turns)]
         self._offsets = (np.cumsum(by_length, axis=0) - by_length)[turns]
         self._sorted: dict[int, tuple[Indices, Indices]] = {}
@@ -229,7 +230,7 @@ class _Pool:
                 begin = self._first + (number - self._first) % partitions
                 rows = order.at(np.arange(begin, self.last, partitions))
             rows = rows[np.argsort(self._lengths[rows], kind="stable")]
-            # Rows that the last, smaller batch takes.
+            # These rows are left for the last batch, which is smaller.
             skipped = int(self.sizes[self._full :, number].sum())
             drawn = Order(len(rows), order.seed + number, order.epoch + self._first)
             left = np.zeros(len(rows), np.bool_)

@@ -37,7 +37,7 @@ class Followed:
         if saved is not None and saved["sampler"] is not None:
             _load(inner, saved["sampler"])
         self.keys: Iterator[Any] = iter(sampler)
-        # A sampler may be its own iterator; its state is then saved once.
+        # A sampler may be its own iterator. Its state is then saved only once.
         if self.keys is not inner and is_stateful(self.keys):
             self._iterator = self.keys
         if saved is not None and saved["iterator"] is not None:
@@ -48,7 +48,8 @@ class Followed:
         """Records the present state as that of a position; at the end, without the iterator's."""
         if self._sampler is None and self._iterator is None:
             return
-        # The next epoch has another iterator.
+        # At the end of an epoch, the state of the iterator is not needed: the next epoch has
+        # another iterator.
         iterator = None if position == END else self._iterator
         state = {
             name: None if one is None else deepcopy(one.state_dict())

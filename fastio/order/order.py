@@ -183,7 +183,7 @@ class ShardSequence:
         self._bounds = np.asarray(bounds, np.int64)
         count = len(self._bounds) - 1
         self.shards = Order(count, seed, epoch).at(np.arange(count))
-        # The inverse of a permutation.
+        # The inverse permutation gives the turn of each shard.
         self.turns = np.argsort(self.shards)
         self.begins = np.append(0, np.cumsum(np.diff(self._bounds)[self.shards]))
 

@@ -17,7 +17,8 @@ Permutation = Indices | npt.NDArray[np.int32]
 class PickedOrder:
     """An order of picked rows of a dataset: the rows of another order are indices into their list.
 
-    With a sequential order, it is the order of a permutation, such as one that a generator drew.
+    If the other order is sequential, the rows come in the order of the list, for example of a
+    permutation that a generator drew.
 
     Args:
         order: order of as many rows as are picked.
@@ -76,7 +77,7 @@ class Orders:
         mode = self.mode
         if mode == "settle":
             mode = "shuffle" if epoch else "window"
-        # Also when "settle" shuffles whole partitions: a node has cached the rows of its own
+        # This also applies to later epochs of "settle": a node has cached only the rows of its
         # partition.
         if self.partitions > 1 and self.rows and mode != "sequential":
             return PartitionedOrder(

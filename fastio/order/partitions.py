@@ -60,8 +60,8 @@ class RunSequence:
 
     def _moved(self, numbers: Indices, to: Callable[[Indices], Indices]) -> Indices:
         runs, within = np.divmod(numbers, self._run)
-        # A shorter last run stays where it is: exchanged with another, it would shift the runs
-        # between them.
+        # A shorter last run stays where it is: exchanging it with another one would shift the runs
+        # between the two.
         whole = runs < self._runs.rows
         runs[whole] = to(runs[whole])
         return runs * self._run + within
@@ -179,12 +179,12 @@ class PartitionedOrder:
         begin = self._sequence.places(np.minimum(firsts, self.rows - 1))
         last = begin + np.maximum(after - firsts, 1) - 1
         numbers = self._partitions_at(last)
-        # A block that begins in one partition and ends in the next has a window in each: those of
-        # its first row, of its first row in the last partition, and of its last row.
+        # A block that begins in one partition and ends in the next belongs to a window in each.
+        # They are found from its first row, its first row in the last partition, and its last row.
         cut = np.maximum(begin, self._first(numbers))
         begins, ends = np.stack([self._windows(places) for places in (begin, cut, last)], axis=1)
-        # With a whole partition in between, windows of that partition would have to be looked at
-        # too.
+        # If there is a whole partition in between, windows of that partition would have to be
+        # included, so the range of all rows is returned.
         whole = numbers - self._partitions_at(begin) > 1
         return np.where(whole, 0, begins.min(axis=0)), np.where(whole, self.rows, ends.max(axis=0))
 
@@ -223,7 +223,7 @@ class PartitionedOrder:
         return np.where(of_longer < longer, of_longer, (places - longer) // max(1, each))
 
     def _partition(self, number: int) -> _Partition:
-        # Made on demand: a rank of thousands has rows of one partition.
+        # Partitions are made on demand, because each of thousands of ranks reads only one.
         part = self._made.get(number)
         if part is None:
             part = self._made[number] = self._make(number)
@@ -234,8 +234,8 @@ class PartitionedOrder:
         seed, rows = mixed_seed(self.seed, _PARTITION + number), last - first
         sequence = self._sequence
         if isinstance(sequence, RunSequence):
-            # Else the partition's blocks would straddle those of the dataset, and each would be two
-            # reads.
+            # The blocks of the partition are aligned with those of the dataset. Otherwise each
+            # would straddle two of them, and need two reads.
             shift = -first % self.block
             order = Order(rows, seed, self.epoch, self.mode, self.block, self._window)
             return _Partition(order, first, shift if shift < rows else 0)

@@ -115,7 +115,7 @@ class Occurrences:
     def count(self, rows: Indices) -> Indices:
         """Counts rows, int64 (n,), and returns how often each had occurred before, int64 (n,)."""
         rows = rows if self._picked is None else self._picked[rows]
-        # Stable: equal rows stay in the order in which they occur, so that they are numbered in it.
+        # A stable sort keeps equal rows in the order in which they occur and are numbered.
         turns = np.argsort(rows, kind="stable")
         ordered = rows[turns]
         begins = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -135,8 +135,8 @@ def classes(partitions: int, repeat: int, begin: int, end: int) -> tuple[Indices
         are n = partitions * repeat apart.
     """
     cycle = partitions * repeat
-    # The partition of a position is its remainder by their number; copies of a row are consecutive
-    # positions of its partition.
+    # The partition of a position is the remainder of its division by the number of partitions.
+    # Copies of a row are consecutive positions of its partition.
     remainders = np.arange(cycle).reshape(repeat, partitions).T.reshape(-1)
     firsts = begin + (remainders - begin) % cycle
     return firsts, np.maximum(0, -((firsts - end) // cycle))
@@ -240,8 +240,8 @@ class Plan:
     def padding(self, count: int) -> Indices:
         """Returns positions at the epoch's beginning, of the partition that this rank reads."""
         partitions = self.order.partitions
-        # The partition of the rank's first row: padding must not make a node read data of another
-        # one.
+        # Padding is taken from the partition of the rank's first row, so that a node does not read
+        # data of another node's partition.
         first = self.rank * partitions // self.world_size
         return (first + partitions * np.arange(count, dtype=np.int64)) % self.order.rows
 

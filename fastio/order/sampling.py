@@ -260,7 +260,7 @@ class Sampling:
             rows,
             seed,
             self.mode,
-            # As in `Order`, for order="window" of data that asks for no sizes.
+            # The defaults of `Order`, for order="window" with data that sets no sizes.
             how.block or 64,
             how.window or 64,
             self._picked_bounds if self._by_windows else how.bounds,
@@ -304,9 +304,9 @@ class Sampling:
             drawn = self.order_of(rows, cursor, ranks)
             buckets = self.buckets
             picked, again = self._listed
-            # If no row is picked twice, the order itself gives rows, and small batches can be
-            # looked up together. Else it gives places in the list, which tell the occurrences of
-            # rows apart.
+            # If no row is picked twice, the order yields rows, and small batches can be looked up
+            # together. Otherwise it yields places in the list, which distinguish the occurrences of
+            # a row.
             order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
             if picked is not None and again is not None and buckets is not None:
                 buckets = buckets.of(picked)

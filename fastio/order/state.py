@@ -90,8 +90,8 @@ class Cursor:
 
     def at_epoch(self, epoch: int) -> Cursor:
         """Returns the cursor at the beginning of another epoch."""
-        # A seed that torch's default generator drew is of one epoch: the next one draws again, as
-        # DataLoader does.
+        # A seed that torch's default generator drew is valid for one epoch. The next one draws
+        # again, as with DataLoader.
         return Cursor(epoch, 0, None if self.follows_torch else self.seed)
 
     def for_run(self) -> Cursor:

@@ -284,7 +284,7 @@ def pack(
         raise PackError("source_options can only be used with a URL as the source")
     if append and overwrite:
         raise PackError("append and overwrite cannot be combined: choose one")
-    # They are the options of the source then; a local destination takes none.
+    # If only the source is a URL, storage_options are its options. A local destination takes none.
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
     check_apart(src, dst, overwrite)
@@ -351,7 +351,7 @@ def pack(
         try:
             packer.run(progress, runner)
         finally:
-            # That of the caller stays open.
+            # A cache that the caller passed stays open.
             if cache is not None and cache is not from_cache:
                 cache.close()
     report = report_of(packer, start)

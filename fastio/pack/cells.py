@@ -134,7 +134,7 @@ def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
     An image field has a column of indexes if `indexed_fields` returns its name.
     """
     layout = schema.record_layout
-    # Zeros, so that the bytes between fields are the same in each pack.
+    # Filled with zeros, so that the bytes between fields are the same in each pack.
     records = None if layout is None else np.zeros(len(rows), layout.dtype)
     arrays: list[pa.Array] = [] if records is None else [record_array(records)]
     for number, (name, field) in enumerate(schema.fields.items()):
@@ -233,7 +233,7 @@ def _encode_scalar(field: Scalar, value: Any) -> Any:
         return bool(value)
     lowest, highest = _limits(field.dtype)
     try:
-        # Not int(), which would cut 1.5 to 1.
+        # Not int(), which would truncate 1.5 to 1.
         number = float(value) if isinstance(highest, float) else operator.index(value)
     except TypeError as error:
         raise SchemaError(f"expected a number ({field.dtype}), got {value!r}") from error
@@ -258,7 +258,7 @@ def _encode_array(field: Array, value: Any) -> Any:
         raise SchemaError(
             f"its dtype is {array.dtype.name}, but the field has the dtype {field.dtype}"
         )
-    # With the dtype, for the byte order, which the name of a dtype does not have.
+    # dtype= also converts the byte order, which the name of a dtype does not contain.
     data = np.ascontiguousarray(array, dtype=field.dtype).tobytes()
     if not field.fits(array.shape):
         raise SchemaError(

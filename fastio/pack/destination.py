@@ -147,7 +147,8 @@ class Destination:
             try:
                 self._check_newest(base)
             except BaseException:
-                # A new append leaves no journal behind; one that is resumed can be resumed again.
+                # A new append leaves no journal behind. A resumed one keeps its journal, and can be
+                # resumed again.
                 self.close(keep=resume)
                 raise
         return self._journal
@@ -254,16 +255,17 @@ class Destination:
         if folder.exists() and not folder.is_dir():
             raise PackError(f"{folder} is a file: give a folder to pack to")
         folder.mkdir(parents=True, exist_ok=True)
-        # Not a dict: a dataset may have millions of shards.
+        # Not a dict, which would take too much memory for millions of shards.
         return FileSizes((name, (folder / name).lstat().st_size) for name in own_files(folder))
 
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files, the manifest first: without it, the rest is not a dataset."""
-        # All names first: they may come from a listing of this folder.
+        # All names are collected first, because they may come from a listing of this folder.
         names = Names(names)
         if names.find(MANIFEST_NAME) is not None:
             (self.folder / MANIFEST_NAME).unlink()
-            # Before shards are deleted: a crash must not leave a manifest whose shards are gone.
+            # The deletion is flushed before shards are deleted, because a crash must not leave a
+            # manifest without its shards.
             flush_folder(self.folder)
         for name in names:
             if name != MANIFEST_NAME:

@@ -15,8 +15,8 @@ from fastio.pack.journal import Plan, UnitEnd
 from fastio.packed import ShardTable
 from fastio.schema import Schema
 
-# A unit has about the size of a shard, by an estimate. It becomes several shards only if it is
-# larger than one by more than this factor: otherwise many units would end with a small shard.
+# A unit has about the size of one shard, by an estimate. It is divided only if it is larger than a
+# shard by more than this factor: otherwise many units would end with a small shard.
 LARGEST_UNIT = 2
 
 P = TypeVar("P")

@@ -48,7 +48,7 @@ _DEPTH_PER_WORKER = 16
 _BUDGET_BYTES = 256 << 20
 # Extensions that differ from the lower-case name of Pillow's format.
 _SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}
-# Tars that an export may replace or delete.
+# The names of tars that an export may replace or delete.
 _OWN_NAME = re.compile(r"[0-9]{6,}\.tar")
 # What an image's ending stands for before it is known, which is row by row.
 _IMAGE = "image"
@@ -88,7 +88,7 @@ def export_rows(
     pipeline: OrderedPipeline[int, Made] = OrderedPipeline(
         exporter.make, lambda made: made.held_bytes, workers, depth, _BUDGET_BYTES
     )
-    # How many bytes a row takes is only known when it is read: `make` says so.
+    # The size of a row is known only after it was read: `make` returns it.
     submitted = (made for row in rows for made in pipeline.submit(row, 0))
     images = nbytes = 0
     try:
@@ -250,7 +250,7 @@ def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
 
 
 def _file_names(texts: Iterable[str]) -> list[str]:
-    """Returns a name for the files or the folder of each text: unique, and not the list's."""
+    """Returns a unique name for the files or folder of each text, other than `LIST_NAME`."""
     names = {LIST_NAME: None}  # a dict keeps the order
     for text in texts:
         name = _file_name(text)
@@ -335,13 +335,13 @@ class TarExporter:
     def take(self, data: Any) -> None:
         """Adds a sample, and ends the tar if it is large enough."""
         key, row, files = data
-        # Readers take members that follow each other and have one key for one sample.
+        # Readers treat consecutive members with the same key as one sample.
         if key is None or key == self._last_key:
             key = f"{row:0{self._digits}}"
             key += "_" * (key == self._last_key)
         if self._tar is None:
             self._file = WholeFile(self._folder / f"{self.count:06d}.tar")
-            # The format that holds names of any length, in UTF-8.
+            # The PAX format stores names of any length, in UTF-8.
             self._tar = tarfile.open(  # noqa: SIM115 - closed by _end()
                 fileobj=self._file.file, mode="w", format=tarfile.PAX_FORMAT
             )

@@ -91,7 +91,7 @@ def _arrays_of(
 def _array(path: str) -> Any:
     """Returns the array of an .npy file."""
     with open(path, "rb", opener=only_files) as file:
-        # Compares the array with the size of the file, before `load` allocates its memory.
+        # Checks that the array fits the size of the file, before `load` allocates its memory.
         read_header(file, os.fstat(file.fileno()).st_size)
         file.seek(0)
         return np.load(file, allow_pickle=False)

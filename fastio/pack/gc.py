@@ -85,7 +85,8 @@ def gc(
                 needed = Names(chain((JOURNAL_NAME, MANIFEST_NAME), kept, shards_of(newest)))
                 unneeded = needed.compared(files)[1]
             nbytes = sum(files[name] for name in unneeded)
-            # Others than manifests of old versions, so perhaps shards of a suspended process.
+            # If other files than manifests of old versions are deleted, they may be shards of a
+            # suspended process.
             if len(unneeded) > len(dropped):
                 destination.fence(newest)
             destination.delete(unneeded)

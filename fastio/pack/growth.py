@@ -253,7 +253,7 @@ def _renumbered_rows(source: RowSource, schema: Schema, numbers: Numbers) -> Row
             values: Any = converted.fields[field]
             # Negative numbers stand for no class.
             values[...] = np.where(values < 0, values, known[values])
-            # Statistics are those of the numbers that are stored.
+            # The statistics must describe the numbers that are stored, not those of the source.
             for at, column in enumerate(columns):
                 if column.field == field and isinstance(column.values, np.ndarray):
                     columns[at] = replace(
@@ -273,5 +273,5 @@ def _moments(about: Mapping[str, Any]) -> Moments:
     low, high, mean, deviation = (
         math.nan if about[key] is None else about[key] for key in ("min", "max", "mean", "std")
     )
-    # The standard deviation is the root of squares / count; see `statistics.described`.
+    # `std` is sqrt(squares / count): see `statistics.described`.
     return Moments(*counts, low, high, mean, deviation**2 * about["count"])

@@ -82,7 +82,7 @@ def list_arrays(name: str, field: Images, rows: Sequence[ImageCells]) -> list[pa
     buffers = [None, pa.py_buffer(ends[first]), data]
     columns = [pa.Array.from_buffers(of_bytes, len(rows), buffers)]
     lists: list[tuple[pa.DataType, Any]] = [(of_lengths, np.diff(ends))]
-    # Not strict: the indexes of JPEGs, the last part, are not stored in lists.
+    # Not strict, because the last part, the indexes of JPEGs, is not stored in lists.
     for (_, kind), part in zip(of_values, ImageCell._fields[1:], strict=False):
         lists.append((kind, [getattr(cell, part) for cell in cells]))
     for kind, each in lists:

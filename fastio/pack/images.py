@@ -178,7 +178,7 @@ def taken(value: Any) -> Any:
     other values that can be written to are copied: the code of the user may use their memory for
     the next sample. Other values are returned unchanged.
     """
-    # Only the first value of a list is looked at: a list of tokens may be long.
+    # Only the first value of a list is checked, because a list of tokens may be long.
     if isinstance(value, (list, tuple)) and value and is_picture(value[0]):
         return list(map(taken, value))
     if not isinstance(value, PillowImage.Image):
@@ -249,7 +249,7 @@ def _file_of(image: PillowImage.Image) -> bytes | None:
         place = image.fp.tell()
         image.fp.seek(0)
         data = image.fp.read()
-        # The code of the user may decode the image later.
+        # The position is restored, because the user's code may decode the image later.
         image.fp.seek(place)
         with open_header(data, image.width * image.height) as header:
             same = (header.format, header.size, header.mode) == (
@@ -365,7 +365,8 @@ def _to_pillow(pixels: NDArray[np.uint8]) -> PillowImage.Image:
 DEFAULT = "default"
 TRAIN = "train"
 
-# The most images to train on, and bytes of them in memory. More do not improve the codebook.
+# The largest number of images to train on, and of their bytes in memory. More do not improve the
+# codebook.
 _SAMPLE_IMAGES = 512
 _SAMPLE_BYTES = 256 << 20
 _SEED = 0

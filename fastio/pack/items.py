@@ -149,8 +149,8 @@ class Source:
         named: Yields the samples from the first on without values that are objects of a store, and
             with the keys that `items` gives them. None if `items` reads no objects.
         processes: Worker processes that can read the source; None if there are none.
-        limits: (max_pixels, number of rows) of each of its datasets, if images have the limits of
-            their datasets; none if they have the limit of the pack.
+        limits: (max_pixels, number of rows) of each dataset in the source, if each image has the
+            limit of its own dataset; empty if all images have the limit of the pack.
     """
 
     name: str

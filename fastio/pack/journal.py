@@ -313,8 +313,8 @@ def exclusive_access(folder: Path, discard: bool) -> Iterator[bool]:
     path = folder / JOURNAL_NAME
     with open(path, "a+b", opener=_no_link) as file:
         _lock(file, folder)
-        # An empty journal was created here, or by a process that was killed here: it keeps others
-        # out only while it is locked.
+        # An empty journal was created by this call, or by a process that was killed right after it
+        # had created one. It excludes other processes only while it is locked.
         unfinished = os.fstat(file.fileno()).st_size > 0
         try:
             yield unfinished

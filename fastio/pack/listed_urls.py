@@ -122,7 +122,7 @@ class ListedObjects:
         if item.error is not None:
             return item
         values, row = list(item.values), item.position
-        # Also of a bad sample, so that a resumed pack finds it again.
+        # The key is the same for a bad sample, so that a resumed pack recognises it.
         key = self.named(item, columns).key
         for place, column in columns.items():
             files = self._files[column]

@@ -91,7 +91,8 @@ def list_source(
 
     def item(position: int, line: int, record: dict[str, Any]) -> Item:
         where = f"{path} line {line}"
-        # The whole line, because a sample whose label was corrected is another one.
+        # The key contains the whole line, because a sample with a corrected label is another
+        # sample.
         key = json.dumps(list(record.values()))
         try:
             values = [convert(record) for convert in converters]

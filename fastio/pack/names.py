@@ -9,8 +9,8 @@ from fastio.pack.task_output import WRITTEN_ENDING
 from fastio.packed import JOURNAL_NAME
 from fastio.runtime.files import TEMPORARY_ENDING
 
-# A shard may have the number of its version and of its part in the unit, and the id of its pack or
-# the hash of its bytes.
+# The name of a shard may contain the number of its version, the number of its part in the unit, and
+# the id of its pack or the hash of its bytes.
 _OWN_NAME = re.compile(
     r"(?:shard-(?:v[0-9]+-)?[0-9]{6,}(?:-[0-9]+)?(?:-[0-9a-f]{16})?|manifest(?:-[0-9]{6,})?)\.arrow"
     rf"(?:{WRITTEN_ENDING})?(?:{TEMPORARY_ENDING})?"

@@ -60,8 +60,8 @@ def indexed_source(dataset: Any, schema: Schema | None, workers: int = 1) -> Sou
 
     Worker processes read and encode them if there are enough samples for at least two, and if it
     takes longer to read a sample than to send it to this process. Otherwise, this process reads
-    them; but whole units are packed in worker processes all the same (`process_units`). If there
-    are worker processes, this process asks the dataset for no sample before they were started.
+    them, but whole units are still packed in worker processes (`process_units`). If there are
+    worker processes, this process does not ask the dataset for a sample before they have started.
 
     Args:
         dataset: The dataset.
@@ -103,8 +103,8 @@ def _source_of_processes(dataset: Any, name: str, schema: Schema | None, process
 
     calls, total = DatasetCalls(dataset, processes, name), len(dataset)
     try:
-        # In a worker process: a forked worker must not use a file (HDF5) or an environment (LMDB)
-        # that the dataset has opened in this process for an earlier sample.
+        # The first sample is read in a worker process, because a forked worker must not use a file
+        # (HDF5) or an environment (LMDB) that the dataset has opened in this process.
         (found,) = calls.results([partial(_tried, wanted=schema, name=name)])
     except BaseException:
         calls.close()
@@ -356,7 +356,7 @@ def _call_with_source(
 
     def items(start: int) -> Iterator[Item]:
         for item in source.items(start):
-            # A worker that is ahead ends its unit when the pack has failed.
+            # After the pack has failed, a worker that is ahead stops within its unit.
             if not is_wanted():
                 raise PackError(f"the samples of {source.name} are no longer wanted")
             yield item
@@ -452,7 +452,7 @@ def _sent_value(value: Any, kind: Field) -> Any:
     if isinstance(kind, Images) and isinstance(value, (list, tuple)):
         return [_sent_value(each, kind.each) for each in value]
     if not is_tensor(value):
-        # Raises here, where the error names the sample.
+        # A value that cannot be pickled raises its error here, where the error names the sample.
         pickle.dumps(value)
         return value
     array = np.asarray(as_array(value))

@@ -138,7 +138,8 @@ class Packer(Generic[P, E]):
                 shown = 0
                 if runner is not None:
                     number = len(journal.finished)
-                    # Ends tasks and processes when this block does, and not when they are garbage.
+                    # Ends tasks and processes at the end of this block, and not when they are
+                    # garbage-collected.
                     with closing(runner.run(plan, journal.finished, self._writer)) as units:
                         for unit in units:
                             if isinstance(unit, WrittenUnit):
@@ -178,11 +179,11 @@ class Packer(Generic[P, E]):
         about = self._encoder.about(self.entries)
         destination, base = self._destination, self._base
         packing, codebook = about.packing, about.codebook
-        # Samples may be appended that are tokens already: the dataset keeps what it says of its
+        # Appended samples may already be tokens. The dataset then keeps its description of the
         # tokenizer.
         if base is not None and "tokens" in base.packing:
             packing = {"tokens": base.packing["tokens"], **packing}
-        # What is appended may have no block records, and so no codebook.
+        # Appended samples may have no block records, and so no codebook. The dataset keeps its own.
         if base is not None and base.codebook is not None:
             codebook = base.codebook
             packing = {**packing, "codebook": base.packing.get("codebook")}
@@ -203,7 +204,8 @@ class Packer(Generic[P, E]):
         """Records a unit whose shards were written, and passes them to the destination."""
         with writing_to(self._destination.name, self._when_full):
             self.entries.extend(unit.entries)
-            # Before they are sent: the journal names each shard before it is uploaded.
+            # Recorded before they are sent, because the journal must name each shard before it is
+            # uploaded.
             self._destination.record(unit)
             for entry in unit.entries:
                 self._destination.send(entry)
@@ -224,6 +226,7 @@ class Packer(Generic[P, E]):
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""
         self._units.close()
-        # Without a shard there is nothing to resume, and a journal would only refuse the next pack.
+        # Without a shard, there is nothing to resume, and the journal would only make the next pack
+        # fail.
         written = self.entries or self._units.entries or self._journal.finished
         self._destination.close(keep=bool(written))

@@ -48,7 +48,7 @@ class ProcessUnits:
     ) -> None:
         self._encoder = encoder
         self._processes = processes
-        # No threads: `workers` limits the processes, of which each encodes on one thread.
+        # No threads: `workers` limits the processes, each of which encodes on one thread.
         self._options = replace(options, workers=0)
 
     def run(

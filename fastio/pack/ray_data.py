@@ -51,7 +51,7 @@ class RayTable(Table):
         count: Any = ray.remote(fastio_count_rows)
         self.name = type(dataset).__name__
         refs = dataset.to_arrow_refs()
-        # In tasks, so that blocks are not sent to this machine.
+        # Rows are counted in tasks, so that blocks are not sent to this machine.
         found: list[tuple[int, int, pa.Schema]] = ray.get([count.remote(ref) for ref in refs])
         filled = [(ref, *about) for ref, about in zip(refs, found, strict=True) if about[0]]
         self._blocks = [(ref, rows) for ref, rows, _, _ in filled]

@@ -190,7 +190,8 @@ class RayRunner:
                 pending.popleft()
                 yield unit
         finally:
-            # The driver stops: tasks that go on would write for nobody.
+            # The driver has stopped reading results, so tasks that still run would write files in
+            # vain.
             for _, ref in pending:
                 ray.cancel(ref, force=True)
 

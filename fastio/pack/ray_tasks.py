@@ -118,7 +118,8 @@ def _open_job(ref: Any) -> Job:
     import ray  # an optional package, which runs this task
 
     job: Job = ray.get(ref)
-    # Paths may be relative to it. Where it does not exist, `_check_file` says what is missing.
+    # Paths may be relative to the driver's working directory. If this machine does not have it,
+    # `_check_file` reports what is missing.
     with suppress(OSError):
         os.chdir(job.folder)
     for wanted in job.files:

@@ -375,7 +375,7 @@ class RemoteDestination(Destination):
     def close(self, keep: bool) -> None:
         """See `Destination`. The journal in the store stays if `keep`."""
         self._end_uploads()
-        # The error that ends the pack is worth more than one of these.
+        # An error here must not replace the error that ends the pack.
         with suppress(StoreError, SourceNotFound, SourceChanged):
             if not keep:
                 self._stored.delete()

@@ -147,7 +147,9 @@ class SampleEncoder:
     def identity(self) -> Mapping[str, Any]:
         """See `encoder.Encoder`."""
         options, limits = self._options, {}
-        # Otherwise a larger image ends the pack, which can be resumed with a larger limit.
+        # If bad samples are skipped, max_pixels decides which samples the dataset has, so a resumed
+        # pack needs the same limit. Otherwise a larger image ends the pack, which can be resumed
+        # with a larger limit.
         if options.skip_bad and self.schema.pictured:
             limits["max_pixels"] = list(self._source.limits) or options.images.max_pixels
         return {
@@ -195,7 +197,7 @@ class SampleEncoder:
                 )
             self.count(end)
             last = end
-        # Here, and not only where samples are read: processes may pack all units that are left.
+        # Checked here too, because worker processes may read the samples of all remaining units.
         if self.total is not None and self.position > self.total:
             raise ended(source.name, self.total, self.position)
         if not source.has_keys or source.named is not None:

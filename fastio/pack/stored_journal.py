@@ -173,7 +173,8 @@ class StoredJournal:
         """See `check`. Before the first write, compares with what `find` has found."""
         try:
             if self._head and not self.is_conditional:
-                # Such a store may not tell versions apart. Journals differ in their ids.
+                # A store without conditional writes may not distinguish versions, so the contents
+                # are compared: each journal has an id of its own.
                 same = self._store.read(JOURNAL_NAME) == self._head
             else:
                 found = self._store.stat(JOURNAL_NAME)

@@ -264,8 +264,8 @@ class TableEncoder:
             end, nbytes = self._end_of_shard(encoded, begin, most)
             self._hold(encoded, begin, end)
             self._held_bytes += nbytes
-            # `_clear` comes after the shard was written: its columns are the memory of the rows
-            # held.
+            # `_clear` comes after the shard was written, because the columns of the shard share the
+            # memory of the held rows.
             if self._held_bytes >= most:
                 yield self._filled(ends=self._cut is None)
                 self._clear()

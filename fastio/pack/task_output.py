@@ -141,10 +141,10 @@ class StoreOutput:
 
 
 def give_names(folder: Path, written: WrittenUnit) -> None:
-    """Gives the shards of a unit in a folder their names; FileNotFoundError if one is missing."""
+    """Renames the shards of a unit to their final names; FileNotFoundError if one is missing."""
     for entry in written.unit.entries:
         os.replace(folder / (entry.name + written.ending), folder / entry.name)
-    # On the disk before the journal says that these shards are there.
+    # The names must be on the disk before the journal records these shards.
     flush_folder(folder)
 
 

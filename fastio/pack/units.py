@@ -69,7 +69,8 @@ class ShardWriter:
 
     def _metadata(self) -> dict[str, Any]:
         """Returns the metadata that make a shard readable without its manifest."""
-        # The manifest has the names, which may be many, and grow with later versions.
+        # Only the manifest has the names of classes and words: they may be many, and grow with
+        # later versions.
         schema = replace(self.schema, classes=None, vocabularies={})
         return {"format_version": FORMAT_VERSION, "schema": schema.to_json()}
 

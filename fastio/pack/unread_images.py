@@ -56,7 +56,7 @@ def _encode_packed(
     fits = stored.height * stored.width <= options.max_pixels
     fits = fits and (stored.codec != CODEC_RAW or there.schema.fields[image.field] == field)
     if fits and _is_stored_alike(stored.codec, packed.codebook, options):
-        # It is not decoded, which would show damage, so its checksum is compared.
+        # The image is not decoded, which would detect damage, so its checksum is compared.
         stored.check()
         return ImageCell(stored.data.tobytes(), *stored[1:])
     # The file of a Pillow image may have an orientation that is not that of the image.

@@ -89,8 +89,8 @@ class Writer:
             codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels, base
         )
         if base is not None:
-            # Refuses to append after a killed append that had written its manifest: the same
-            # samples might be appended twice.
+            # Raises an error if a killed append had already written its manifest: the same samples
+            # might be appended twice.
             destination.was_completed(base, None)
             schema = same_numbers(base, schema)
         # The samples are passed to the packer one by one.

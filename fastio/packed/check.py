@@ -142,6 +142,6 @@ def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[i
             raise ValueError("its index is not that of the JPEG")
         return height, width
     limit = dataset.max_pixels
-    # As stored, not turned: the columns have the size before the orientation.
+    # Decoded without its orientation, because the columns have the stored height and width.
     pixels = decode_image(*stored[:4], 1, kind.mode, codebook, max_pixels=limit)
     return pixels.shape[0], pixels.shape[1]

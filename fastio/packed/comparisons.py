@@ -155,7 +155,7 @@ class Comparisons:
         if notes is None:
             self._check(reader, number)
             return True
-        # The claim is released by the system if the rank that has it is killed.
+        # The system releases the claim if the rank that holds it is killed.
         if not notes.native.claim(shard):
             now_s = time.monotonic()
             if now_s - self._claimed_s.setdefault(shard, now_s) < wait_s:
@@ -175,7 +175,8 @@ class Comparisons:
         if reader.column_bytes <= _CHECKED_BYTES:
             compare(reader)
             return
-        # By file reads: a mapping would add a whole table to the resident memory of the process.
+        # Reads the file instead of the mapping, which would add the whole table to the resident
+        # memory of the process.
         reader.check_columns(
             in_file=True,
             past_cache=self._nbytes > available_memory(),

@@ -1,4 +1,4 @@
-"""Numbers in groups of equal ones, and where groups of consecutive items begin."""
+"""Groups of equal numbers, and where groups of consecutive items begin."""
 
 from __future__ import annotations
 

@@ -240,8 +240,8 @@ class MappedFile:
             if schema is not None and not found.equals(schema, check_metadata=False):
                 raise self.wrong(f"has the columns {_columns(found)}, expected {_columns(schema)}")
             batch = reader.get_batch(0)
-            # Lengths and the sizes of buffers only. Offsets within columns, of which there is one
-            # for each row, are checked when a column is first used (`ShardReader`).
+            # Checks lengths and the sizes of buffers only. Offsets within columns, of which there
+            # is one for each row, are checked when a column is first used (`ShardReader`).
             batch.validate()
             _ = batch.schema.names
             if any(_has_nulls(array) for column in batch.columns for array in _flatten(column)):

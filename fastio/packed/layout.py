@@ -389,7 +389,7 @@ class Range(NamedTuple):
 def told_apart(ranges: Iterable[Range]) -> bytes:
     """Returns bytes that differ if the objects, their versions or the offsets in them differ."""
     parts = [(r.name, r.offset, r.length, r.field, r.expect and r.expect.key) for r in ranges]
-    # Names of files need not be UTF-8.
+    # File names may contain bytes that are not UTF-8.
     return repr(parts).encode("utf-8", "surrogateescape")
 
 

@@ -71,7 +71,7 @@ class ListedImages(Rows):
 
     def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
         """See `Rows`."""
-        # Padding in shorter lists, which lies in no row.
+        # NO_IMAGE is the padding of shorter lists, which belongs to no row.
         there = rows != NO_IMAGE
         reads = self._dataset.list_reads(field, *rows_and_indexes(rows[there]))
         return reads if there.all() else _among_others(reads, there)

@@ -220,8 +220,8 @@ class Manifest:
 
     def is_version_of(self, newest: Manifest) -> bool:
         """Returns whether `newest` is this version or a later one, with the same shards."""
-        # The fingerprint alone does not tell: a dataset that is packed again may have the same
-        # bytes in shards of other names.
+        # The fingerprint alone is not enough: a dataset that was packed again may have the same
+        # bytes in shards with other names.
         versions = newest.fingerprint, *(each.fingerprint for each in newest.history)
         names = newest.column("name").slice(0, self.shards)
         return self.fingerprint in versions and bool(names.equals(self.column("name")))
@@ -242,7 +242,7 @@ class Manifest:
     def entry(self, shard: int) -> ShardEntry:
         """Returns the description of a shard."""
         if not self.checked:
-            # And the next one, whose first row must follow the last row of this one.
+            # The first row of the next entry must follow the last row of this one.
             self._check_shards(shard, min(shard + 2, self.shards))
         row = {
             name: self._text(name, shard) if name in TEXTS else int(self._integers(name)[shard])

@@ -58,7 +58,7 @@ def write_manifest(
     history: tuple[Version, ...] = ()
     if base is not None:
         names = arrow_schema(schema).names
-        # `first_row` is computed for all shards together.
+        # `first_row` is computed again, for old and new shards together.
         before = {name: base.column(name) for name in names if name != FIRST_ROW}
         history = (*base.history, base.as_version())
     columns = shards.columns(before)

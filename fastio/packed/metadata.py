@@ -155,7 +155,7 @@ def _message(metadata: memoryview) -> memoryview:
 
 
 def _batch(metadata: memoryview) -> tuple[memoryview, int | None]:
-    """Returns a message's FlatBuffer, and where its record batch is; None without one."""
+    """Returns a message's FlatBuffer, and the position of its record batch or None."""
     message = _message(metadata)
     header = find(message, follow(message, 0), MESSAGE_HEADER)
     return message, None if header is None else follow(message, header)

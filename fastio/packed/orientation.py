@@ -31,7 +31,7 @@ def _reset(tiff: bytes) -> bytes:
     def number(at: int, size: int) -> int:
         return int.from_bytes(tiff[at : at + size], order)
 
-    # Of the first directory only: the second one describes the thumbnail.
+    # Only the first directory is read: the second one describes the thumbnail.
     first = number(4, 4)
     for entry in range(first + 2, first + 2 + 12 * number(first, 2), 12):
         size, value = _VALUE_BYTES.get(number(entry + 2, 2)), entry + 8

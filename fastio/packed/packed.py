@@ -280,7 +280,8 @@ class Dataset(Remote):
         values = {
             name: values_of(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
-        # As for images, after the values were read.
+        # Checked after the values were read: parts of a file that is cut off meanwhile read as
+        # zeros.
         self.shards.check_read(readers)
         return values
 
@@ -336,7 +337,7 @@ class Dataset(Remote):
 
     def image_size(self, field: str, row: int) -> tuple[int, int]:
         """Returns the (height, width) of an upright image, without decoding it."""
-        # No bytes in place of the image's own, which would have to be fetched from a store.
+        # Passes empty bytes, because the bytes of the image might have to be fetched from a store.
         image = self.stored_image(field, row, np.empty(0, np.uint8))
         turned = image.orientation >= 5
         return (image.width, image.height) if turned else (image.height, image.width)
@@ -370,7 +371,8 @@ class Dataset(Remote):
         if at_least is None or stored.codec != CODEC_BLOCKS:
             stored.check()  # else the parts that are read have checksums of their own
         pixels = decode_image(*stored[:5], mode, self.codebook, at_least, self.max_pixels)
-        # After the bytes were used: parts of a file that is cut off meanwhile read as zeros.
+        # Checked after the bytes were used: parts of a file that is cut off meanwhile read as
+        # zeros.
         self.shards.check_read([self.shard(self._at(row)[0])])
         return pixels
 
@@ -447,7 +449,7 @@ class Dataset(Remote):
         self.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By its number: there may be a newer version when it is opened again.
+        # The version is opened by its number, because there may be a newer one by then.
         return reopened, (Dataset, (*self._given, self.manifest.version), self.fingerprint)
 
 

@@ -108,8 +108,8 @@ class Rows(ABC):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         found = super().__reduce_ex__(protocol)
-        # Most kinds are pickled as a function that opens them again, without a state: what was set
-        # after opening would be lost.
+        # Most kinds are pickled as a function that opens them again, and without a state, so
+        # settings that were changed after opening would be lost.
         settings = {name: self.__dict__[name] for name in _SETTINGS if name in self.__dict__}
         return (*found, settings) if settings and len(found) == 2 else found
 
@@ -296,9 +296,9 @@ class Rows(ABC):
         data: NDArray[np.uint8] | None,
         index: int | None = None,
     ) -> NDArray[np.uint8]:
-        """Returns an image for those who have checked field and row, and name errors.
+        """Returns an image for callers that have checked field and row, and name it in errors.
 
-        `index` is its place in the row's list; None for a field of single images.
+        `index` is the place of the image in the row's list; None for a field of single images.
         """
         if data is not None:
             found = data.tobytes()

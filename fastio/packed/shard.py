@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fastio.packed.shard_images import ShardImages
 
 _READ_BYTES = 1 << 20  # hashed at a time
-# Without bool: Arrow stores Booleans as bits, which no NumPy array can be a view of.
+# bool is missing, because Arrow stores Booleans as bits, of which no NumPy array can be a view.
 _NUMPY_TYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
 
 Ranges = Sequence[tuple[int, int]]  # offset, bytes
@@ -114,8 +114,8 @@ class ShardReader:
         self._size = len(file.data)
         self._address = file.data.ctypes.data
         if expected is not None:
-            # Before Arrow parses anything: bytes that have the hash in the manifest were written by
-            # fastio.
+            # Compared before Arrow parses anything: fastio has written bytes whose hash is in the
+            # manifest.
             self._check_head(file.data.data, expected)
             if columns_first:
                 self._check_columns(self._mapped_ranges(file.data.data))
@@ -166,7 +166,8 @@ class ShardReader:
         if not in_file:
             self._check_columns(self._mapped_ranges(self.mapping.data.data), stopped)
             return
-        # Before and after: the path may lead to another file than the one that is mapped.
+        # Checked before and after the reads, because the path may lead to another file than the
+        # mapped one.
         self.check_unchanged()
         self._check_columns(file_pieces(self._where, self._ranges, past_cache=past_cache), stopped)
         self.check_unchanged()
@@ -211,7 +212,7 @@ class ShardReader:
             ) from error
         if found == self.stamp:
             return
-        # The same file, but shorter: what was mapped behind its new end reads as zeros.
+        # It is the same file, but shorter: mapped bytes after its new end read as zeros.
         if found[:2] == self.stamp[:2] and found.nbytes < self.stamp.nbytes:
             raise ShardCorrupt(
                 f"{self.path} was cut off while it was being read: it had {self.stamp.nbytes} "
@@ -241,7 +242,7 @@ class ShardReader:
             )
         for name, (offset, nbytes) in expected.payloads().items():
             column = self._column(name, BYTES)
-            # A column without data lies nowhere; the manifest then has any offset.
+            # A column without data has no position, so the manifest may have any offset for it.
             found = column.at if column.values.size else offset, column.values.nbytes
             if found != (offset, nbytes) or column.offsets[[0, -1]].tolist() != [0, nbytes]:
                 raise ShardCorrupt(
@@ -375,8 +376,8 @@ class ShardReader:
         if layout is not None and name in layout.offsets:
             return self._placed(FIXED, self._column(RECORD_COLUMN, FIXED).values[name])
         array = self._array(name)
-        # Arrow's buffers are: validity and values; or validity, offsets and data. Lists have the
-        # buffers of their values in an array of their own.
+        # Arrow's arrays have the buffers validity and values, or validity, offsets and data. The
+        # values of lists are an array with buffers of its own.
         kind, buffers = array.type, array.buffers()
         if layout is not None and name == RECORD_COLUMN:
             if kind != pa.binary(layout.nbytes):

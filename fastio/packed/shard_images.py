@@ -1,4 +1,4 @@
-"""The images of packed datasets, single ones and those in lists: where they lie in their shards."""
+"""Where images of packed datasets lie in their shards: single images and images in lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Int64s = NDArray[np.int64]
 
 
 class ShardImages(NamedTuple):
-    """The images of a field in a shard, as views of the map if possible.
+    """The images of a field in a shard, as views of the mapping if possible.
 
     Attributes:
         at: The offset in the file of the bytes of the images, which follow each other.
@@ -47,8 +47,8 @@ def images_of(reader: ShardReader, field: str, *, in_lists: bool = False) -> Sha
     Raises:
         ShardCorrupt: The columns of the field do not fit each other.
     """
-    # The reader keeps them: for a small batch, finding the columns would take longer than reading
-    # its rows, and checking the lists takes a time that grows with the shard.
+    # The reader keeps the result. For a small batch, finding the columns would take longer than
+    # reading its rows, and checking the lists takes a time that grows with the shard.
     found: ShardImages | None = reader.images.get(field)
     if found is None:
         found = _lists(reader, field) if in_lists else _single(reader, field)
@@ -94,12 +94,12 @@ def list_counts(dataset: Dataset, field: str, rows: Int64s) -> Int64s:
 def shard_reads(
     dataset: Dataset, field: str, rows: Int64s, index: Int64s | None = None
 ) -> ImageReads:
-    """Returns the reads of images; a file's number is its shard's.
+    """Returns the reads of images. The number of a file is that of its shard.
 
     Args:
         dataset, field: The dataset, and a field of images or of lists of images.
         rows: int64 (n,), the row of each image.
-        index: int64 (n,), its place in the row's list; None for a field of images.
+        index: int64 (n,), the place of each image in its list; None for a field of images.
 
     Raises:
         IndexError: A list has no image with the index.
@@ -114,7 +114,7 @@ def shard_reads(
         if images.first is not None and index is not None:
             number = images.first[local] + index[places]
             if (number >= images.first[local + 1]).any() or (index[places] < 0).any():
-                raise IndexError(f"{dataset.path}: a list of {field!r} has no image of that number")
+                raise IndexError(f"{dataset.path}: an index is not in its list of {field!r}")
         begin = images.begin[number]
         file[places] = shard
         offset[places] = images.at + begin

@@ -18,7 +18,8 @@ from fastio.runtime.texts import Computed, Names
 
 _HASHES = ("xxh3", "head_xxh3", "columns_xxh3")
 _NUMBERS = ("rows", "bytes", "head_bytes", "foot_bytes")
-# Hashes are stored as int64, like all other values: as themselves minus 2**64 from here on.
+# Hashes are stored as int64, like all other values. 2**64 is subtracted from this number and all
+# larger ones.
 _SIGN = 1 << 63
 _AT_ONCE = 1 << 14  # shards of which a column is copied at once
 

@@ -145,7 +145,8 @@ class OpenShards:
         most = _KEPT_SHARDS
         if self._memory is not None:
             sizes, nbytes = self._memory
-            # From the one used last backwards: how many of them fit is the number to keep.
+            # Sums up the sizes from the most recently used shard on. As many shards as fit are
+            # kept.
             latest = np.cumsum(sizes[list(reversed(self._kept))])
             most = min(most, max(1, int(np.searchsorted(latest, nbytes, "right"))))
         while len(self._kept) > most:

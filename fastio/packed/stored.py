@@ -133,7 +133,7 @@ class StoredShards(Shards):
 
     def check_manifest(self) -> None:
         """See `Shards`."""
-        # A store that does not answer, or half of an answer, does not prove that the dataset was
+        # An error of the store, or an incomplete manifest, does not prove that the dataset was
         # replaced.
         with suppress(OSError, ManifestInvalid):
             newest = _fetch_manifest(self.store)
@@ -265,8 +265,8 @@ class StoredShards(Shards):
         file = MemoryFile(int(self.manifest.shard_bytes[shard]))
         for offset, data in parts:
             file.write(offset, data)
-        # What has just arrived is verified as a whole, so that damage is found while it can be
-        # fetched again.
+        # A shard that has just arrived is verified as a whole, so that damage is found while the
+        # shard can be fetched again.
         reader = open_shard(self.manifest, file.path, shard, self.name(shard), columns_first=True)
         reader.check_offsets()
         file.close()  # the reader holds a mapping of it

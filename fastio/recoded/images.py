@@ -199,7 +199,7 @@ class RecodedImages:
 
     def _open(self) -> Recoder | None:
         """Returns the recoder with its table and source; None if the cache cannot be used."""
-        # Without the lock, because this is asked for each batch.
+        # Checked without the lock, because this method is called for each batch.
         if self._tried:
             return self._opened
         with self._lock:
@@ -217,7 +217,8 @@ class RecodedImages:
         sampled = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLED)).astype(np.int64))
         where = dataset.image_reads(field, sampled)
         paths = [where.path(number) for number in where.file.tolist()]
-        # No other process, and no later run, could find the originals again.
+        # Images in memory are not recoded, because no other process or later run could find the
+        # originals.
         if where.memory is not None or any(path.startswith(_IN_MEMORY) for path in paths):
             return None
         found = Originals(dataset, field)

@@ -47,8 +47,8 @@ class Originals:
         A stamp, with the image's offset and length in the file, identifies the image's bytes.
         """
         numbers, which = np.unique(where.file[places], return_inverse=True)
-        # With the time of change (ctime): a program that replaces a file can set the time of
-        # modification to that of the file before, but not the time of change.
+        # The stamp contains the time of change (ctime): a program that replaces a file can copy the
+        # time of modification of the old file, but not its time of change.
         found = _native.file_stamps([where.path(number) for number in numbers.tolist()])
         return found[which, 1:]
 
@@ -93,7 +93,7 @@ class StagedObjects(Originals):
                 self._hashes = np.append(self._hashes, np.zeros(more, np.int64))
             for file in np.unique(files[self._hashes[files] == 0]).tolist():
                 version = self._blocks.dataset.version(file).encode("utf-8", "surrogateescape")
-                # A positive int64, and never 0, which means that it was not asked for.
+                # The number is a positive int64. 0 means that the version was not requested.
                 self._hashes[file] = xxhash.xxh3_64_intdigest(version) >> 1 | 1
             stamps = np.zeros((len(places), 3), np.int64)
             stamps[:, 1] = self._hashes[files]

@@ -90,7 +90,7 @@ class Recoder:
         self._missed = 0  # blocks in succession that could not be recoded yet
         self._version: tuple[int, ...] = ()
         self._looked_s = self._noted_s = 0.0
-        # The first batch already finds what earlier runs have recoded.
+        # Called here, so that the first batch finds what earlier runs have recoded.
         self.look()
         self._thread = threading.Thread(target=self._run, name="fastio-recode", daemon=True)
 

@@ -76,7 +76,7 @@ def at_exit(method: Callable[[], object]) -> None:
     call = _weakly(method)
     atexit.register(call)
     cancel = weakref.finalize(method.__self__, atexit.unregister, call)  # type: ignore[attr-defined]
-    # At the exit, `finalize` must not unregister the call before it was made.
+    # At the exit, `finalize` must not unregister the call before the call has run.
     cancel.atexit = False
 
 

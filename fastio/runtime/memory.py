@@ -89,10 +89,10 @@ def huge_pages(nbytes: int) -> mmap.mmap:
 
 
 class ReusedMemory:
-    """Memory that one thread at a time takes, and takes again when nothing refers to it any more.
+    """A block of memory that is reused when nothing refers to it any more, by one thread at a time.
 
-    New memory would cost page faults each time, which take longer than writing to memory that is
-    there. If it is still in use when it is taken again, new memory is lent instead.
+    New memory causes page faults, which take longer than writing to memory that was used before.
+    If the block is still in use, new memory is returned.
 
     Args:
         keep: The largest size in bytes of memory that is kept.
@@ -109,8 +109,8 @@ class ReusedMemory:
             return np.empty(nbytes, np.uint8)
         if len(self._memory) < nbytes:
             self._memory = np.empty(nbytes, np.uint8)
-        # In NumPy, a view of a view refers only to the array that owns the memory. All views of an
-        # array of a memoryview keep the memoryview, which is watched.
+        # In NumPy, a view of a view refers only to the array that owns the memory. With a
+        # memoryview in between, all views keep the memoryview alive, and its end is watched.
         view = np.asarray(self._memory[:nbytes].data)
         holder: Any = view.base
         self._user = weakref.ref(holder)

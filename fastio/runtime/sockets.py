@@ -32,7 +32,7 @@ def ensure_short_socket_paths() -> None:
             short = tempfile.mkdtemp(prefix="pymp-", dir=folder)
         except OSError:
             continue
-        # With the priority that multiprocessing has for its own folder: after its sockets are
+        # The priority is that of the folder of multiprocessing: it is removed after its sockets are
         # closed.
         util.Finalize(None, shutil.rmtree, args=(short, True), exitpriority=-100)
         config["tempdir"] = short

@@ -114,7 +114,8 @@ class DaemonPool(Executor):
         self._owner.take_over(self._begin)
         with self._lock:
             self._most = threads
-            # Behind the tasks in the queue: the threads still do those that were submitted before.
+            # Queued after the waiting tasks: the threads still run the tasks that were submitted
+            # before.
             for _ in range(self._count - threads):
                 self._tasks.put(_LEAVE)
                 self._count -= 1

@@ -89,7 +89,7 @@ class Pixels(NamedTuple):
         transposed = order.index("W") < order.index("H")
         height, width = array.shape[axes["H"]], array.shape[axes["W"]]
         if transposed:
-            # The native decoder reads rows of neighbours, and turns the image by its orientation.
+            # The native decoder reads pixels in memory order, and transposes by the orientation.
             height, width = width, height
         planar = channels > 1 and order[0] == "C"
         return cls(Image("RGB" if channels == 3 else "L"), height, width, planar, transposed)
@@ -143,7 +143,7 @@ class ArraySet:
     memory: Mapping[str, NDArray[np.uint8]] = field(init=False)
 
     def __post_init__(self) -> None:
-        # What follows from the sources is computed once: a loader asks for it in every batch.
+        # These values are computed once, because a loader needs them in every batch.
         columns = {name: as_array(source) for name, source in self.sources.items()}
         object.__setattr__(self, "columns", columns)
         pixels = {name: Pixels.of(name, columns[name]) for name in self.images}
@@ -227,7 +227,8 @@ def array_set(source: Any, images: Iterable[str | int] | None = None) -> ArraySe
         names = {name: name for name in source}
         return ArraySet(source, "dict", kind.__name__, _images(images, names)) if source else None
     arrays: tuple[Any, ...] | None = None
-    # By its name, because torch is not imported. A subclass may give other samples.
+    # Compared by name, because torch is not imported. Subclasses are left out, because they may
+    # return other samples.
     if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "TensorDataset"):
         arrays = tuple(source.tensors)
     elif is_array(source):
@@ -475,7 +476,7 @@ class ArrayDataset(Rows):
 
 def _is_whole(column: AnyArray) -> bool:
     """Returns whether native threads can read the rows of an array."""
-    # They take rows at ascending addresses, a whole number of values apart, without gaps inside.
+    # Native threads need rows without gaps at ascending addresses, a whole number of values apart.
     apart = column.strides[0]
     ascending = apart >= 0 and apart % column.itemsize == 0
     return len(column) > 0 and ascending and bool(column[0].flags.c_contiguous)

@@ -30,7 +30,8 @@ from fastio.store import is_remote, join
 
 _NAME = "file_name"
 _OTHER_NAMES = ("_file_name", "file_names")  # ends of the names of columns that name other files
-# Where a name of a column, not only a part of it, is or ends in one of these names of columns.
+# Finds "file_name" and "file_names" as whole names or at the end of names, as in "image_file_name",
+# but not in "profile_name" and "file_name_hash".
 _NAMES_FILES = re.compile(rf"(?<![0-9A-Za-z]){_NAME}s?(?![0-9A-Za-z_])")
 _MOST_HEADER_BYTES = 1 << 20  # of a CSV file, or of the first row of a JSON Lines file
 _KEPT_BYTES = 1 << 30  # of decoded row groups that are kept, because single rows are read
@@ -100,7 +101,8 @@ def _table(about: About, options: Options) -> TableSamples:
     files = find_tables(listed, options.storage_options)
     assert files is not None
     wanted = options.tables
-    # The user names the fields of samples, of which the names of the files are none.
+    # The user lists the fields of samples. The column with file names is not a field, so it is
+    # added.
     if wanted.columns is not None and _NAME not in wanted.columns:
         wanted = replace(wanted, columns=(*wanted.columns, _NAME))
     remote = any(file.remote for file in files)

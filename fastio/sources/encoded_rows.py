@@ -45,7 +45,8 @@ class EncodedRows(Rows):
         """Returns the bytes of one image of a list; ValueError if it is null."""
         if not isinstance(self._field(field), Images):
             return super().read_listed(field, row, index)
-        # The images of all lists lie one after the other: a wrong index would be another row's.
+        # The images of all lists are stored one after the other, so a wrong index would return an
+        # image of another row.
         if not 0 <= index < int(self._counts(field, np.array([row], np.int64))[0]):
             raise IndexError(f"{self.sample_name(row)}: {field!r} has no image {index}")
         return self._file(field, row, index)

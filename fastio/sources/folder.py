@@ -145,7 +145,8 @@ class FolderDataset(Remote):
             self._fill_stored(of_urls(names, storage_options), labels, tuple(classes))
             self.schema = _schema(self.field, labelled, tuple(classes))
             return self
-        # Names below one folder take less memory, and copies of it elsewhere are the same data.
+        # Names relative to one folder take less memory, and copies of the folder count as the same
+        # data.
         below = [name[len(os.path.join(path, "")) :] for name in names]
         if [os.path.join(path, name) for name in below] == names:
             paths = PathTable(path, below)
@@ -428,7 +429,7 @@ class AudioFolder(FolderDataset):
         """Returns the path of a row's file, and its size and time if there is one."""
         if self.stored is not None:
             return super().row_key(row)
-        # Sound is packed as bytes, of which nothing else tells that they have changed.
+        # Sound is packed as bytes, so only the size and time of the file show that it has changed.
         path = self.paths[row]
         try:
             status = os.stat(path)
@@ -452,7 +453,7 @@ def flat_files(root: str, extensions: Sequence[str]) -> list[str]:
             entries = [(entry.name, entry.is_dir()) for entry in found]
     except OSError:
         return []  # the caller's next step raises the error
-    # Hidden folders, which tools make, are no classes.
+    # Hidden folders are made by tools, and are not classes.
     if any(is_folder and not name.startswith(".") for name, is_folder in entries):
         return []
     return sorted(name for name, _ in entries if name.lower().endswith(tuple(extensions)))

@@ -70,7 +70,8 @@ def _sniff(number: int, source: Any, options: Options) -> Parts | None:
         is_it = folder_extension(source, _EXTENSIONS) == number
         return os.fspath(source) if is_it else None
     store = open_store(str(source), options.storage_options)
-    # Whatever the URL is, another kind may know it, or `why_nothing` says what to do.
+    # If the store does not list the URL, another kind may know it, or `why_nothing` says what to
+    # do.
     with suppress(SourceNotFound, StoreError):  # it does not list
         if _first_kind(store) == number:
             return store
@@ -164,7 +165,7 @@ def _stored_folder(opener: type[FolderDataset], store: Store, options: Options) 
     for row, name in enumerate(names):
         folder, slash, _ = name.partition("/")
         if slash:
-            # For a listing that was kept `wanted` was not called, and `folders` is empty.
+            # For a listing from the cache, `wanted` was not called, and `folders` is empty.
             rows_of.setdefault(folder, []).append(row)
         else:
             flat.append(row)

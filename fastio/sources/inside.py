@@ -26,7 +26,8 @@ def datasets_inside(source: object) -> Iterator[Rows]:
     their methods. It runs no code of the objects. It looks at a limited number of objects, and of
     items of each container, so it may miss a dataset.
     """
-    # By breadth: what is near the object is looked at before the limit of objects is reached.
+    # Breadth-first, so that objects near the source are visited before the limit of objects is
+    # reached.
     seen, waiting = {id(source)}, deque[Any]([source])
     while waiting:
         found = waiting.popleft()

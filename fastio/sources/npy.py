@@ -55,7 +55,7 @@ def array_of(data: bytes) -> NDArray[Any]:
     shape, fortran, dtype = read_header(file, len(data))
     if dtype.hasobject:
         raise ValueError("it is not a readable .npy file: it contains pickled Python objects")
-    if not dtype.itemsize:  # of which frombuffer makes no array
+    if not dtype.itemsize:  # frombuffer does not take an itemsize of 0
         return np.zeros(shape, dtype)
     values = np.frombuffer(data, dtype, math.prod(shape), file.tell())
     # A copy is writable and aligned, and does not keep the file's bytes.

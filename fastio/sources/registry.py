@@ -31,8 +31,8 @@ from fastio.store import is_remote, local_path
 
 _OF_URLS = ("storage_options", "cache", "partitions")  # cache: of image files, too
 
-# The first that knows a source has it. A packed dataset has Arrow files, and so has a directory of
-# save_to_disk: both are asked before tables.
+# The first kind that recognises a source opens it. A packed dataset and a folder of save_to_disk
+# have Arrow files, so both come before tables.
 KINDS = (TOKEN_FILES, PACKED, HUGGING_FACE, ARRAYS, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
 
 
@@ -142,9 +142,9 @@ def open_found(found: Found) -> Rows:
         dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
     dataset.partitions = found.options.partitions
-    if "columns" in found.kind.options:  # a pack reads the tables by the thousand rows
+    if "columns" in found.kind.options:  # tables, which a pack reads by the thousand rows
         dataset.opened_from = found
-    # Datasets behind a URL have it already, for their blocks.
+    # Datasets behind a URL already have the cache, for their blocks.
     if dataset.recodes and dataset.cache is None:
         dataset.cache = found.options.kept
     return dataset

@@ -168,15 +168,15 @@ def _keep(folder: CacheFolder, source: Source, objects: Objects) -> None:
         versions=np.frombuffer(objects.versions.data, np.uint8),
         version_ends=objects.versions.ends,
     )
-    # A piece that is there would not be replaced.
+    # An existing piece is dropped first, because `keep` would not replace it.
     folder.drop(source, [_PIECE])
     keep(folder, source, _PIECE, data.getbuffer())
 
 
 def _launched_s() -> float:
     """Returns when the process that started this one began, as `time.time`; 0 if it is unknown."""
-    # On other systems there is no /proc. In it, the name of the process may have blanks, and the
-    # start in ticks is field 22 (proc(5)), the 20th after the name.
+    # Systems other than Linux have no /proc. In the file, the name of the process may contain
+    # spaces. The start in ticks is field 22 (proc(5)), the 20th after the name.
     with suppress(AttributeError, OSError, ValueError, IndexError):
         after_name = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
         since_boot_s = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
@@ -194,7 +194,8 @@ def _kept_listing(
         with np.load(folder.path_of(source, _PIECE), allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
         at = float(arrays["at"][0])
-        # A clock that was set back would make a listing of the future valid for long.
+        # If the clock was set back, a listing with a time in the future would be valid for too
+        # long.
         if at < earliest or not 0 <= time.time() - at <= listing_s:
             return None
         names = _texts(arrays["names"], arrays["name_ends"])
@@ -242,7 +243,8 @@ def of_urls(
         url = without_secrets(join(store.url, missing))
         raise SourceNotFound(f"{url}: there is no such object; remove it from the list of URLs")
     found = [(n, stamp or Stamp(-1, "")) for n, stamp in zip(names, stamps, strict=True)]
-    # All lists of one bucket have the same store: the first object tells them apart.
+    # All lists of objects in one bucket have the same store. The URL of the first object
+    # distinguishes them.
     return StoredFiles(store, Objects.of(found), join(store.url, names[0]))
 
 

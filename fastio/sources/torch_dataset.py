@@ -344,7 +344,7 @@ class TorchReader:
         _end_together(batches)
         self._latest = weakref.ref(batches)
         for _ in range(skip):
-            if next(batches, self) is self:  # the end: no batch is the reader itself
+            if next(batches, self) is self:  # the sentinel, which no batch is: the end
                 break
         return _StatefulRead(batches) if self.keeps_state else Read(batches)
 
@@ -438,7 +438,7 @@ class _StatefulRead(Read):
     """Iterates over the batches of a StatefulDataLoader's iterator, and returns its state."""
 
     def __next__(self) -> Any:
-        # Its own method keeps the states that come with the batches.
+        # The `__next__` of the iterator keeps the states that come with the batches.
         return next(self._batches)
 
     def state(self) -> Any:

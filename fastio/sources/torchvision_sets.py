@@ -68,7 +68,8 @@ def held_set(dataset: Any) -> HeldSet | None:
     arrays = ArraySet(
         sources, "tuple", kind.__name__, ("image",), class_names(dataset), as_tensors=False
     )
-    # Labels that are converted are a new array each time: their values are compared, not addresses.
+    # Converted labels are a new array each time, so their values are compared and not their
+    # addresses.
     listed = xxhash.xxh3_64_intdigest(as_array(labels).tobytes()) if given is not labels else 0
     settings = arrays.layouts[0], listed or arrays.layouts[1]
     return HeldSet(arrays, dataset.transform, dataset.target_transform, settings)

@@ -252,7 +252,7 @@ class Blocks:
             if problem is None:
                 return parts, None
             known = {}  # it may be these that are damaged
-        # If the dataset was replaced, that is the error, and not damage.
+        # If the dataset was replaced, this raises the error: the block is not damaged.
         self.dataset.check_source()
         return parts, problem
 

@@ -34,7 +34,7 @@ _WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
 _MOST_SHARDS = 1 << 16  # orders of larger datasets are not recorded: eviction is by last use
 
 _LOOK_S = 0.05  # between two checks of a folder
-TICK_NS = 100_000_000  # two changes within this time may get the same time by the file system
+TICK_NS = 100_000_000  # two changes within this time may get the same timestamp
 
 # The bytes of a block, and what is wrong with it at the source, as `Blocks.fetch` returns them.
 Fetched = tuple[list[Any], str | None]
@@ -204,7 +204,7 @@ class CachedBlocks:
             if hits:
                 folder.note_use(source, hits, hits.total())
             folder.end_run(self._run)
-            # The run of the heads, see `_opened`.
+            # This is the run of the heads: see `_opened`.
             folder.end_run(self._run + 1)
 
     def _fetch_to_cache(
@@ -251,7 +251,7 @@ class CachedBlocks:
         """Returns the folder and source of the blocks; None without a cache, or after an error."""
         if self._cache is None or time.monotonic() < self._without_until_s:
             return None
-        # Without the lock, for which `resident` would wait at each block.
+        # Opened without the lock: otherwise `resident` would wait for the lock at each block.
         folder = self._cache.folder(next_use)
         with self._lock:
             if self._source is not None and self._source[0] is folder:

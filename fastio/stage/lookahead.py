@@ -213,7 +213,7 @@ class Lookahead:
         self._window = None
         for each in (self._queue, self._requested, self._carried):
             each.clear()
-        # After a fork, or if it was opened again, the stager does not have these requests.
+        # After a fork, or after it was opened again, the stager does not have these requests.
         if self._stager.generation is self._generation:
             for blocks in held:
                 self._stager.done(blocks)

@@ -301,7 +301,8 @@ def place_table(
     if resident is None:
         scattered = not sampling.ours or sampling.mode == "shuffle"
         resident = None if scattered and _WORTH_BYTES <= nbytes <= room else False
-    # A copy was asked for, or the page cache holds the whole table.
+    # Rows need no windows if a copy in memory was requested, or if the page cache holds the whole
+    # table.
     if resident or nbytes <= room * _SHARE:
         return sampling, resident
     if sampling.mode == "shuffle" and sampling.order == "auto":

@@ -63,7 +63,7 @@ class Stager:
         self.blocks = blocks
         self.cache = cache
         self._parallel = parallel
-        # Random, because the runs of all processes are recorded in one index.
+        # A random number, because the runs of all processes are recorded in one index.
         self._run = int.from_bytes(os.urandom(4), "little")
         self._bytes_fetched = 0
         self._owner = Owner()
@@ -223,7 +223,7 @@ class Stager:
             self._changed.notify_all()
             self._wanted.notify_all()
             threads, self._threads = self._threads, []
-        # Not for ever: a thread may wait for a server that does not answer.
+        # The wait has a limit, because a thread may wait for a server that does not answer.
         join_all(threads, _JOIN_S)
         self._cached.end_run()
         with self._changed:
@@ -319,7 +319,8 @@ class Stager:
             else:
                 memory = found
                 path = memory.path
-        # The reader raises it. A thread that ended here would leave its block "working" for ever.
+        # The reader of the block raises the error. If the thread ended here, its block would stay
+        # "working" for ever.
         except BaseException as caught:
             error = caught
         with self._changed:

@@ -349,7 +349,7 @@ class _Warming:
         nbytes = sum(map(aligned_size, stretch.sizes))
         with ExitStack() as until_written:
             with self._pace.request():
-                # Taken when the request may run, so that those that wait hold no memory.
+                # Memory is taken when the request may run, so that waiting requests hold none.
                 memory = until_written.enter_context(self._buffers.take(nbytes))
                 pieces: dict[int, memoryview] = {}
                 for number, size in zip(stretch.numbers, stretch.sizes, strict=True):

@@ -13,7 +13,7 @@ if it supports the options, and fsspec for everything else.
 - `ranges`: which ranges are fetched together, and how many at once
 - `options`: translates storage_options between the names of obstore and fsspec
 - `obstore_backend`, `fsspec_backend`: one attempt each
-- `web`: requests of fsspec's to web servers; `answers`: checks of what servers send
+- `web`: requests of fsspec to web servers; `answers`: checks of what servers send
 - `receive`: ranges over plain http, into memory of the caller's
 """
 

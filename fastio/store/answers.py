@@ -1,4 +1,4 @@
-"""Checks of the answers of web servers, whose libraries accept any body and follow any redirect."""
+"""Checks of responses of web servers: HTTP libraries accept any body and follow any redirect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def range_of(headers: Headers) -> tuple[int, int, int | None] | None:
 
 
 def check_redirect(here: str, target: str) -> None:
-    """Raises Permanent if a redirect changes the scheme from https to http, or to another one."""
+    """Raises Permanent if a redirect leads from https to http, or to any other scheme."""
     if target not in ("http", "https") or (here, target) == ("https", "http"):
         raise Permanent(f"the server redirects from {here} to {target}: not followed")
 
@@ -28,7 +28,7 @@ def check_redirect(here: str, target: str) -> None:
 def expected_body(
     status: int, headers: Headers, offset: int, length: int | None
 ) -> tuple[int | None, Marks]:
-    """Returns how long the body of a successful answer must be, and what it says of its version.
+    """Returns the length that the body of a successful response must have, and its version.
 
     Args:
         status: The HTTP status, below 300 or 416.
@@ -36,10 +36,10 @@ def expected_body(
         offset, length: The range that was requested; to the end if the length is None.
 
     Returns:
-        The number of bytes, None if only the end of the body tells; and the marks.
+        The number of bytes, or None if it is not known before the end of the body; and the marks.
 
     Raises:
-        Permanent: The answer has other bytes, and would have them next time.
+        Permanent: The response has other bytes than requested, as another attempt would have.
         OSError: Another attempt may succeed.
     """
     asked = f"bytes {offset} to {'its end' if length is None else offset + length} were requested"

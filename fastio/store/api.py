@@ -56,8 +56,8 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
         storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore.
             deadline_s: seconds for a call, including all attempts (60); a write has one more for
             each MiB. timeout_s: seconds after which an attempt without progress is retried (15).
-            fsspec does not report progress; with it, a rate below 1 MiB/s counts as none.
-            listing_s is not the store's.
+            fsspec does not report progress; there, a rate below 1 MiB/s counts as no progress.
+            listing_s is ignored: it sets how long listings are kept.
 
     Raises:
         StoreError: If the URL or an option is not understood, or a package for it is missing.
@@ -353,7 +353,7 @@ class Store:
         def read(
             name: str, offset: int, length: int, expect: Stamp | None
         ) -> memoryview | SourceNotFound | SourceChanged:
-            # Another read has failed, whose error is raised in place of all results.
+            # Another read has failed: its error is raised, and no results are returned.
             if stop.is_set():
                 return memoryview(b"")
             try:
@@ -410,7 +410,8 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         limits = self._limits
-        # With `_answered`: a worker process waits as long as this one for a server that restarts.
+        # `_answered` is included, so that a worker process waits as long as this one for a server
+        # that restarts.
         make = partial(Store, deadline_s=limits.deadline_s, timeout_s=limits.timeout_s)
         return make, (self._location, self._options), {"_answered": self._answered}
 
@@ -457,12 +458,13 @@ class Store:
             )
         except (FileNotFoundError, Permanent, Failed) as error:
             problem = error
-            # That an object is missing, or forbidden, is an answer of the server, too.
+            # An error for an object that is missing or forbidden is a response of the server, too.
             self._answered |= not isinstance(error, Failed)
         else:
             self._answered = True
             return found
-        # Errors are raised outside of the `except` block: a context of theirs might have secrets.
+        # Errors are raised outside of the `except` block, because their `__context__` might contain
+        # secrets.
         url = without_secrets(join(self._location, name)) if name else self.url
         if isinstance(problem, OtherVersion):
             if doing == "written":

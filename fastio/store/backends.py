@@ -170,7 +170,7 @@ def of_version(
 def marks_of_equal(backend: Backend, name: str, data: memoryview, limit_s: float) -> Marks | None:
     """Returns the marks of an object that has these bytes; None if it has others or is missing."""
     try:
-        # The size first, because the object may be large.
+        # The size is compared first, because the object may be large.
         if backend.stat(name, limit_s).size != data.nbytes:
             return None
         found, marks = backend.read(name, 0, None, limit_s, None)

@@ -49,7 +49,8 @@ class FsspecBackend:
         if "::" not in url:
             options["skip_instance_cache"] = True  # an own instance, because `retries` is set below
         self._fs, self._root = url_to_fs(url, **options)
-        # One attempt: `retry` repeats requests, with one deadline for all attempts.
+        # fsspec makes one attempt, because `retry` repeats requests, with one deadline for all
+        # attempts.
         if "::" not in url and hasattr(self._fs, "retries"):
             self._fs.retries = 1
         self._on_the_web = urlsplit(self._root).scheme in ("http", "https")  # its paths are URLs
@@ -65,7 +66,7 @@ class FsspecBackend:
             found: Marks = self._run(self._web.stat(self._fs, path), allowed_s, limit_s)
             return found
         info = self._call("info", allowed_s, limit_s, path)
-        # Stores have no folders, but fsspec describes the beginning of names as one.
+        # Stores have no folders, but fsspec describes a common prefix of names as a folder.
         if info.get("type") == "directory":
             raise FileNotFoundError(name)
         if info.get("size") is None:
@@ -80,7 +81,8 @@ class FsspecBackend:
         The version of the returned bytes is known only for web servers.
         """
         if length is None:
-            # The size is not known: half of the time, which leaves time for another attempt.
+            # The size is not known, so half of the time is allowed, which leaves time for another
+            # attempt.
             allowed_s = max(self._limits.timeout_s, limit_s / 2)
         else:
             allowed_s = self._limits.timeout_s + length / SLOWEST_BYTES_PER_S

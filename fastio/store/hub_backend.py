@@ -62,7 +62,7 @@ class HubBackend:
     def commit(self) -> str:
         """Returns the commit that is read, which is looked up once."""
         # All requests read one commit, so that data cannot change between them. Other threads wait
-        # for the answer and do not ask, too.
+        # for the response instead of requesting it again.
         with self._lock:
             if self._pinned is None:
                 with _Translated():
@@ -107,7 +107,7 @@ class HubBackend:
                 asked = get_session().stream(
                     "GET",
                     here,
-                    # Without the token on other hosts, where URLs need none.
+                    # The token is not sent to other hosts, where URLs need none.
                     headers={**headers, **own} if ours else own,
                     timeout=self._limits.timeout_s,
                     follow_redirects=False,
@@ -115,8 +115,8 @@ class HubBackend:
                 with asked as answer:
                     if ours:
                         told = answer.headers
-                        # The hash that `stat` gives; the host to which the Hub redirects has
-                        # another ETag.
+                        # This is the hash that `stat` returns; the host to which the Hub redirects
+                        # has another ETag.
                         etag = etag or told.get("X-Linked-Etag") or told.get("ETag") or ""
                     location = answer.headers.get("Location")
                     if answer.status_code in REDIRECTS and location:
@@ -150,7 +150,7 @@ class HubBackend:
         files = (each for each in tree if hasattr(each, "size"))
         found = ((each.path.removeprefix(root), _marks(each)) for each in files)
         if after:
-            # The Hub cannot list from a name on.
+            # The Hub cannot begin a listing at a name.
             found = itertools.dropwhile(lambda each: each[0] != after, found)  # type: ignore[assignment]
             with _Translated():
                 next(found, None)

@@ -198,8 +198,8 @@ class ObstoreBackend:
                 with _Translated():
                     page = next(listed, None)
             except Permanent:
-                # A web server without WebDAV: its pages of links are read. After a first page, the
-                # error is another one.
+                # A web server without WebDAV is listed by its pages of links. An error after a
+                # first page has another cause.
                 if self._family != "http" or (came and self._pages is None):
                     raise
                 yield from self._index_pages().pages(folder, after, limit_s)
@@ -239,8 +239,8 @@ class ObstoreBackend:
 
     def _client(self, limit_s: float) -> Any:
         """Returns a client whose requests take at most limit_s: the deadline, a half of it, ..."""
-        # obstore sets time limits for a client and not for a request, so a few clients with limits
-        # of which each is half of the one before serve all requests.
+        # obstore sets time limits for a client, not for a request. A few clients, each with half
+        # the limit of the one before, serve all requests.
         total_s = self._limits.deadline_s
         while total_s > limit_s and total_s > SHORTEST_S:
             total_s /= 2
@@ -253,7 +253,8 @@ class ObstoreBackend:
             total_s *= 2
         if total_s <= limit_s:
             return self._kept(total_s, False)
-        # Not kept: each object has another limit, and a client has connections of its own.
+        # This client is not kept: each object has another limit, and a client has connections of
+        # its own.
         return self._make(limit_s, False)
 
     def _kept(self, total_s: float, timed_reads: bool) -> Any:

@@ -143,7 +143,9 @@ def for_rust(url: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Translates options to those of the Rust crate object_store; see `Store.options_of_rust`."""
     family, shown = family_of(scheme_of(url)), without_secrets(url)
     if family is None or family == "http":
-        raise StoreError(f"{shown} is not of s3, gs or az: copy the data there, or to this machine")
+        raise StoreError(
+            f"{shown} is not an s3, gs or az URL: copy the data to such a URL, or to this machine"
+        )
     try:
         settings = for_obstore(family, url, options)
     except Untranslatable as error:
@@ -180,8 +182,9 @@ def _web(settings: Settings) -> None:
     proxies = urllib.request.getproxies()
     environments = proxies.get(parts.scheme.lower()) or proxies.get("all")
     if environments and "proxy_url" not in settings.client:
-        # Unless it is given a proxy, obstore reads the environment by rules of its own. For a
-        # direct connection it is given one that it never uses, because the host is excluded.
+        # Without an explicit proxy, obstore applies rules of its own to the environment. For a
+        # direct connection, a proxy is set and the host is excluded, so that the proxy is never
+        # used.
         found = proxy_of(settings.url)
         settings.client["proxy_url"] = found or "http://127.0.0.1:9"
         if found is None:
@@ -220,7 +223,7 @@ def _s3_credentials_are_known(config: Mapping[str, Any]) -> bool:
         return True
     if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ:
         return True
-    # Profiles are in ~/.aws.
+    # Profiles are in ~/.aws, which obstore ignores.
     if "AWS_PROFILE" in os.environ:
         return False
     files = (
@@ -237,7 +240,7 @@ def _gs(options: dict[str, Any], settings: Settings) -> None:
         settings.config["skip_signature"] = True
     elif isinstance(token, str) and token.endswith(".json"):
         settings.config["service_account"] = token
-    # obstore looks for these by itself.
+    # obstore finds these credentials by itself.
     elif token not in (None, "google_default", "cloud"):
         raise Untranslatable("token")
     _plain(options, settings, {})

@@ -44,7 +44,7 @@ def coalesce(
             last = spans[-1]
             last_end = last.offset + last.length
             end = max(last_end, offset + length)
-            # A range within the span before costs nothing, however long that span is.
+            # A range within the previous span costs nothing, however long the span is.
             inside = end == last_end
             if inside or (offset - last_end <= gap and end - last.offset <= most):
                 spans[-1] = Span(last.offset, end - last.offset, (*last.members, number))
@@ -72,7 +72,8 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
         running = [pool.submit(task, stop) for task in tasks]
         left = set(running)
         while left:
-            # With a limit: Ctrl-C that comes right before a wait begins does not end it.
+            # The wait has a limit, because a Ctrl-C right before a wait begins does not interrupt
+            # it.
             done, left = wait(left, WAIT_S, FIRST_COMPLETED)
             for ended in done:
                 ended.result()

@@ -110,7 +110,7 @@ class Receiver:
                 return None
             for view in views:
                 _fill(view, answer)
-            # Only now: what was not read of this response would be taken for the next one.
+            # Set only now: unread bytes of this response would be taken for the next response.
             reusable = not answer.will_close
         except http.client.HTTPException as error:
             raise OSError(f"{type(error).__name__}: {error}") from None
@@ -138,7 +138,8 @@ class Receiver:
         """Returns an open connection, and whether it was used before."""
         with suppress(IndexError):
             while True:
-                # The one that was used last: the server is the least likely to have closed it.
+                # The connection that was used last, because the server is least likely to have
+                # closed it.
                 since_s, connection = self._idle.pop()
                 if time.monotonic() - since_s < _IDLE_S and connection.sock is not None:
                     assert isinstance(connection.sock, _TimedSocket)

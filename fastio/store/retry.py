@@ -131,7 +131,7 @@ def is_refused(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, ConnectionRefusedError):
             return True
-        # Clients wrap the error of the system in their own.
+        # Clients wrap the error of the operating system in their own.
         error = error.__cause__ or error.__context__
     return False
 

@@ -125,7 +125,7 @@ def split(url: str) -> tuple[str, str]:
         folders = rest.split("/")
         own = 5 if len(folders) > 2 and folders[2].endswith("@refs") else 3
         host, name = "/".join(folders[:own]), "/".join(folders[own:])
-    # fsspec's memory has no hosts: memory://name is an object.
+    # fsspec's memory file system has no hosts: memory://name is an object.
     if not slash and scheme_of(url) == "memory":
         host, name = "", host
     if scheme_of(url) in _HTTP:

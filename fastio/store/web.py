@@ -84,7 +84,7 @@ class WebSession:
                 return answer
             answer.release()
             url = _followed(method, url, location)
-            # As aiohttp does: the URL of a redirect is complete.
+            # The URL of a redirect is complete, so params are dropped, as aiohttp does.
             options = {name: value for name, value in options.items() if name != "params"}
             if _same_host(home, url):
                 url = url.with_user(None)
@@ -165,7 +165,7 @@ async def stat(fs: Any, url: str) -> Marks:
             return Marks.of_headers(answer.headers, int(length))
         if answer.status != 200 and answer.status not in _NO_HEAD:
             _raise_for_status(answer, url)
-    # HEAD was refused, or its answer has no length: the range of the first byte has it.
+    # HEAD was refused, or its response has no length. The response for the first byte has it.
     options["headers"]["Range"] = "bytes=0-0"
     async with session.get(fs.encode_url(url), **options) as answer:
         said = range_of(answer.headers)

@@ -91,7 +91,7 @@ class OnImageLists:
             else:
                 values = self._tail(values)
             if self._form == "padded":
-                # Normalize makes other numbers of the zeros behind the last image.
+                # Normalize changes the zeros of the padding after the last image.
                 assert lengths is not None
                 there = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
                 values = values.masked_fill_(~there[:, :, None, None, None], 0)

@@ -72,7 +72,7 @@ def ragged_of_lists(data: Any, forms: Mapping[str, Form], kinds: Mapping[str, Fi
     """
 
     def converted(name: str, part: Any) -> dict[str, Any]:
-        # Lists of images of different sizes, whose memory is their own, stay as they are.
+        # Lists of images of different sizes own their memory, and stay as they are.
         if name not in forms or any(isinstance(row, list) for row in part):
             return {name: part}
         rows = [row.numpy() for row in part]

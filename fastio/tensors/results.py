@@ -203,7 +203,8 @@ class Results(Selectable):
                 return self._stacked(values)
             return self._restored(values, self._tensor)
         if isinstance(first, Lying) and self._rows is None and values.count(first) == len(values):
-            # Rows of equal arrays that fill their places are a batch as they lie, without a copy.
+            # If all arrays have one shape and fill their places, their memory is the batch, without
+            # a copy.
             capacity = self._layout.capacities[first.number]
             if np.dtype(first.dtype).itemsize * int(np.prod(first.shape)) == capacity:
                 begin = self._layout.offsets[first.number]
@@ -232,7 +233,7 @@ class Results(Selectable):
     def _restored(
         self, values: Sequence[Any], restored: Callable[[Lying | Loose, int], Any]
     ) -> list[Any]:
-        """Returns values of any structure as a list, with what a function makes of their arrays."""
+        """Returns values of any structure as a list, with their arrays converted by a function."""
 
         def of_leaf(row: int, leaf: Any) -> Any:
             return restored(leaf, row) if isinstance(leaf, _ARRAYS) else leaf
@@ -266,7 +267,7 @@ class Results(Selectable):
 
 def _is_leaf(value: Any) -> bool:
     """Returns whether a tuple or a mapping in a result is a leaf of it."""
-    # Mappings that are no dicts may take tensors only, such as a TensorDict.
+    # A mapping that is not a dict may accept only tensors as values, for example a TensorDict.
     return isinstance(value, _ARRAYS) or (
         isinstance(value, Mapping) and not isinstance(value, dict)
     )

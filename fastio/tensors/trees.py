@@ -276,7 +276,7 @@ class Tail:
             pair = (1 / (255 * std), -mean / std) if bytes_in else (mean, std)
             self._constants[key] = [value.to(x.device, dtype) for value in pair]
         first, second = self._constants[key]
-        # Floats may be the caller's, and are not written to before the division.
+        # Floats may share their memory with the caller, so the subtraction makes a new tensor.
         return x.to(dtype).mul_(first).add_(second) if bytes_in else x.sub(first).div_(second)
 
 

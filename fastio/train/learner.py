@@ -103,7 +103,7 @@ class Learner:
                 self.scaler.scale(found).backward()  # type: ignore[no-untyped-call]
             losses.append(found.detach())
         if self._options.clip_grad_norm is not None:
-            # The limit is for the gradients as they are, not as fp16 scales them.
+            # The limit applies to the real gradients, and not to those that are scaled for fp16.
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self._options.clip_grad_norm)
         scale = self.scaler.get_scale()
@@ -201,8 +201,8 @@ def make_scheduler(
     # At least one step is left for the part after the warm-up.
     warmup = min(round(options.warmup * steps_per_epoch), total - 1)
     if options.schedule == "onecycle":
-        # One more: the scheduler is stepped after the last optimizer step, too. From the step that
-        # is its total on, the rate would rise again.
+        # One step more: the scheduler is also stepped after the last optimizer step. From the step
+        # that is its total on, the learning rate would rise again.
         return OneCycleLR(optimizer, lr, total_steps=total + 1, pct_start=warmup / total)
     if options.schedule == "cosine":
         rest: LRScheduler = CosineAnnealingLR(optimizer, total - warmup)

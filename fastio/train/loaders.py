@@ -40,7 +40,7 @@ def training_loader(
     if len(loader):
         return loader
     loader.close()
-    # Less than a batch: one step with all samples is better than none.
+    # There is less than one batch: one step with all samples is better than none.
     loader = fastio.Loader(data, shuffle=True, **settings)
     samples = len(loader.dataset)
     if samples < 2:  # of which a norm over the batch makes nothing

@@ -97,7 +97,7 @@ def fit(task: Task, options: Options, *monitors: Monitor) -> Result:
             began = run.loader.stats(), time.perf_counter()
             if not train_epoch(run):
                 break
-            # Before the evaluation, whose metrics would be NaN without a hint at the cause.
+            # Checked before the evaluation, whose metrics would be NaN without a hint at the cause.
             run.check_weights()
             metrics = evaluate(run) if run.val_loader is not None else None
             if run.interrupted:
@@ -176,7 +176,7 @@ def _warm_up(run: Run) -> None:
     steps = groups(run.loader, run.options.grad_accum)
     for group in islice(steps, _WARM_UP_STEPS):
         train_step(run, group)
-    # Ends the epoch that was begun: it would go on reading ahead beside the one that is timed.
+    # Ends the epoch that was begun, which would otherwise read ahead during the timed one.
     steps.close()
     run.model.load_state_dict(weights)
     run.learner.begin()

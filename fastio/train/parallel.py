@@ -205,7 +205,8 @@ def wrap(model: nn.Module, process: Process, options: Options) -> nn.Module:
     prepare(model, process, options)
     if process.parallel == "ddp":
         devices = [process.device] if process.device.type == "cuda" else None
-        # Gradients lie in the buckets that are sent: without, all of them are copied once a step.
+        # With views, gradients lie in the buckets that are sent. Otherwise all of them are copied
+        # in each step.
         wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
     elif process.parallel == "dp":
         wrapped = _Autocast(model, process.device, options)
@@ -237,8 +238,8 @@ def accumulating(model: nn.Module, process: Process, last: bool) -> AbstractCont
 def sync_buffers(model: nn.Module, process: Process) -> None:
     """Copies rank 0's buffers, such as running means, to all processes."""
     if process.world_size > 1:
-        # DDP does it at the beginning of a forward pass: the last one has changed them since, and
-        # the model is evaluated without DDP.
+        # DDP copies buffers at the beginning of a forward pass. The last forward pass has changed
+        # them since, and the model is evaluated without DDP.
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 

@@ -153,7 +153,7 @@ class Run:
             self.learner = Learner(task.model(), options, process, lr, self.steps_per_epoch)
             self.model = self.learner.model
             self.result = self.learner.averaged or self.model
-            # DataParallel divides evaluation batches among the GPUs, too; DDP and FSDP processes
+            # DataParallel also divides evaluation batches among the GPUs. DDP and FSDP processes
             # have batches of their own.
             whole = process.parallel == "dp" and self.result is self.model
             self.evaluated = self.learner.called if whole else self.result
@@ -276,7 +276,7 @@ class Run:
 
     def _full_states(self) -> dict[str, Any]:
         """Returns the states of models and optimizer, on rank 0's CPU. All processes call it."""
-        # Only with FSDP the other processes have parts of the state.
+        # Only with FSDP do the other processes have parts of the state.
         if not self.process.main and self.process.parallel != "fsdp":
             return {}
         how = StateDictOptions(full_state_dict=True, cpu_offload=True)

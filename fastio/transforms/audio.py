@@ -150,7 +150,7 @@ class AudioDecode:
         elif begin and sound.seekable():
             sound.seek(begin)
             begin = 0
-        # What cannot seek reads the frames before the crop, and drops them.
+        # If the sound cannot seek, the frames before the crop are read and dropped.
         for _ in self._parts(sound, begin):
             pass
         parts: list[npt.NDArray[Any]] = []

@@ -182,7 +182,8 @@ class _Parts:
 
     def _add_pointwise(self, step: Pointwise) -> None:
         self._tail.append(step)
-        # Erasing comes last, after this step too, but its value is in the units before it.
+        # Erasing comes last, also after this step, but its value is given in the units before the
+        # step.
         if isinstance(step, Normalize):
             self._erasing = [erasing.normalized(step.mean, step.std) for erasing in self._erasing]
 
@@ -269,8 +270,8 @@ def from_pipeline(transform: Any) -> list[Any]:
     known = from_torchvision(transform)
     if known is not None and _compiles(known):
         return known
-    # As many steps as possible run natively: everything behind the first other one must see what it
-    # returns.
+    # As many steps as possible run natively. All steps after the first one that cannot must get its
+    # result.
     steps, known, begin = list(flat(transform)), [], 0
     while begin < len(steps):
         found = from_torchvision(steps[begin])

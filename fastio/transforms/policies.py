@@ -41,7 +41,7 @@ class Operation:
                 offset = 1.0 if self.signed else 0.0  # factors are 1 plus or minus the strength
                 numbers = [_native.Spread(list(values), sign=self.signed, offset=offset)]
             return _native.Augment.op(self.name, numbers)
-        # torchvision cuts translations off to whole pixels.
+        # torchvision truncates translations to whole pixels.
         whole = "cut" if self.place in (_MOVE_X, _MOVE_Y) else "no"
         strength = _native.Spread(list(values), sign=True, unit=self.unit, whole=whole)
         numbers = [_native.Spread([value]) for value in (0.0, 0.0, 0.0, 1.0, 0.0, 0.0)]

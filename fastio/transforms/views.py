@@ -105,7 +105,7 @@ class Views:
 
 def _counted(given: Any) -> bool:
     """Returns whether an entry is (count, transforms)."""
-    # (count, list), and not a tuple of two functions.
+    # Distinguishes (count, list) from a tuple of two functions.
     return isinstance(given, tuple) and len(given) == 2 and not callable(given[0])
 
 

@@ -64,7 +64,7 @@ class Documents:
             from fastio.views.subsets import parts_of, picked_parts  # which imports torch
 
             parts, picked = parts_of(source)
-            if picked is not None:  # of a dataset without picked rows no window can be made
+            if picked is not None:  # a dataset without picked rows has no windows
                 parts, picked = picked_parts(parts, picked)
         for part in parts:
             if not isinstance(part, Dataset):
@@ -130,7 +130,7 @@ def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, Shar
         SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
     """
     if dataset.remote_part is None:
-        # Nothing is waited for when a local shard is mapped.
+        # Mapping a local shard does not wait, so nothing is fetched ahead.
         yield from ((shard, dataset.shard(shard)) for shard in shards)
         return
     yield from in_order(

@@ -120,7 +120,7 @@ class TokenPad(Rows, View):
         self._documents, self.dataset, self.max_length = found, found.source, max_length
         self._item = np.dtype(tokens.dtype).itemsize
         self.picked = found.picked
-        # A part reads whole shards, so that a view with picked rows is not its own part.
+        # A part reads whole shards, so a view with picked rows cannot be its own part.
         alone = len(found.parts) == 1 and found.picked is None
         again = partial(TokenPad, field=self.field, **asdict(self._options))
         self.parts: tuple[TokenPad, ...] = (self,) if alone else tuple(map(again, found.parts))
@@ -149,7 +149,8 @@ class TokenPad(Rows, View):
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify the documents and how they are cut."""
-        # By the documents alone, not by paths: a loader's state can be loaded with a copy of them.
+        # The fingerprint depends on the documents and not on paths: a loader's state can be loaded
+        # with a copy of them.
         documents = [part.fingerprint for part in self._documents.parts]
         about = f"{documents} {self.field} {self._options}".encode()
         return xxhash.xxh3_64_hexdigest(

@@ -49,8 +49,8 @@ def best_fit_segments(starts: NDArray[np.int64], length: int) -> Segments:
     start = starts[:-1][document] + within * length
     sizes_of_parts = np.minimum(sizes[document] - within * length, length).astype(np.int32)
     window = _native.best_fit(sizes_of_parts, length)
-    # The packing numbers windows in the order in which it opens them, for the longest documents
-    # first. They are numbered anew, by their first documents.
+    # The algorithm places the longest documents first, and numbers windows in the order in which it
+    # opens them. They are numbered again, by their first documents.
     _, first_part, window = np.unique(window, return_index=True, return_inverse=True)
     rank = np.empty(len(first_part), np.int64)
     rank[np.argsort(first_part, kind="stable")] = np.arange(len(first_part))

@@ -76,7 +76,7 @@ def inside(dataset: Any, keep: Callable[[list[Any]], list[Any]]) -> tuple[Any, l
 
 
 def picked_parts(parts: Sequence[Any], picked: Rows) -> tuple[list[Any], Rows]:
-    """Returns those of several datasets that have picked rows, and the rows among theirs.
+    """Returns the datasets that have picked rows, and the rows as numbers in these datasets.
 
     Args:
         parts: datasets whose rows are numbered one after the other.

@@ -115,12 +115,13 @@ class WindowLayout:
     ) -> None:
         self.dataset, self.field, self.options = dataset, field, options
         self._item = np.dtype(dataset.schema.fields[field].dtype).itemsize  # type: ignore[union-attr]
-        # Windows are made in the order of the documents in their shards, whatever the Subset's is.
+        # Windows are made in the order of the documents in their shards, whatever the order of the
+        # Subset.
         self._picked = None if picked is None else np.sort(picked)
         self._in_parts = options.by_document or picked is not None
         self._best_fit: dict[int, Segments] = {}
         counts = self._counts()
-        # Shards with fewer tokens than a window has are left out: no row is theirs.
+        # Shards with fewer tokens than one window are left out, because they have no row.
         self._shards = np.flatnonzero(counts)
         if not self._shards.size:
             of_these = "" if picked is None else " of the documents of the Subset"
@@ -254,7 +255,7 @@ class WindowLayout:
         if self._picked is None:
             return segments
         begin, start, length = segments
-        # Of documents that begin at one token, all but the last are empty.
+        # Of several documents that begin at one token, all but the last are empty.
         document = np.searchsorted(own, start, side="right") - 1
         return begin, start - own[document] + begins[document], length
 

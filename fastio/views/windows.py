@@ -236,8 +236,8 @@ class TokenWindows(Rows, View):
         if not self._options.cu_seqlens:
             return {}
         documents = np.asarray(arrays["documents"])
-        # The first token of each window begins a part, also after a window that ends in a document
-        # of the same number.
+        # The first token of each window begins a part, even if the window before ended in a
+        # document with the same number.
         begins = np.ones(documents.shape, np.bool_)
         np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
         bounds = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)

@@ -111,7 +111,7 @@ def learner_of(
             "the layers with their sizes"
         )
     learner = Learner(model, train_options(options, device), Process(device), lr)
-    # `Learner` leaves the mode to the loop of `fit`.
+    # `Learner` does not set the training mode, because the loop of `fit` does.
     learner.called.train()
     return learner
 
@@ -219,7 +219,7 @@ class Compute:
             rate = options.rate if preset is None or options.rate is not None else preset.rate
             return cls(options, preset, rate), subject
         device = model_device(options)
-        # Without a device of the loader, the loop copies the batches itself and waits: see
+        # If the loader has no device, the loop copies the batches itself and waits: see
         # `CudaModel`.
         delivered = None if options.blocking_copies else device
         subject = replace(subject, normalized=True, device=delivered)
@@ -233,7 +233,7 @@ class Compute:
         """
         if self.step is None:
             return
-        # torch.compile and cuDNN need several steps until nothing is compiled or tried any more.
+        # torch.compile and cuDNN compile code and try algorithms during the first steps.
         more = self.on_gpu or self.options.compile
         device = self.new(resident=True)
         for batch, samples in islice(cycle(batches), _WARM_UP_STEPS if more else 1):

@@ -131,7 +131,7 @@ def recipes(
     for name, changes, changed, why_not in rungs:
         trained = replace(current.training, **changed)
         found.append(replace(current, name=name, why_not=why_not, training=trained, **changes))
-        # A rung that this machine cannot show is left out of those after it.
+        # Later rungs do not have the changes of a rung that this machine cannot run.
         if not why_not:
             current = found[-1]
     return found
@@ -244,7 +244,7 @@ def _measured(recipe: Recipe) -> Rung:
     Raises:
         BenchError: they failed; its last lines say why.
     """
-    # A rung must not be slower only because it is the first to read its files.
+    # The files are read first, because the first rung that reads them would otherwise be slower.
     read_whole(recipe.training.data)
     command = [sys.executable, "-m"]
     if recipe.processes > 1:
@@ -286,7 +286,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     }
-    # torchrun itself would give each process one thread for operators.
+    # By default, torchrun gives each process one thread for operators.
     threads = max(1, available_cores() // recipe.processes)
     return {"OMP_NUM_THREADS": str(threads), **environment}
 

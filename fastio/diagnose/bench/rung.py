@@ -30,7 +30,7 @@ def train(recipe: Recipe) -> dict[str, float]:
         "epoch_s": seconds of an epoch, the mean; "images": of an epoch; "accuracy": top-1.
     """
     how = recipe.training
-    # All rungs have steps of the same number of samples.
+    # The processes of a rung together have the same number of samples in a step as other rungs.
     options = replace(how, batch_size=how.batch_size // recipe.processes)
     classes = len(schema_of(how.data).classes or ())
     asked = Options(data=how.data, model=recipe.model, size=recipe.size)

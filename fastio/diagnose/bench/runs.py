@@ -96,7 +96,8 @@ class Runs:
         runs: list[Run] = []
         # A short epoch is read several times, because one pass would be too short for a figure.
         while not runs or (runs[-1].whole and used < limit.seconds / 2 and len(runs) < _MOST_COLD):
-            # The next loader finds neither pieces of the cache nor pages of the files.
+            # The next loader must find neither pieces in the cache nor file contents in the page
+            # cache.
             if self.subject.cache is not None:
                 shutil.rmtree(self.subject.cache, ignore_errors=True)
             drop(self.subject.files())
@@ -147,7 +148,7 @@ class Runs:
             if len(kept) == _RESIDENT:
                 break
         self.compute.warm_up(kept)
-        # The first steps are left out (`FILLING`), and as many as `LEAST_STEPS` must remain.
+        # The first steps are left out (see `FILLING`), and at least `LEAST_STEPS` must remain.
         limit = Limit(self._seconds("compute"), None, 6)
         run = run_loop(Resident(kept), self.compute.new(resident=True), limit)
         if run.last - run.first < LEAST_STEPS:
@@ -187,8 +188,8 @@ class Runs:
         runs: dict[int, list[Run]] = {count: [] for count in counts}
         for count in there_and_back(counts):
             with self.subject.open(threads=count, plain=True) as loader:
-                # Each loader is new: its threads begin, and its memory is touched for the first
-                # time.
+                # Warms up the new loader: its threads start, and its memory is touched for the
+                # first time.
                 run_loop(loader, Device(), Limit(seconds / 4, self._steps))
                 runs[count] += self._passes(loader, seconds * 3 / 4)
         if not all(any(map(_is_long, found)) for found in runs.values()):

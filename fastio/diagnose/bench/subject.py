@@ -181,7 +181,7 @@ class Subject:
             default = _BATCH if task is None else TEXT_BATCH
         batch_size = options.batch_size or (preset.batch_size if preset else default)
         threads = options.threads or available_cores()
-        # Reports are shared.
+        # Users share reports, which must therefore contain no credentials.
         data = replace(data, path=without_secrets(data.path))
         found = cls(options, schema, data, batch_size, threads, task=task)
         if schema.token_fields:

@@ -60,7 +60,8 @@ def _file(folder: Path, number: int) -> Path:
 
 def jpeg_of_size(nbytes: int, seed: int) -> bytes:
     """Returns a JPEG (3:4, 4:2:0) with a photo's spectrum, within 5% of a number of bytes."""
-    # As many pixels as a photo of this size has; the contrast is then fitted to the bytes.
+    # The number of pixels is that of a photo with so many bytes. The contrast is then fitted to
+    # reach the size.
     height = round((nbytes / _BYTES_A_PIXEL * 3 / 4) ** 0.5)
     pixels = _noise(height, height * 4 // 3, seed)
     low, high = 0.0, 4.0  # of the contrast, which the size grows with

@@ -58,7 +58,7 @@ class Data:
 
     Attributes:
         facts: the facts of the whole dataset.
-        files: its files on this machine, or many of them.
+        files: its files on this machine, or a large part of them.
         part: what a loader is given to read a part of the data: a path, or a list of files.
     """
 
@@ -193,7 +193,7 @@ def facts_of(data: Any, dataset: Any) -> DataFacts:
         dataset: one of fastio's.
     """
     schema, kind = dataset.schema, kind_of(dataset)
-    # Token files are read as a packed dataset, but somebody else wrote them.
+    # Token files are read like a packed dataset, but fastio has not packed them.
     packed = None if kind is TOKEN_FILES else dataset.packed
     images, storage, here = schema.image_fields, storage_of(data), local_files(data)
     word = type(dataset).__name__ if kind is None else kind.key
@@ -242,7 +242,7 @@ def _tars(path: str) -> Data:
 def _tables(path: str, files: list[Path]) -> Data:
     part, rows = files[:_TABLES], 0
     if table_kind(part[0]) == "parquet":
-        # The rows of a few files stand for all: reading every footer takes long.
+        # The number of rows is estimated from a few files, because reading every footer takes long.
         share = _bytes_of(part) / max(1, _bytes_of(files))
         rows = round(rows_of(part) / max(share, 1e-9))
     # A Lance dataset is a folder of files.
@@ -362,7 +362,7 @@ class Piece:
         """
         file = only_files(self.path, os.O_RDONLY)
         try:
-            # Without read-ahead, which would read more of a large file than is wanted.
+            # Turns read-ahead off, which would read more of a large file than the requested part.
             if self.offset:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             return os.pread(file, self.length, self.offset)
@@ -404,8 +404,8 @@ def release(path: Path, offset: int = 0, length: int = 0, *, written: bool = Tru
     Args:
         path: the path of the file.
         offset, length: the part in bytes; a length of 0 goes to the end.
-        written: whether all of it is on the disk. If False, it is written there first, because the
-            system keeps pages that are not.
+        written: whether the whole part is on the disk. If False, it is flushed first, because the
+            system cannot drop pages that are not yet written.
 
     Raises:
         OSError: it cannot be opened.

@@ -206,7 +206,8 @@ def cores_of_others(before: CoreTimes | None, after: CoreTimes | None) -> float 
 
 def own_cpu_s() -> float:
     """Returns the processor seconds of this process and its children, running workers included."""
-    # It counts children only when they have ended; those that run are asked one by one.
+    # RUSAGE_CHILDREN counts only children that have ended. The times of running ones are read from
+    # /proc.
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = time.process_time() + ended.ru_utime + ended.ru_stime
     for child in multiprocessing.active_children():
@@ -290,10 +291,10 @@ def matmul_rates(device: torch.device, capability: tuple[int, int]) -> dict[str,
             ("tf32", torch.float32, True),
             ("bfloat16", torch.bfloat16, False),
         ):
-            # TF32 and bfloat16 need Ampere or newer.
+            # TF32 and bfloat16 need a GPU of the Ampere generation or a newer one.
             if name != "float32" and capability < (8, 0):
                 continue
-            # The setting of the process, which counts for the products of users, is restored below.
+            # This setting also affects the user's matrix products, so it is restored below.
             torch.backends.cuda.matmul.allow_tf32 = tf32
             one = torch.ones((_EDGE, _EDGE), dtype=dtype, device=device)
             out = torch.empty_like(one)

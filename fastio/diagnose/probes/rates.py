@@ -77,7 +77,7 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
     Args:
         seconds: how long to wait.
         what: what is waited for, for the error message.
-        call: the function. It runs in a daemon thread, which does not keep the process from ending.
+        call: the function. It runs in a daemon thread, so the process can exit before it returns.
         args, kwargs: the arguments of the function.
 
     Raises:
@@ -86,7 +86,7 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
     """
     pool = DaemonPool(1, "fastio-doctor")
     done = pool.submit(call, *args, **kwargs)
-    # The thread ends after this call, whenever it returns.
+    # The thread ends when the call returns, which may be after the timeout.
     pool.shutdown(wait=False)
     if not wait([done], seconds).done:
         raise TimeoutError(f"{what} did not answer within {seconds:.0f} s")
@@ -143,9 +143,9 @@ def in_turns(
     """Measures several rates in turns, so that they can be compared; see `there_and_back`.
 
     Args:
-        measures: the measurements, by what they are called in notes.
+        measures: the measurements, by their names in notes.
         attempts: notes the measurements that fail.
-        turns: the number of turns of each measurement, which take `SECONDS` together.
+        turns: the number of turns of each measurement. Together they take `SECONDS`.
 
     Returns:
         The sum of the turns of each measurement that succeeded.
@@ -180,10 +180,10 @@ def loader_part(
     Args:
         loader: the loader. Its epoch is repeated if it is too short.
         seconds: how long to measure.
-        warm_samples: the number of samples that come first and do not count: at least those that
-            the loader prepares ahead, and as many as bring the data to memory.
+        warm_samples: the number of samples at the beginning that do not count: at least as many as
+            the loader prepares ahead, and enough to bring the data into memory.
         warm_s: the longest time for these samples.
-        once: whether to measure until the end of one epoch only.
+        once: whether to stop at the end of one epoch.
     """
 
     def begins(stats: Stats, spent_s: float) -> bool:
@@ -264,9 +264,9 @@ def room(scratch: str | None = None) -> AbstractContextManager[Path]:
     """Returns a temporary folder in /dev/shm if there is room, else in the system's usual place.
 
     Args:
-        scratch: a folder that the user has named for it, or None.
+        scratch: the folder for temporary data that the user has chosen, or None.
     """
-    # In memory: what is packed there is not measured with the speed of a disk.
+    # Memory is preferred, because the speed of a disk must not affect the rates of trial packs.
     if scratch is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
         about = os.statvfs(_SHM)
         scratch = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None

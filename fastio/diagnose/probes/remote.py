@@ -144,8 +144,8 @@ def loader_bytes_s(context: Context) -> float | None:
     """Returns the bytes per second that a loader fetches, counted from the first byte, prefetching
     included.
 
-    None if its threads are so busy that the store is not what it waits for, or if it fetches too
-    little to measure.
+    Returns None if the loader's threads, and not the store, limit the rate, or if too little is
+    fetched for a measurement.
 
     Raises:
         FastioError: it cannot be loaded.
@@ -165,7 +165,7 @@ def loader_bytes_s(context: Context) -> float | None:
         distributed=False,
         on_error="replace",
     ) as loader:
-        # Ends by the time alone: no number of batches is enough.
+        # The run ends after a time, and not after a number of batches.
         limit = Limit(0.0, None, 1 << 40, _LOADER_S, lambda stats, _: stats.bytes_fetched > 0)
         run = run_loop(Epochs(loader, once=True), Device(), limit)
     if run.begun is None:
@@ -191,7 +191,7 @@ def decode_rate(context: Context, bytes_s: float) -> float | None:
     facts, use = context.data.facts, context.use
     few = round(_SAMPLED_S * bytes_s / max(1.0, facts.sample_bytes))
     count = max(1, min(facts.rows, _SAMPLED, max(16, few)))
-    # A packed dataset is fetched in blocks: the rows of one place cost one request.
+    # A packed dataset is fetched in blocks, so neighbouring rows cost one request.
     places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if facts.packed else 1
     rows = _spread(facts.rows, count, max(1, places))
     with (

@@ -124,7 +124,7 @@ def _measured(
     context: Context,
 ) -> ImageFacts:
     """Returns the facts with the rates, which are measured in turns."""
-    # One list of measurements, made in turns: a busy machine then affects all rates alike.
+    # All measurements are made in turns, so that a busy machine affects all rates alike.
     steps, threads = context.steps, facts.threads
     used = min(context.use.threads or threads, threads)
     measures: dict[str, Measure] = {}

@@ -51,7 +51,8 @@ def storage_facts(context: Context) -> StorageFacts | None:
         return None
     first = data.files[0]
     pieces = _pieces(data.files, round(data.facts.sample_bytes))
-    # Each measurement reads pieces of its own: those of another one may be in memory.
+    # Each measurement reads pieces of its own, because those that another one has read may be in
+    # memory.
     half = len(pieces) // 2
     probes: dict[str, tuple[Any, ...]] = {
         "resident_share": ("page cache", resident_share, chosen(data.files, _LOOKED_AT)),
@@ -209,7 +210,7 @@ def write_rate(folder: Path) -> float:
         while done < _MOST_BYTES and time.monotonic() < end_s:
             done += file.write(block)
         file.flush()
-        # The disk, and not the page cache, is measured.
+        # The data is flushed, so that the disk is measured and not the page cache.
         os.fsync(file.fileno())
         return done / max(time.perf_counter() - began_s, 1e-9)
 

@@ -41,7 +41,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         finalize=_cleaned,
-        # A mistake in a template is an error, and no empty place in a report.
+        # An undefined name in a template raises an error instead of leaving a gap in the report.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

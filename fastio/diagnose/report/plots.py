@@ -164,7 +164,7 @@ def ticks(highest: float, about: int) -> Iterator[float]:
     """Yields round numbers from zero to a highest one."""
     raw = highest / about
     power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
-    # A little less than `raw`, because powers of 10 below 1 are not exact.
+    # The tolerance is for powers of 10 below 1, which are not exact.
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     for number in range(int(highest / step + 1e-9) + 1):
         yield number * step

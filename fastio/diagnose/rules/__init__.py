@@ -52,7 +52,7 @@ def diagnose_stats(
 def _findings(case: Case) -> tuple[Finding, ...]:
     found = [finding for rule in RULES for finding in rule.findings(case)]
     limits = [finding for rule in LIMIT_RULES for finding in rule.findings(case)]
-    # Without a gain, they would only say again what is waited for.
+    # Limits without a gain would only repeat what the other findings say an epoch waits for.
     if any(one.gain is not None for one in found):
         limits = [one for one in limits if one.gain is not None]
     return by_gain([*limits, *found])

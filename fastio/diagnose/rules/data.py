@@ -23,7 +23,7 @@ def _data_loader(case: Case) -> dict[str, Any] | None:
     """Returns the rates of DataLoader's workers and of fastio, for images in a folder."""
     if case.data.kind != "folder":
         return None
-    # More workers than cores deliver no more.
+    # More workers than cores do not increase the throughput.
     count = min(case.threads, case.images.threads)
     workers, rate = case.images.pillow_rate * count, case.use.model_rate
     compute_s = 1 / rate if rate else 0.0

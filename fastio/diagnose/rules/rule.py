@@ -75,7 +75,7 @@ class Rule:
             gain = values.get("gain")
             if self.after is not None and gain is None:
                 with suppress(Unknown):
-                    # A finding whose gain is not known is still a finding.
+                    # A finding is reported even if its gain is not known.
                     gain = case.gain(self.after(case), culprit)
             if gain is None or gain >= LEAST_GAIN:
                 yield values, culprit, gain

@@ -149,7 +149,7 @@ def _decoding(case: Case) -> dict[str, Any] | None:
         return None
     data = case.facts.data
     ways = []
-    # Tokens are read as they are stored, packed or not.
+    # Packing does not help tokens, which are read as they are stored in any case.
     if data is None or not (data.packed or data.kind == "tokens"):
         ways.append(packing(None if data is None else data.path))
     if data is None or data.codec:

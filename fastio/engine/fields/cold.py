@@ -214,8 +214,7 @@ class ReadAheadPlan:
 
     def _reach(self, position: int) -> None:
         """Requests the windows up to the one after a position, and drops those before it."""
-        # One window ahead of the batches: the next one is requested as soon as the newest one is
-        # begun.
+        # One window ahead of the batches is requested: the next one, when the newest one begins.
         while self._next is not None and (
             not self._read or self._read[-1][0].begin < position or self._next.begin <= position
         ):
@@ -225,7 +224,8 @@ class ReadAheadPlan:
         if self._drop:
             for window, asked in self._read:
                 if window.begin < position:
-                    # See the module: a batch would read the window by page faults, one at a time.
+                    # Waits for the window, because a batch would read it by page faults, one at a
+                    # time: see the docstring of the module.
                     asked.result()
         while self._read and self._read[0][0].end + self._lag(self._read[0][0]) <= position:
             window, _ = self._read.popleft()

@@ -86,8 +86,8 @@ class Columns:
         if self._resident:  # not before: a forked child has no use for its parent's thread
             with self._lock:
                 self._begin_copies()
-        # Shards are opened without the lock, and another thread may let go of some of them before
-        # it is taken.
+        # Shards are opened without the lock, so another thread may drop some of them before it is
+        # taken.
         while True:
             missing = self.table.missing(rows).tolist()
             with self._mapped(missing):
@@ -120,7 +120,7 @@ class Columns:
                 return
             self._resident = False
             mapped = list(self._set)
-        # Without huge pages a copy gains nothing, and the ranks have the page cache in common.
+        # Without huge pages, a copy gains nothing, and the ranks already share the page cache.
         if local_ranks() > 1 and not has_shared_huge_pages():
             return
         paths = [self._dataset.shard(self.layout.shard(number)).path for number in mapped]
@@ -161,8 +161,8 @@ class Columns:
 
     def _layout_hash(self) -> str:
         """Returns a hash of the dataset and of what is copied of it."""
-        # Ranks share a copy by this hash. Copies of a dataset at other paths may be damaged in
-        # other places.
+        # Ranks with the same hash share a copy. The hash contains the path, because a copy of the
+        # dataset at another path may be damaged elsewhere.
         dataset = self._dataset.path, self._dataset.fingerprint
         described = [field.native() for field in self.fields], list(self.layout.strides)
         digest = xxhash.xxh3_128(repr((dataset, described)).encode())

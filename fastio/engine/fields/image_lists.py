@@ -79,7 +79,7 @@ class ImageListReader(Reader):
         self._name = name
         self._dataset = dataset
         self._form: Form = settings.ragged.get(name, "list")
-        # Only single images are recoded: a record of the cache is found by its row.
+        # Images in lists are not recoded, because the cache finds a record by its row.
         own = replace(settings, cache=None)
         listed = ListedImages(dataset, name)
         self.images = ImageReader(listed, name, own, threads, stager, sizes=False)
@@ -119,7 +119,8 @@ class ImageListReader(Reader):
         images.keys = image_keys(batch.keys[sample], index)
         done: Future[dict[str, AnyArray]] = Future()
         done.set_result({})
-        # Padding has the codec of images for Pillow: with a future that is done, nobody decodes it.
+        # Padding has the codec number of images for Pillow. A future that is done keeps Pillow from
+        # decoding it.
         work.futures.update(dict.fromkeys(np.flatnonzero(~there).tolist(), done))
         self.images.submit(images, work)
         lists.detail, work.detail = work.detail, lists

@@ -215,8 +215,8 @@ class ImageReader(Reader):
             if code != _native.FOREIGN and place not in work.futures
         }
         resized: Images = {}
-        # First the rows of records that are damaged or were replaced, from their originals. What
-        # still fails may lie in a damaged block, which is fetched again.
+        # Rows whose records are damaged or were replaced are read from their originals first. Rows
+        # that still fail may lie in a damaged block, which is fetched again.
         broken = self._read_originals(batch, broken, images, outs, work.detail)
         if broken and work.detail is not None:
             broken, resized = self._read_resized(batch, broken, images, outs)

@@ -57,7 +57,7 @@ class Work:
         for name, memory in self.memory.items():
             self.pools[name].release(memory)
         self.memory = {}
-        # Of fields that were finished before another one failed.
+        # Fields that were finished before another one failed have leases.
         for lease in self.leases.values():
             lease.release()
 
@@ -117,7 +117,7 @@ def result_of(
     except NOT_OF_SAMPLES:
         raise
     except Exception as error:
-        # The dataset may have named the sample already.
+        # The dataset may have raised a SampleError with the name already.
         cause = error.cause if isinstance(error, SampleError) else error
         batch.failures.setdefault(place, sample_error(dataset, batch, place, cause, kind))
         return None

@@ -96,7 +96,7 @@ class SoundReader(Reader):
             OSError: the file cannot be read.
         """
         seed, epoch, key = draws
-        # The crop is drawn in Python, from one number.
+        # Seed, epoch and key are mixed to one number, from which Python draws the crop.
         mixed = _native.mix_key(_native.mix_key(seed, epoch), key)
         clip = self._how.decode(self._file(row), mixed, self._dataset.max_unzipped_bytes)
         frames = clip.shape[1]

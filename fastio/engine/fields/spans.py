@@ -86,7 +86,8 @@ class SpanReader(Reader):
         broken = {int(read.row[piece]): message for piece, _, message in failed}
         if broken:
             rows = batch.rows[sorted(broken)]
-            # The next read opens the shard again: it may have been copied again by then.
+            # The next read opens the shard again, because the file may have been replaced by a good
+            # copy.
             self._source.forget(rows)
             raise shard_error(self._dataset, int(rows[0]), broken[min(broken)])
         values = read.batch.values

@@ -61,7 +61,7 @@ class ValueReader(Reader):
             if self._raises and isinstance(error, FastioError):
                 raise
             whole = error
-        # Something in the batch is bad: row by row, to find out what.
+        # A row of the batch is bad. The rows are read one by one to find out which.
         bad = {}
         for place, row in enumerate(rows.tolist()):
             try:
@@ -76,6 +76,6 @@ class ValueReader(Reader):
         if not good.size:
             return {name: [] for name in self.fields}
         places = np.arange(len(rows))
-        # Values of bad rows must exist, and are replaced or left out later.
+        # Bad rows get the values of the first good row, and are replaced or left out later.
         places[list(bad)] = good[0]
         return dataset.gather_all(self.fields, rows[places])

@@ -54,7 +54,7 @@ class SharedMemory:
         number, address = next(self._numbers), _address(array)
         self._files[number] = file, nbytes
         self._begins[address] = number
-        # When the map is freed, which this array and all views of it keep.
+        # The mapping is freed when neither this array nor a view of it refers to it any more.
         weakref.finalize(mapped, self._forget, number, address).atexit = False
         return array
 
@@ -111,6 +111,6 @@ def _nameless_file() -> int:
     """Returns the descriptor of a file in memory that has no name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fastio", os.MFD_CLOEXEC)
-    # On systems other than Linux: a file that was unlinked.
+    # Systems other than Linux have no memfd_create, so an unlinked file is used.
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -124,8 +124,9 @@ class ProcessWorkers:
 
     def _started(self, number: int, first: bool) -> _Worker:
         """Returns a worker whose process was started."""
-        # A process that is not forked runs the main script and finds the functions by their names.
-        # What fails there fails in every process: the first is waited for, so that it fails once.
+        # A process that is not forked runs the main script and imports the functions by their
+        # names. An error there occurs in every process, so the first one is awaited and the error
+        # is raised once.
         announces = first and self._context.get_start_method() != "fork"
         ensure_short_socket_paths()  # of the fork server
         ours, theirs = self._context.Pipe(duplex=True)
@@ -153,7 +154,7 @@ class ProcessWorkers:
         return _Worker(process, ours)
 
     def _await_begin(self, process: Any, connection: Connection) -> None:
-        """Waits until a process says that it has begun.
+        """Waits for the message with which a process reports that it has started its work.
 
         Raises:
             WorkerDied: the process ended instead.
@@ -168,10 +169,10 @@ class ProcessWorkers:
             process.join(_END_S)
             method = self._context.get_start_method()
             raise WorkerDied(
-                f"{_end_of(process, self._what)}. It had not begun: processes with the start "
-                f"method {method!r} run the main script, which must have the code that uses a "
-                'Loader below `if __name__ == "__main__":`, and do not have functions that were '
-                "defined in a notebook or an interactive session. Define the functions in a "
+                f"{_end_of(process, self._what)}. The process had not started its work. Processes "
+                f"with the start method {method!r} run the main script again, so code that uses "
+                'a Loader must be below `if __name__ == "__main__":`. They cannot use functions '
+                "that were defined in a notebook or an interactive session: define these in a "
                 "module, use PerSample(workers='threads'), or pass multiprocessing_context='fork' "
                 "to the loader"
             ) from None

@@ -321,8 +321,8 @@ class _Job:
 
     def begin(self) -> None:
         """Passes the chunks to their pools."""
-        # Only when all chunks are counted: the first may end before the last is made, and would be
-        # taken for the last.
+        # Chunks are submitted after all of them were counted: otherwise the first one could end
+        # before the last one is made, and would be taken for the last.
         for pool, chunks in self._chunks:
             pool.submit(chunks)
         self._chunks = []
@@ -399,7 +399,7 @@ class _Job:
             self._left -= 1
             if self._left:
                 return
-        # Processes are done with the samples: their slots may be used again.
+        # The processes have finished with the samples, so their slots may be reused.
         self._held.clear()
         if self._error is None:
             for name, (memory, layout) in self._memory.items():

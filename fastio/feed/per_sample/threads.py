@@ -21,8 +21,8 @@ class ThreadWorkers:
     """
 
     def __init__(self, fields: Mapping[str, FieldCalls], count: int) -> None:
-        # The global generators are common to all threads: functions in threads draw from the
-        # generator that they are given.
+        # All threads share the global random generators, which are therefore not seeded. Functions
+        # in threads draw from the generator that they are given.
         self._caller = Caller(fields, seeds=False)
         self._count = count
         self._threads: DaemonPool | None = None

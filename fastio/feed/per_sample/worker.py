@@ -45,7 +45,7 @@ def work(
         init: function that is called once with the worker's number.
         number: number of the worker.
         count: number of workers that work at the same time.
-        announces: whether an empty message is sent before anything else.
+        announces: whether to send an empty message first, to report that the work has started.
     """
     if announces:
         connection.send_bytes(b"")

@@ -109,8 +109,8 @@ def windows(
         window_bytes: The largest memory of a window, unless it has only one row group.
     """
     mode: Mode = "shuffle" if shuffle else "sequential"
-    # The number of a window takes the place of the epoch in its order, so the epoch is mixed into
-    # the key.
+    # The order of a window uses the number of the window as its epoch, so the real epoch is mixed
+    # into the key.
     key = _native.mix_key(seed & WORD, epoch)
     places = Order(len(groups), seed, epoch, mode).at(np.arange(len(groups)))
     ordered = [groups[place] for place in places.tolist()]
@@ -118,8 +118,8 @@ def windows(
     held: list[GroupSpan] = []
     for segment in _segments(ordered, share.first, share.valid):
         group = segment.group
-        # What is of variable size is estimated by the number of rows: the footer has its size for
-        # the whole row group.
+        # The footer has the size of variable-length values for the whole row group only. The share
+        # of a segment is estimated from its number of rows.
         nbytes = segment.rows * row_bytes + group.varying_bytes * segment.rows // group.rows
         if held and taken + nbytes > window_bytes:
             rows = held[-1].offset + held[-1].rows

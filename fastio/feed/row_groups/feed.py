@@ -161,8 +161,8 @@ class TableFeed(Feed):
     def run(self, cursor: Cursor, ranks: Ranks) -> Batches[DealtPart]:
         """See `Feed`."""
         share = self._share(ranks)
-        # Positions count the rows of all ranks, which have come equally far; shares may differ by a
-        # row at the end.
+        # Positions count the rows of all ranks, which are equally far. Shares may differ by one row
+        # at the end of an epoch.
         start = -(-cursor.position // ranks.world_size)
         if cursor.position >= len(self.dataset):
             start = share.rows
@@ -190,8 +190,8 @@ class TableFeed(Feed):
         batches = Batches(run, partial(self._host_batch, share, cursor.epoch, ranks))
         # The threads refer to the run, so it would never be garbage itself.
         weakref.finalize(batches, run.close).atexit = False
-        # At the interpreter's exit, not by the finalizer above: daemon threads must have ended by
-        # then, and a read that hangs must not keep the process.
+        # At the exit of the interpreter, `close_soon` is called instead of the finalizer: daemon
+        # threads must have ended by then, and a read that hangs must not delay the exit.
         at_exit(run.close_soon)
         self._runs.add(batches)
         return batches
@@ -259,8 +259,8 @@ class TableFeed(Feed):
         room = self._memory // 4
         largest = max((group.rows for group in self.dataset.groups), default=1)
         row = self._group_bytes() / max(largest, 1) * _DECODED
-        # Each thread decodes a whole row group if there is room for so many; else in slices; else
-        # fewer threads decode.
+        # If there is room, each thread decodes a whole row group. Otherwise threads decode slices,
+        # and if there is no room for these, fewer threads decode.
         if row * largest * threads <= room:
             return threads, None
         rows = int(room / (threads * max(row, 1)))

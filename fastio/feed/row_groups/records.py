@@ -80,7 +80,7 @@ class Records:
             parts: The parts, each with all rows.
             rows: int64 (end - begin,), the row numbers.
         """
-        # The number of a row goes with its fields, and tells after the shuffle which row it is.
+        # The number of a row is stored with its fields, and identifies the row after the shuffle.
         found = [(_raw(rows), self._row_offset)]
         for part in parts:
             field = self.fields.get(part.field)

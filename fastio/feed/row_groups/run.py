@@ -191,8 +191,8 @@ class TableRun:
             self._ended = True
             self._work.notify_all()
             self._news.notify_all()
-        # A thread that hangs may still write to its chunk, so no block goes back to the pool then.
-        # Nor when this is called again, as when the batches are garbage.
+        # A thread that hangs may still write to its chunk, so no block goes back to the pool then,
+        # nor in a later call of this method, for example when the batches are garbage-collected.
         if not self._abandoned and join_all(self._threads, timeout_s):
             self._give_all_back()
         else:
@@ -273,8 +273,8 @@ class TableRun:
 
     def _next_task(self) -> Callable[[], None] | None:
         """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
-        # In the order of the stream: a chunk that is far ahead waits, so that batches take no more
-        # memory than they may.
+        # Chunks are dealt in the order of the stream. A chunk that is far ahead waits, so that
+        # batches do not exceed their share of the memory.
         if self._full and self._full[0][0] < self._at + self._settings.ahead:
             _, chunk = heapq.heappop(self._full)
             return lambda: self._deal(chunk)
@@ -428,7 +428,7 @@ class TableRun:
         except Exception as caught:
             error = caught
         with self._lock:
-            # Also after an error: the block is free in any case.
+            # The block is free even after an error.
             del self._chunks[chunk.number]
             if error is None:
                 self._dealt[chunk.number] = dealt
@@ -449,7 +449,7 @@ class TableRun:
         rows = self._records.deal(chunk.block, chunk.rows, settings.chunk_rows, out)
         ragged: list[dict[str, Any]] = []
         if chunk.ragged:
-            # At a border of two windows, a chunk has rows of both.
+            # A chunk at the border of two windows has rows of both.
             held = chunk.ragged[0]
             for more in chunk.ragged[1:]:
                 held = held.merged(more)

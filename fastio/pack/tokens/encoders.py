@@ -126,7 +126,7 @@ def _function_encoder(
     def encode(texts: Ragged) -> Ragged:
         rows = [np.concatenate([_called(function, text, size), end]) for text in strings(texts)]
         lengths = np.array([len(row) for row in rows], np.int64)
-        # With an empty array, because there may be no rows, and one array is needed.
+        # The empty array is for the case of no rows: concatenate needs at least one array.
         return Ragged.of_lengths(np.concatenate([np.empty(0, np.int64), *rows]), lengths)
 
     def decode(tokens: NDArray[Any]) -> str:
@@ -172,7 +172,7 @@ def quoted(text: str) -> str:
 
 _FILE = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"  # beside it in a folder; says what ends a text
-# Tokens that may end a document, if no configuration names one. The first in the vocabulary does.
+# Tokens that end a document if no configuration names one. The first one in the vocabulary is used.
 _SEPARATORS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -212,7 +212,7 @@ def _hugging_face_encoder(
     tokenizer = loaded.tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    # Dropout of merges (BPE) is random: a pack would have other tokens each time.
+    # BPE dropout is random, so each pack would have other tokens.
     if getattr(tokenizer.model, "dropout", None):
         tokenizer.model.dropout = None
     name = str(loaded.identity["name"])
@@ -316,7 +316,7 @@ def _from_file(path: str, folder: str | None) -> _Loaded:
 
 
 def _last_name(path: str) -> str:
-    """Returns the name of a file or folder, which is the same for all spellings of its path."""
+    """Returns the last part of a path, which is the same for all spellings of the path."""
     return os.path.basename(os.path.abspath(path))
 
 

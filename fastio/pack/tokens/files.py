@@ -101,7 +101,8 @@ def _of_folder(folder: str) -> list[str]:
     found: list[str] = []
     try:
         for parent, folders, names in os.walk(folder, onerror=unless_gone):
-            # Hidden files, and those that Spark and Hive write beside data (_SUCCESS).
+            # Names that begin with "." or "_" are hidden, or were written beside the data by Spark
+            # or Hive (_SUCCESS).
             folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
             for name in names:
                 if text_kind(name) is not None and not name.startswith((".", "_")):

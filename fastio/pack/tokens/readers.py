@@ -265,7 +265,7 @@ def _line_blocks(
         begin, end: The bytes in which the lines begin; None to the end of the file.
     """
     line, left = 0, b""
-    # From the byte before, which says whether a line begins at `begin`.
+    # Reading begins one byte earlier, which shows whether a line begins at `begin`.
     with reading(path), decompressed(path, max(begin - 1, 0)) as file:
         if end is None:
             blocks = iter(partial(file.read, _BLOCK), b"")

@@ -67,7 +67,8 @@ class _Documents:
             PackError: there are less documents than `start`.
         """
         seen = 0
-        # From the first row: how many rows before document `start` are empty is not known.
+        # Reads from the first row, because it is not known how many rows before document `start`
+        # are empty.
         for piece in self._documents(self._tables.pieces(0, _PIECE_ROWS)):
             before, seen = seen, seen + piece.rows
             if before >= start:

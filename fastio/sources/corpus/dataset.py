@@ -64,7 +64,8 @@ class TokenFiles(Dataset):
         self.manifest: Manifest = _DerivedManifest(self.files)
         self.shards = _FilesOfTokens(self.manifest, self.files)
         self.path = self.shards.path
-        # What the base class takes from a manifest. Its __init__ is not called: there is none.
+        # The base class takes these attributes from a manifest. There is none, so its __init__ is
+        # not called.
         self.whole, self.cache, self._codebook = True, None, None
         self.schema = self.manifest.schema
 
@@ -171,7 +172,8 @@ class _FilesOfTokens(Shards):
         file = self._files[shard]
         if not file.signed:
             return None  # what there is to check was checked when it was opened
-        # Integers with a sign are read without it: negative ones are in the upper half.
+        # Signed integers are read as unsigned ones: negative ones are in the upper half of the
+        # range.
         flat = self.readers.get(shard).tokens(FIELD)[1]
         largest = np.iinfo(flat.dtype).max // 2
         for begin in range(0, len(flat), _CHECKED):

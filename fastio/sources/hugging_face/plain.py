@@ -155,7 +155,7 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Returns the offsets of lists in what `flatten` returns, which null lists have no part of."""
+    """Returns the offsets of lists in the result of `flatten`, which leaves null lists out."""
     counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     return pa.array(starts_of(counts))
 
@@ -187,8 +187,8 @@ def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, origin: O
 
 def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, origin: Origin) -> pa.Array:
     """Converts lists of lists to fixed-size lists, without a copy if none is null."""
-    # A null array has no values, and a fixed-size list takes room for them: those that are there
-    # are converted, and put in their places with nulls between them.
+    # A null list has no values, but takes room in an array of fixed-size lists. The lists that are
+    # not null are converted, and then put in their places with nulls between them.
     missing = missing_rows(array)
     values = array if missing is None else array.filter(pa.array(~missing))
     for length in lengths:

@@ -69,7 +69,8 @@ class Checked:
             except pa.ArrowException as error:
                 raise damaged(error, name, where) from error
             check_column(found, name, where)
-            # What is not kept, for lack of room, is copied and validated again in each read.
+            # Columns that are not kept, for lack of room, are copied and validated again in each
+            # read.
             with self._lock:
                 if self._left > 0 and key not in self._kept:
                     self._left -= 8 * (batch.num_rows + 1)
@@ -194,7 +195,7 @@ class SelectedRows:
             parts = [_wide(part) for part in parts]
         if len(parts) == 1 and bool((found[0].places[1:] > found[0].places[:-1]).all()):
             return parts[0]
-        # The rows of each batch were taken together, and are put back in the order asked for.
+        # Rows were taken batch by batch, and are put back in the requested order.
         places = np.concatenate([part.places for part in found])
         back = np.empty_like(places)
         back[places] = np.arange(len(places))
@@ -240,7 +241,7 @@ class SelectedRows:
         """Returns the approximate size of some columns of consecutive rows."""
         if not columns or not self.stored:
             return 0
-        # Indices select rows from anywhere: an average of all batches is as good as any.
+        # With indices, rows may come from anywhere, so the average of all batches is used.
         first, last, rows = 0, len(self._batches), self.stored
         if self.indices is None:
             first = int(np.searchsorted(self._first, run.start, side="right")) - 1

@@ -77,7 +77,8 @@ class HuggingFaceTable(Grouped):
         self.rows = len(opened.rows)
         self.features = _known(opened, options or TableOptions())
         whole = plain_schema(opened.rows.schema, self.features)
-        # Without the metadata, whose features are those of columns that were converted.
+        # The metadata is left out, because its features describe the columns before they were
+        # converted.
         known = [each for each in whole if not isinstance(self.features[each.name], Unknown)]
         self.schema = pa.schema(known)
         self.classes = class_names(self.features)

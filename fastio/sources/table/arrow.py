@@ -1,4 +1,4 @@
-"""Arrow files, streams and tables in memory, which are checked before anything follows offsets.
+"""Arrow files, streams and tables in memory, which are checked before their offsets are used.
 
 Arrow uses a file's buffers as they are and follows offsets that are negative or that lead outside
 their buffer. So each column of a record batch is validated in full before it is used, including
@@ -351,14 +351,15 @@ class ArrowTable(Grouped):
         dictionaries = blocks(footer, FOOTER_DICTIONARIES)
         self._blocks = blocks(footer, FOOTER_BATCHES)
         check_ranges(self.name, [(b.offset, b.metadata + b.body) for b in self._blocks], size)
-        # The heads of all record batches are read now: they tell the rows, which the footer lacks.
+        # The heads of all record batches are read now: they have the numbers of rows, which the
+        # footer lacks.
         places = [(block.offset, block.metadata) for block in self._blocks]
         known = data.more(places)
         heads = [_view(known, *place) for place in places]
         self.batch_rows = list(map(batch_rows, heads))
         compressed = list(map(is_compressed, heads))
         self._compressed = any(compressed)
-        # Only local files are read in parts, for which the heads are needed again.
+        # Only local files are read in parts, and need the heads again.
         self._heads = None if self.file.remote else known
         data = data.more([(block.offset, block.metadata + block.body) for block in dictionaries])
         for number, block in enumerate(dictionaries):

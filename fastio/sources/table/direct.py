@@ -208,7 +208,7 @@ class TableDataset:
         """
         origin, done, batch = group.origin, 0, None
         where = _where(group)
-        # The rows are counted: a file that was replaced may have fewer of them, or more.
+        # The rows are counted, because a file that was replaced may have fewer or more of them.
         batches = self._batches(group, rows, threads, self._columns())
         while True:
             with reading(where):
@@ -298,7 +298,8 @@ class TableDataset:
         for file, groups in enumerate(counted):
             in_file = 0
             for number, (rows, nbytes) in enumerate(groups):
-                # Row groups without matching rows are left out, but their rows count in the file.
+                # Row groups without matching rows are left out, but count for the positions of rows
+                # in the file.
                 match = next(matches)
                 has_groups = self._tables[file].has_groups
                 origin = Origin(self._names[file], in_file, number if has_groups else None)
@@ -415,8 +416,8 @@ class _Room:
 
     def read(self, table: Table, tables: Tables, columns: list[str]) -> list[pa.RecordBatch]:
         """Reads all rows of a table into memory, or raises SchemaError if there is too little."""
-        # Each batch counts before the next one is read, so that several files that are read at once
-        # do not exceed the memory together.
+        # The memory of each batch is counted before the next one is read, so that several files
+        # that are read at once do not exceed the limit together.
         types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
         found = []
         for _, batch in table.batches(types, 0, 1 << 16):

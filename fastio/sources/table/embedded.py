@@ -276,7 +276,8 @@ def without_nulls(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
 
 
 def _filled(data: pa.Array) -> pa.Array:
-    # pyarrow cannot fill nulls of views, and values of a fixed size cannot be empty.
+    # pyarrow cannot fill nulls in views, and values of a fixed size cannot be empty, so the values
+    # are cast to large_binary first.
     kind = data.type
     wide = data.cast(pa.large_binary())
     return wide.fill_null(b"").cast(kind)

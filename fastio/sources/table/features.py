@@ -99,7 +99,7 @@ def parse_features(value: Any) -> dict[str, Feature]:
 
 def features_of(schema: pa.Schema) -> dict[str, Feature]:
     """Returns the features in the metadata of an Arrow schema; none if there are none."""
-    # Metadata that cannot be read are as if there were none: the columns are still a table's.
+    # Metadata that cannot be parsed is ignored: the columns can still be read as those of a table.
     try:
         about = json.loads((schema.metadata or {}).get(METADATA_KEY, b"null"))
         return parse_features(about["info"]["features"])

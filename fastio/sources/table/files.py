@@ -151,7 +151,7 @@ def _of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[TableFi
 
 
 def _of_url_pattern(store: Store, pattern: str) -> list[TableFile]:
-    # A store lists by prefix alone; what follows the first wildcard is compared here.
+    # A store lists by prefix only. The pattern from the first wildcard on is compared here.
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     wanted = re.compile(_regular(pattern))
     found: list[TableFile] = [

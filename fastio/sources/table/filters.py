@@ -211,7 +211,8 @@ class Filter:
 
     def numbered(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Returns the rows of a batch that match, and their numbers in the batch."""
-        # pyarrow's filter does not tell which rows it keeps: a column of numbers goes with them.
+        # pyarrow's filter does not return which rows it keeps, so a column of row numbers is
+        # filtered too.
         numbers = pa.array(np.arange(batch.num_rows, dtype=np.int64))
         arrays = [*batch.columns, numbers]
         named = pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, _NUMBER])
@@ -227,8 +228,8 @@ class Filter:
 
         file, constants = unwrapped(table)
         assert isinstance(file, ParquetTable)
-        # pyarrow.dataset looks at statistics of its own fragments only. This one has the footer of
-        # the file, and no data that could be read.
+        # pyarrow.dataset uses the statistics of its own fragments only. This fragment has the
+        # footer of the file, but no data.
         footer = pa.BufferOutputStream()
         file.metadata.write_metadata_file(footer)
         known = None if constants is None else constants.expression()

@@ -185,7 +185,7 @@ class TableSamples(Rows):
         """The first row of each file, and the number of rows: int64 (files + 1,)."""
         return self._dataset.file_bounds
 
-    @cached_property  # of thousands of row groups, which each read of a single row asks for
+    @cached_property  # each read of a single row needs this size of thousands of row groups
     def group_bytes(self) -> int:
         """The approximate size in memory of the largest row group, in bytes."""
         row = self._dataset.row_bytes

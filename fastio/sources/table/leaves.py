@@ -55,7 +55,7 @@ class Leaf:
 def field_name(path: Iterable[str]) -> str:
     """Returns the name of the field of a column, or of the part of a struct at a path of names.
 
-    Dots would separate the names of structs and their parts in the options.
+    Dots are replaced, because they separate the names of structs and their parts in options.
     """
     return "_".join(path).replace(".", "_")
 
@@ -249,7 +249,7 @@ def children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def struct_values(array: pa.Array) -> dict[str, pa.Array]:
-    """Returns the values of a struct's parts by their names, null where the struct is."""
+    """Returns the parts of a struct by their names. Values are null where the struct is null."""
     return dict(zip((child.name for child in children(array.type)), array.flatten(), strict=True))
 
 
@@ -284,7 +284,7 @@ def _holds(wider: pa.DataType, narrower: pa.DataType) -> bool:
     if not types.is_integer(narrower):
         return False
     if types.is_floating(wider):
-        # All integers of so many bits are floats of this type.
+        # A float of this type represents all integers of so many bits exactly.
         digits = {16: 11, 32: 24, 64: 53}[wider.bit_width]
         return bool(narrower.bit_width <= digits)
     if not types.is_integer(wider) or wider.bit_width < narrower.bit_width:

@@ -199,7 +199,7 @@ class MediaTable(EncodedRows, TableSamples, Remote):
         found = self._held.get(number)
         if found is not None:
             return found
-        # One row group at a time is read here: threads that ask for the same one wait for it.
+        # Only one row group at a time is read here. Threads that need the same one wait for it.
         with self._lock:
             found = self._held.get(number)
             if found is None:

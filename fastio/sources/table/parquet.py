@@ -1,7 +1,7 @@
 """Parquet files: their footers are checked first, and flat columns are decoded natively.
 
-What a footer says may be damaged or made up, and pyarrow ends the process over some of it. Columns
-of other types than numbers, and encodings that the native decoder does not know, are pyarrow's.
+A footer may be damaged or forged, and some such footers make pyarrow crash the process. pyarrow
+decodes columns that are not numbers, and encodings that the native decoder does not support.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class ColumnReader:
             columns: The names of the columns, each once.
             data: Returns bytes of the file.
             others: Reads, with pyarrow, the columns that are not decoded natively.
-            handles: The calling thread's. Its memory holds the columns that are decoded natively.
+            handles: Those of the calling thread. The natively decoded columns lie in their memory.
             threads: Whether several threads may decode.
 
         Raises:
@@ -287,7 +287,7 @@ def _aligned(nbytes: int) -> int:
 def _place(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int, int, int]:
     """Returns offset, length and codec of a column chunk; see `ColumnReader._stored`."""
     codec = chunk.compression
-    # Single pages may have other encodings than the footer says: `_decode` finds out.
+    # Single pages may have encodings that the footer does not name: `_decode` finds them.
     if codec not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
         return 0, 0, -1
     return *chunk_range(chunk, where), _CODECS.index(codec)

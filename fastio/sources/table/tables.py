@@ -172,7 +172,8 @@ class Tables:
                 for found in pool.map(self._dictionaries, self.tables):
                     for name, dictionary in found:
                         conversion.words[name].add(dictionary)
-        # A value that replaces nulls is a word, too. It comes last, so that it changes no number.
+        # A value that replaces nulls is a word, too. It is added last, so that the numbers of the
+        # other words stay as they are.
         for name, leaf in conversion.dictionaries.items():
             for spelling in (leaf.name, leaf.spoken):
                 value = options.nulls.get(spelling, MASK)

@@ -38,7 +38,7 @@ _TYPE_ADVICE = "give its column's type with dtypes (--dtype), if that is it"
 class CsvTable(Table):
     """A CSV file with a header; the types of its columns are those of its first rows.
 
-    Values may contain line breaks, so that only reading from the beginning tells the rows.
+    Values may contain line breaks, so rows can only be found by reading from the beginning.
     """
 
     is_text = True
@@ -107,7 +107,7 @@ class LinesFile(Table):
     @property
     def _is_whole(self) -> bool:
         """Whether the file is read as a whole."""
-        return self._file.is_compressed  # of which a part cannot be found
+        return self._file.is_compressed  # a part of a compressed file cannot be found
 
     def _rows_before(self, schema: pa.Schema, begin: int) -> int:
         """Returns the number of rows before those that begin in a part."""
@@ -240,7 +240,8 @@ def _lines_of_array(data: bytes, name: str) -> bytes:
 
 def _parsed(block: bytes, options: Any) -> pa.Table:
     """Returns the rows of a block of lines, each of which pyarrow parses as a whole."""
-    # pyarrow refuses a line that is longer than two of its blocks.
+    # pyarrow refuses a line that is longer than two of its blocks, so a block holds the longest
+    # line.
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
     longest = int(np.diff(ends, prepend=-1, append=len(block)).max())
     read = pa_json.ReadOptions(block_size=max(_JSON_BLOCK, longest + 1))

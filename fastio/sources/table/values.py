@@ -80,7 +80,7 @@ def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
 def number_values(array: pa.Array) -> NDArray[Any]:
     """Returns the values of booleans, numbers, decimals or times, (rows,); undefined where null."""
     kind = array.type
-    if pa.types.is_boolean(kind):  # Arrow has a bit for each
+    if pa.types.is_boolean(kind):  # Arrow stores them as bits
         return number_values(array.cast(pa.uint8())).view(np.bool_)
     if pa.types.is_decimal(kind):
         return number_values(array.cast(pa.float64()))
@@ -92,7 +92,7 @@ def number_values(array: pa.Array) -> NDArray[Any]:
     if data is None or not len(array):
         return np.zeros(len(array), dtype)
     values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
-    # The field of all times is int64; see `leaves`.
+    # The fields of all times are int64: see `leaves`.
     return values.astype(np.int64) if pa.types.is_time32(kind) else values
 
 

@@ -140,7 +140,8 @@ class TarDataset(Remote):
     ) -> TarIndex:
         """Returns the index of the tars from a cache, or makes it; keeps the cache of a URL."""
         kept = Cache(cache) if isinstance(cache, (str, os.PathLike)) else cache or default_cache()
-        # Blocks of a URL are cached only where the user says so; the index always is.
+        # Blocks of a URL are cached only if the user has passed a cache. The index is always
+        # cached.
         if isinstance(reader, StoreTars) and cache is not None:
             self.cache = kept
             kept.folder()  # creates the cache, or raises if it cannot be used
@@ -195,7 +196,8 @@ class TarDataset(Remote):
             return super().image_reads(field, rows)
         column, at = self._columns[field], self.locate(rows)
         tar = self.index.tar_numbers(at)
-        # Native threads open local tars by their names. Of a store, each request names the version.
+        # Native threads open local tars by name, so these are checked here. Requests to a store
+        # name the version.
         if isinstance(self._reader, LocalTars):
             self._reader.check(map(self._tar_name, np.unique(tar).tolist()))
         offset = column.pick(self.index, "offsets", at)

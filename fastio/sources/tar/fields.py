@@ -100,7 +100,7 @@ def choose_columns(index: TarIndex, wanted: Sequence[str] | None) -> list[Column
 def _wanted_column(index: TarIndex, name: str) -> Column:
     if name == KEY_FIELD:
         return Column(KEY_FIELD, Text(), ())
-    # If two extensions have one name, the first one has it.
+    # If two extensions have the same field name, the first one gets it.
     by_name = {field_name(extension): extension for extension in reversed(index.extensions)}
     asked = [
         part if part in index.extensions else by_name.get(part) for part in name.split(_EITHER)

@@ -255,7 +255,8 @@ def _text(data: bytes) -> str:
 
 def _size(field: bytes, window: Window, offset: int) -> int:
     """Returns the size in a header; usually eleven octal digits."""
-    # The usual form, without the copies of `_number`. There is one for each of millions of files.
+    # A fast path for the usual form, without the copies of `_number`: there may be millions of
+    # files.
     if field[11] in b" \0" and field[:11].isdigit():
         try:
             return int(field, 8) if field[11] == ord(" ") else int(field[:11], 8)

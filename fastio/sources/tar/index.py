@@ -38,7 +38,7 @@ METADATA_KEY = b"fastio.tars"
 VERSION = 1
 _EXAMPLES = 16  # files whose contents say what field an extension becomes
 _EXAMPLE_BYTES = 4 << 20  # total size of the examples, unless the first is larger
-_WORKERS = 8  # tars that are scanned at once: of each, one small read after the other is waited for
+_WORKERS = 8  # tars scanned at once: scanning one waits for many small reads in sequence
 # Each extension takes a column for all samples, which wastes memory if few samples have it.
 _CELL_BYTES = 25
 _FREE_BYTES = 64 << 20

@@ -52,7 +52,7 @@ def open_index(
         return build()
     index = build()
     with suppress(OSError):  # no space: the next process makes it again
-        folder.drop(source, [_PIECE])  # that of other versions, which would not be replaced
+        folder.drop(source, [_PIECE])  # an index of other versions, which `keep` leaves
         keep(folder, source, _PIECE, memoryview(index_bytes(index)))
     return index
 

@@ -237,7 +237,7 @@ class LocalTars(TarReader):
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Returns the bytes of several ranges (offset, length), in their order."""
         found = [self.read(name, offset, length) for offset, length in ranges]
-        # Afterwards, so that bytes that were written before or during the reads are refused.
+        # Checked after the reads, so that a change before or during the reads is an error.
         self.check([name])
         return found
 
@@ -393,7 +393,7 @@ def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
             raise
         listed = {}
     listed = first | listed
-    # Without names, all tars of the folder are wanted, and there must be nothing else.
+    # Without names, all tars of the folder are read, and the folder must contain nothing else.
     if not wanted:
         wanted = sorted(name for name in listed if name.endswith(".tar"))
         if not wanted or len(wanted) < len(listed):

@@ -30,15 +30,15 @@ class HashedEmbeddings(nn.Module):
         super().__init__()
         self.rows = rows
         self.table = nn.Embedding(columns * rows, width)
-        # Not in checkpoints, because it follows from the arguments.
+        # The buffer is not saved in checkpoints, because it follows from the arguments.
         self.register_buffer("first", torch.arange(columns) * rows, persistent=False)
-        # As in the reference implementation.
+        # The bound is that of the paper's reference implementation.
         bound = rows**-0.5
         nn.init.uniform_(self.table.weight, -bound, bound)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns vectors (N, columns, width) for any integers (N, columns)."""
-        # remainder has the sign of the divisor, so that negative ids have a vector too.
+        # torch.remainder has the sign of the divisor, so negative ids have a vector too.
         vectors: torch.Tensor = self.table(torch.remainder(ids, self.rows) + self.first)
         return vectors
 

@@ -58,7 +58,7 @@ class Encoder(nn.Module):
             Layer(size.width, size.heads, True, dropout, causal) for _ in range(size.depth)
         )
         for module in self.modules():
-            # As in BERT.
+            # The weights are drawn as in BERT.
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear):

@@ -19,7 +19,8 @@ import xxhash
 from fastio import Dataset as open_dataset
 from fastio import Image, ManifestInvalid, Scalar, Schema, ShardCorrupt, Text
 from fastio.packed import MANIFEST_NAME
-from fastio.packed.manifest import METADATA_KEY, hash_columns
+from fastio.packed.ipc import hash_columns
+from fastio.packed.manifest import METADATA_KEY
 from fastio.packed.manifest_writer import manifest_batch, manifest_metadata
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_writer import write_sealed

@@ -379,3 +379,25 @@ def _flatten(array: pa.Array) -> Iterator[pa.Array]:
     of_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if any(is_list(array.type) for is_list in of_lists):
         yield from _flatten(array.values)
+
+
+def hash_columns(manifest: pa.RecordBatch) -> str:
+    """Returns the xxh3_64 of the values of all columns except `name`, in order.
+
+    Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
+    int64, one more than rows), followed by their bytes.
+    """
+    digest = xxhash.xxh3_64()
+    for name, column in zip(manifest.schema.names, manifest.columns, strict=True):
+        if name == "name":
+            continue
+        if not pa.types.is_large_string(column.type):
+            digest.update(np.from_dlpack(column).data)
+            continue
+        _, offsets, data = column.buffers()
+        offset_bytes = 8 * (len(column) + 1)
+        digest.update(memoryview(offsets)[:offset_bytes])
+        # The buffer may be longer than the texts in it.
+        end = int.from_bytes(memoryview(offsets)[offset_bytes - 8 : offset_bytes], "little")
+        digest.update(memoryview(data or b"")[:end])
+    return digest.hexdigest()

@@ -49,7 +49,7 @@ from fastio.errors import (
     SchemaError,
     SourceChanged,
 )
-from fastio.packed.ipc import FileStamp, MappedFile, seal_is_whole, stamp
+from fastio.packed.ipc import FileStamp, MappedFile, hash_columns, seal_is_whole, stamp
 from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import CODEC_NAMES, Schema
 
@@ -480,25 +480,3 @@ def arrow_schema(schema: Schema) -> pa.Schema:
             for name in (*_COLUMNS, *images, *tokens)
         ]
     )
-
-
-def hash_columns(manifest: pa.RecordBatch) -> str:
-    """Returns the xxh3_64 of the values of all columns except `name`, in order.
-
-    Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
-    int64, one more than rows), followed by their bytes.
-    """
-    digest = xxhash.xxh3_64()
-    for name, column in zip(manifest.schema.names, manifest.columns, strict=True):
-        if name == "name":
-            continue
-        if not pa.types.is_large_string(column.type):
-            digest.update(np.from_dlpack(column).data)
-            continue
-        _, offsets, data = column.buffers()
-        offset_bytes = 8 * (len(column) + 1)
-        digest.update(memoryview(offsets)[:offset_bytes])
-        # The buffer may be longer than the texts in it.
-        end = int.from_bytes(memoryview(offsets)[offset_bytes - 8 : offset_bytes], "little")
-        digest.update(memoryview(data or b"")[:end])
-    return digest.hexdigest()

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from fastio.packed.ipc import hash_columns
 from fastio.packed.manifest import (
     COPY_KEY,
     FIRST_ROW,
@@ -25,7 +26,6 @@ from fastio.packed.manifest import (
     Manifest,
     Version,
     arrow_schema,
-    hash_columns,
 )
 from fastio.packed.shard_table import ShardTable, first_rows
 from fastio.packed.shard_writer import write_sealed

@@ -12,6 +12,7 @@ namespace {
 using Byte = std::uint8_t;
 
 constexpr std::size_t kBlock = 1024;  // indices that are unpacked at a time
+constexpr std::size_t kGroup = 16;    // indices that are looked up at a time
 
 template <typename T>
 T load(const Byte* at) {
@@ -23,6 +24,30 @@ T load(const Byte* at) {
 template <typename T>
 void store(Byte* at, T value) {
   std::memcpy(at, &value, sizeof(T));
+}
+
+// Whether indices are consecutive numbers.
+inline bool consecutive(const std::uint32_t* indices) {
+  if (indices[kGroup - 1] - indices[0] != kGroup - 1) return false;
+  std::uint32_t other = 0;
+  for (std::uint32_t i = 0; i < kGroup; ++i) other |= indices[i] - indices[0] - i;
+  return !other;
+}
+
+// Writes the values that `count` indices, which are all valid, have in a dictionary. New values are
+// appended to a dictionary in order, so indices of values that seldom repeat are consecutive.
+template <typename T>
+void take(const std::uint32_t* indices, std::size_t count, const Byte* dictionary, Byte* out) {
+  std::size_t i = 0;
+  for (; i + kGroup <= count; i += kGroup) {
+    if (consecutive(indices + i)) {
+      std::memcpy(out + sizeof(T) * i, dictionary + sizeof(T) * indices[i], sizeof(T) * kGroup);
+      continue;
+    }
+    for (std::size_t k = i; k < i + kGroup; ++k)
+      store(out + sizeof(T) * k, load<T>(dictionary + sizeof(T) * indices[k]));
+  }
+  for (; i < count; ++i) store(out + sizeof(T) * i, load<T>(dictionary + sizeof(T) * indices[i]));
 }
 
 template <typename T>
@@ -42,8 +67,7 @@ bool look_up_as(Runs runs, int bits, const Byte* dictionary, std::size_t entries
       const std::size_t count = std::min(kBlock, run.count - done);
       const Byte* const bytes = run.bytes + done / 8 * static_cast<std::size_t>(bits);
       if (unpack(bytes, run.end, bits, count, indices) >= entries) return false;
-      for (std::size_t i = 0; i < count; ++i)
-        store(out + sizeof(T) * i, load<T>(dictionary + sizeof(T) * indices[i]));
+      take<T>(indices, count, dictionary, out);
       out += sizeof(T) * count;
     }
   }

@@ -31,7 +31,7 @@ from fastio.engine import Engine, EngineSettings
 from fastio.engine.batch import Batch
 from fastio.order.order import Order
 from fastio.order.plan import Plan
-from tests.children import in_fork, run_code
+from tests.children import in_fork
 from tests.support import descriptors, slow_reads, threads, until
 
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
@@ -680,19 +680,3 @@ def test_only_the_wanted_fields_come(photos: FolderDataset) -> None:
 def test_an_impossible_setting_is_an_error(photos: FolderDataset, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Engine(photos, EngineSettings(transforms={}, **bad))
-
-
-def test_threads_that_the_system_refuses_are_an_error_that_says_so() -> None:
-    done = run_code(
-        "import resource\n"
-        "from fastio import _native\n"
-        "pages = int(open('/proc/self/statm').read().split()[0])\n"
-        "most = pages * resource.getpagesize() + (256 << 20)\n"  # room for some stacks of 8 MiB
-        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
-        "try:\n"
-        "    _native.Engine(2000)\n"
-        "except OSError as error:\n"
-        "    print(error)\n"
-    )
-    assert done.stdout.startswith("cannot start 2000 threads: "), done
-    assert "ulimit -u" in done.stdout

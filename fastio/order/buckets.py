@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastio.order.order import Indices, Order
 from fastio.order.orders import AnyOrder
 from fastio.order.plan import Plan, PlannedBatch, classes
-from fastio.packed.grouping import grouped
+from fastio.packed.grouping import grouped, starts_of
 
 
 class Lengths(Protocol):
@@ -204,7 +204,7 @@ class _Pool:
             place: number of the batch in the pool.
             wanted: int64 (n,), indices into the batch's rows.
         """
-        starts = np.append(0, np.cumsum(self.sizes[place]))
+        starts = starts_of(self.sizes[place])
         numbers = np.searchsorted(starts, wanted, side="right") - 1
         found = np.empty(len(wanted), np.int64)
         for number, here in grouped(numbers):

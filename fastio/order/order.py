@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.packed.grouping import grouped
+from fastio.packed.grouping import grouped, starts_of
 
 Mode = Literal["sequential", "shuffle", "window"]
 MAX_ROWS = _native.MAX_ROWS
@@ -185,7 +185,7 @@ class ShardSequence:
         self.shards = Order(count, seed, epoch).at(np.arange(count))
         # The inverse permutation gives the turn of each shard.
         self.turns = np.argsort(self.shards)
-        self.begins = np.append(0, np.cumsum(np.diff(self._bounds)[self.shards]))
+        self.begins = starts_of(np.diff(self._bounds)[self.shards])
 
     def turns_at(self, places: Indices) -> Indices:
         """Returns the turns whose shards have the rows at places, int64 (n,)."""

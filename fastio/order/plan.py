@@ -17,6 +17,7 @@ import numpy as np
 
 from fastio.order.order import Indices
 from fastio.order.orders import AnyOrder
+from fastio.packed.grouping import starts_of
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _OF_IMAGES = 0xD1342543DE82EF95  # an odd number with well mixed bits, for `image_keys`
@@ -219,7 +220,7 @@ class Plan:
         if self.order.partitions == 1:
             return np.arange(begin + self.rank, end, self.world_size, dtype=np.int64)
         firsts, sizes = classes(self.order.partitions, self.repeat, begin, end)
-        starts = np.append(0, np.cumsum(sizes))
+        starts = starts_of(sizes)
         last = min((self.rank + 1) * share, end - begin)
         turns = np.arange(self.rank * share, last, dtype=np.int64)
         numbers = np.searchsorted(starts, turns, side="right") - 1

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.pack.images import ImageCell
+from fastio.packed.grouping import starts_of
 from fastio.packed.image_lists import MOST_IMAGES
 from fastio.packed.ipc import number_array
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
@@ -75,8 +76,8 @@ def list_bytes(cells: ImageCells) -> int:
 def list_arrays(name: str, field: Images, rows: Sequence[ImageCells]) -> list[pa.Array]:
     """Returns the Arrow columns of a field, in the order of `field_columns`."""
     cells = [cell for row in rows for cell in row]
-    first = _offsets(list(map(len, rows)))
-    ends = _offsets([len(cell.data) for cell in cells])
+    first = starts_of(list(map(len, rows)))
+    ends = starts_of([len(cell.data) for cell in cells])
     (_, of_bytes), (_, of_lengths), *of_values = field_columns(name, field)
     data = pa.py_buffer(b"".join(cell.data for cell in cells))
     buffers = [None, pa.py_buffer(ends[first]), data]
@@ -89,9 +90,3 @@ def list_arrays(name: str, field: Images, rows: Sequence[ImageCells]) -> list[pa
         numbers = number_array(np.array(each, kind.value_type.to_pandas_dtype()))
         columns.append(pa.LargeListArray.from_arrays(number_array(first), numbers, type=kind))
     return columns
-
-
-def _offsets(lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    found = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.array(lengths, np.int64), out=found[1:])
-    return found

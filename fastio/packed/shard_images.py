@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
+from fastio.packed.grouping import starts_of
 from fastio.packed.image_lists import image_name
 from fastio.packed.layout import OF_IMAGES, ImageReads, IndexReads, spans
 from fastio.schema import INDEX_COLUMN
@@ -71,8 +72,7 @@ def _lists(reader: ShardReader, field: str) -> ShardImages:
     for name in OF_IMAGES:
         own, columns[name] = reader.tokens(f"{field}.{name}")
         wrong = wrong or not np.array_equal(own, first)
-    begin = np.zeros(len(length) + 1, np.int64)
-    np.cumsum(length, out=begin[1:])
+    begin = starts_of(length)
     if wrong or not np.array_equal(begin[first], reader.offsets(field)):
         raise ShardCorrupt(
             f"{reader.path} is damaged: the lengths of the lists of images {field!r} do not fit "

@@ -41,6 +41,40 @@ def test_the_changelog_begins_with_this_version_and_names_the_libjpeg_of_its_whe
     assert f"libjpeg-turbo {wheels.JPEG_VERSION}" in newest
 
 
+def test_a_given_python_is_a_path_or_a_name_in_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "some-python"
+    python.write_text("""#!/bin/sh\necho '{"version": "3.14", "usable": true}'\n""")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    expected = [wheels.Python(python, "3.14")]
+    assert wheels.find_pythons(["some-python"]) == expected
+    assert wheels.find_pythons([str(python)]) == expected
+
+
+@pytest.mark.parametrize("about", ["", '{"version": "3.14", "usable": false}'])
+def test_a_given_python_that_cannot_build_wheels_is_an_error(tmp_path: Path, about: str) -> None:
+    """And not left out, so that nothing is built and the tool succeeds."""
+    python = tmp_path / "some-python"
+    with pytest.raises(SystemExit, match="some-python is not a CPython"):
+        wheels.find_pythons([str(python)])
+    python.write_text(f"#!/bin/sh\necho '{about}'\n" if about else "#!/bin/sh\nexit 127\n")
+    python.chmod(0o755)
+    with pytest.raises(SystemExit, match="some-python is not a CPython"):
+        wheels.find_pythons([str(python)])
+
+
+def test_a_folder_with_another_version_of_libjpeg_turbo_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="is not the source of libjpeg-turbo"):
+        wheels.jpeg_source(tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text("set(VERSION 2.1.5)\n")
+    with pytest.raises(SystemExit, match="is not the source of libjpeg-turbo"):
+        wheels.jpeg_source(tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text(f"set(VERSION {wheels.JPEG_VERSION})\n")
+    assert wheels.jpeg_source(tmp_path) == tmp_path
+
+
 def test_the_quick_start_that_wheels_run_packs_and_loads() -> None:
     blocks = list(wheels_check.readme_quick_start())
     assert [language for language, _ in blocks] == ["python", "sh", "python"]

@@ -112,18 +112,34 @@ def _candidates() -> Iterable[Path]:
     yield from sorted((home / ".local/share/uv/python").glob("*/bin/python3.[0-9]*"))
 
 
-def find_pythons(given: Sequence[Path]) -> list[Python]:
-    """Returns one interpreter with headers for each version that is installed, oldest first."""
+def _python(path: Path) -> Python | None:
+    """Returns an interpreter, or None if wheels cannot be built with it."""
+    if not os.access(path, os.X_OK):
+        return None
+    done = subprocess.run([path, "-c", _ABOUT], capture_output=True, text=True)
+    if done.returncode:
+        return None  # a shim of pyenv for a version that is not chosen
+    about = json.loads(done.stdout)
+    python = Python(path, about["version"])
+    return python if about["usable"] and python.serves in PYTHONS else None
+
+
+def find_pythons(given: Sequence[str]) -> list[Python]:
+    """Returns one interpreter with headers for each version that is installed, oldest first.
+
+    If interpreters are given, as paths or names in PATH, returns these; exits if one is unusable.
+    """
     found: dict[str, Python] = {}
-    for path in given or _candidates():
-        if "-" in path.name or not os.access(path, os.X_OK):
-            continue  # python3.11-config
-        done = subprocess.run([path, "-c", _ABOUT], capture_output=True, text=True)
-        if done.returncode:
-            continue  # a shim of pyenv for a version that is not chosen
-        about = json.loads(done.stdout)
-        python = Python(path, about["version"])
-        if about["usable"] and python.serves in PYTHONS:
+    for name in given:
+        python = _python(Path(shutil.which(name) or name))
+        if python is None:
+            sys.exit(
+                f"wheels: {name} is not a CPython {PYTHONS[0]} or newer with headers and an "
+                "interpreter lock"
+            )
+        found.setdefault(python.version, python)
+    for path in () if given else _candidates():
+        if "-" not in path.name and (python := _python(path)):  # not python3.11-config
             found.setdefault(python.version, python)
     return sorted(found.values(), key=lambda python: _number(python.version))
 
@@ -134,6 +150,9 @@ def find_pythons(given: Sequence[Path]) -> list[Python]:
 def jpeg_source(given: Path | None) -> Path:
     """Returns the folder of libjpeg-turbo's source. Downloads the source unless it is given."""
     if given and given.is_dir():
+        build_file = given / "CMakeLists.txt"
+        if not build_file.exists() or f"set(VERSION {JPEG_VERSION})" not in build_file.read_text():
+            sys.exit(f"wheels: {given} is not the source of libjpeg-turbo {JPEG_VERSION}")
         return given
     folder = BUILD / f"libjpeg-turbo-{JPEG_VERSION}"
     if folder.is_dir():
@@ -275,10 +294,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--python",
-        type=Path,
         action="append",
         default=[],
-        help="an interpreter to build with; may be repeated (default: all that are found)",
+        help="path or name of an interpreter; may be repeated (default: all that are found)",
     )
     parser.add_argument(
         "--machine", choices=MACHINES, action="append", help="may be repeated (default: both)"

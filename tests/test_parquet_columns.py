@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pa_parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio import ShardCorrupt, _native
+from fastio import ShardCorrupt, SourceChanged, _native
 from fastio.runtime.memory import ReusedMemory
 from fastio.sources.table import parquet
+from fastio.sources.table.arrow import ArrowTable
 from fastio.sources.table.parquet import ColumnReader, ParquetTable, flat_columns
 from fastio.sources.table.reading import AtHand, Handles
 from tests.children import in_fork
@@ -344,6 +346,32 @@ def test_a_forked_child_does_not_get_the_handles_of_a_thread_that_it_does_not_ha
         forked.set()
         thread.join()
     assert at_hand.handles is found[0]
+
+
+@pytest.mark.parametrize("kind", [ParquetTable, ArrowTable])
+def test_another_file_that_was_in_the_place_of_a_file_is_not_kept_open(
+    tmp_path: Path, kind: type[ParquetTable | ArrowTable]
+) -> None:
+    path, aside, other = tmp_path / "a", tmp_path / "aside", tmp_path / "other"
+    for each, first in ((path, 0), (other, 1000)):
+        table = pa.table({"a": np.arange(first, first + 100)})
+        if kind is ParquetTable:
+            pa_parquet.write_table(table, each)
+        else:
+            pa.feather.write_feather(table, each, compression="uncompressed")
+    opened, at_hand = kind(str(path)), AtHand(0)
+
+    def read() -> list[int]:
+        batches = opened.read(0, ["a"], None, False, at_hand)
+        found: list[int] = pa.Table.from_batches(batches)["a"].to_pylist()
+        return found
+
+    path.rename(aside)
+    other.rename(path)
+    with pytest.raises(SourceChanged):
+        read()
+    aside.rename(path)
+    assert read() == list(range(100))
 
 
 def test_local_files_are_read_so(tmp_path: Path) -> None:

@@ -473,11 +473,13 @@ def test_a_damaged_row_group_takes_no_memory_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lent: list[int] = []
+    ever: list[int] = []
     take, give = BlockMemory.take, BlockMemory.give
 
     def taken(self: BlockMemory, where: str) -> Block:
         block = take(self, where)
         lent.append(id(block))
+        ever.append(id(block))
         return block
 
     def given(self: BlockMemory, block: Block) -> None:
@@ -493,8 +495,7 @@ def test_a_damaged_row_group_takes_no_memory_with_it(
         iterator = iter(batches)
         with pytest.raises(ShardCorrupt, match="row group 6"):
             list(iterator)
-        assert lent
-        iterator.close()
+        assert ever
         assert lent == []
 
 
@@ -571,6 +572,21 @@ def test_close_and_dropping_an_iterator_end_the_threads(parquet: str) -> None:
     batches.close()
     batches.close()
     assert not table_threads()
+
+
+def test_an_error_ends_the_threads_although_its_traceback_keeps_the_iterator(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(table_of(4000), path, row_group_size=500)
+    damage(path, 6)
+    with loader(str(path), 500) as batches:
+        iterator = iter(batches)
+        with pytest.raises(ShardCorrupt, match="row group 6"):
+            list(iterator)
+        assert not table_threads()
+        with pytest.raises(ShardCorrupt, match="row group 6"):
+            next(iterator)
 
 
 def test_a_slow_batch_times_out_and_comes_later(

@@ -160,7 +160,7 @@ class TableRun:
                 too.
         """
         self._check_process()
-        if self._ended or self._batch >= self.batches:
+        if self._batch >= self.batches or (self._ended and self._failed is None):
             raise StopIteration
         self._start_threads()
         dealt = self._wait()
@@ -231,6 +231,9 @@ class TableRun:
         if outcome is None:
             raise StopIteration
         if isinstance(outcome, Exception):
+            # Its traceback keeps the iterator, and the threads would keep the error: nothing else
+            # would end them before the loader is closed.
+            self.close()
             raise outcome
         return outcome
 

@@ -219,7 +219,9 @@ class ArrowTable(Grouped):
     def in_parts(self, columns: Sequence[str]) -> InParts:
         """Opens the file for `batch`, which then reads these columns alone."""
         with reading(self.name):
-            return InParts(self.name, self.schema, columns)
+            found = InParts(self.name, self.schema, columns)
+        self.file.check()  # or another file would be kept open
+        return found
 
     def ranges(self, number: int) -> list[tuple[int, int]]:
         """Returns the range (offset, length) of a record batch in the file, in a list."""

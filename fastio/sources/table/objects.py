@@ -176,8 +176,14 @@ class LocalFile(TableFile):
             raise ShardCorrupt(f"{self.name} cannot be read: {error}") from error
 
     def mapped(self) -> Mapped:
-        """Maps the whole file, for readers that use its bytes once and do not trust them."""
-        return Mapped(self.name)
+        """Maps the whole file, for readers that use its bytes once and do not trust them.
+
+        Raises:
+            SourceChanged: If it is not the file that was opened; the mapping would be kept.
+        """
+        found = Mapped(self.name)
+        self.check()
+        return found
 
     def intact(
         self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]

@@ -224,6 +224,17 @@ def test_dependencies_are_imported_by_their_owners_only() -> None:
     assert strangers == set()
 
 
+def test_pyarrow_is_not_asked_for_what_needs_pandas() -> None:
+    """Before pyarrow 26, which Python 3.10 cannot have, `to_pandas_dtype` fails without it."""
+    asked = {
+        f"{path.name}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("to_pandas")
+    }
+    assert not asked
+
+
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
     graph = {
         module: {name.removeprefix("fastio.") for name in imports(path)} & set(MODULES) - {module}

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio import Array, Bytes, FastioError, Scalar, Schema, ShardCorrupt, SourceNotFound, Text
-from fastio.packed.ipc import ALIGNMENT, number_array
+from fastio.packed.ipc import ALIGNMENT, number_array, number_dtype
 from fastio.packed.shard import ShardReader
 from fastio.packed.shard_writer import write_shard
 from fastio.schema import DTYPES
@@ -338,6 +338,7 @@ def test_numbers_become_an_arrow_array(dtype: Any) -> None:
         array = number_array(values)
         array.validate(full=True)
         assert array.to_pylist() == values.tolist()
+        assert number_dtype(array.type) == dtype
 
 
 @pytest.mark.parametrize("dtype", ["bool", ">i4" if sys.byteorder == "little" else "<i4"])

@@ -4,6 +4,7 @@
     tools/arm test -tc='*idct*'        the native tests that doctest's arguments select
     tools/arm python                   the Python tests that need no torch (PYTHON_TESTS)
     tools/arm python tests/test_x.py   the Python tests that pytest's arguments select
+    tools/arm python --wheel FILE      with the module of a wheel that tools/wheels built
     tools/arm count PHOTOS             instructions per crop by function: portable, NEON, SVE2
 
 It needs the packages g++-aarch64-linux-gnu, qemu-user and doctest-dev of Debian or Ubuntu. If one
@@ -19,9 +20,11 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -211,20 +214,34 @@ def make_site() -> None:
     done.write_text("\n".join(needed))
 
 
-def make_tree() -> None:
-    """Copies the files of the checkout, and the module for ARM."""
+def build_module() -> Path:
+    """Compiles the module for ARM, and returns its path."""
     options: dict[str, str | Path] = {
         "Python_EXECUTABLE": sys.executable,
         "nanobind_DIR": SITE / "nanobind" / "cmake",
     }
     build("_native", FASTIO_MODULE="ON", NB_SUFFIX=".so", NB_SUFFIX_S=".abi3.so", **options)
+    (module,) = (BUILD / "native").glob("_native.*so")
+    return module
+
+
+def unpack_module(wheel: Path) -> Path:
+    """Unpacks the module of a wheel, and returns its path."""
+    folder = BUILD / "wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if re.fullmatch(r"fastio/_native\..*so", n))
+        return Path(archive.extract(name, folder))
+
+
+def make_tree(module: Path) -> None:
+    """Copies the files of the checkout, and the module."""
     shutil.rmtree(TREE, ignore_errors=True)
     listed = run(["git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard"])
     for name in listed.rstrip("\0").split("\0"):
         if (ROOT / name).is_file():
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, TREE / name)
-    (module,) = (BUILD / "native").glob("_native.*so")
     shutil.copy2(module, TREE / "fastio")
 
 
@@ -237,11 +254,11 @@ def make_interpreter() -> Path:
     return script
 
 
-def python(arguments: Sequence[str]) -> int:
+def python(arguments: Sequence[str], wheel: Path | None) -> int:
     """Runs the Python tests that need no torch; returns pytest's exit code."""
     unpack(PYTHON_PACKAGES, PYTHON_ROOT)
     make_site()
-    make_tree()
+    make_tree(unpack_module(wheel) if wheel else build_module())
     command = [str(make_interpreter()), "-m", "pytest", "-p", "arm_pytest"]
     command += arguments or ["-q", *PYTHON_TESTS]
     environment = {**os.environ, "PYTHONPATH": f"{SITE}:{TREE / 'tools'}"}
@@ -316,7 +333,8 @@ def parse(arguments: Iterable[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("test", help="run the native tests; further arguments are doctest's")
-    commands.add_parser("python", help="run Python tests; further arguments are pytest's")
+    testing = commands.add_parser("python", help="run Python tests; further arguments are pytest's")
+    testing.add_argument("--wheel", type=Path, help="test the module of this wheel for ARM")
     counting = commands.add_parser("count", help="count the instructions per crop")
     counting.add_argument("photos", type=Path, help="folder with a folder of photos for each class")
     counting.add_argument("--number", type=int, default=10, help="number of photos (10)")
@@ -334,7 +352,7 @@ def main() -> int:
     require_tools()
     if known.command == "count":
         return count(known.photos, known.number, known.crops, known.functions)
-    return python(rest) if known.command == "python" else test(rest)
+    return python(rest, known.wheel) if known.command == "python" else test(rest)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,6 @@ LARGEST = 8_000_000  # bytes
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADERS = {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 LICENCES = {"LICENSE", "libjpeg-turbo/LICENSE.md", "libjpeg-turbo/README.ijg"}
-# The version that tools/setup installs; its libjpeg is loaded into the same process.
-TORCHVISION = "torchvision==0.28.0"
 
 
 class Failed(Exception):
@@ -77,7 +75,7 @@ def check_file(wheel: Path) -> None:
 # Prints the hash of the pixels of all photos, decoded by fastio, with other copies of libjpeg
 # loaded before fastio, after it, or not at all.
 _DECODE = """
-import ctypes, glob, hashlib, os, sys
+import ctypes, glob, hashlib, importlib.util, os, sys
 import sysconfig
 
 def load_others():
@@ -89,6 +87,9 @@ def load_others():
     from PIL import Image
     with Image.open("photos/a/0.jpg") as image:
         image.load()
+    if importlib.util.find_spec("torchvision"):
+        from torchvision.io import decode_jpeg, read_file
+        decode_jpeg(read_file("photos/a/0.jpg"))
 
 if sys.argv[1] == "before":
     load_others()
@@ -153,10 +154,10 @@ def check_use(wheel: Path, python: Python, folder: Path, with_torch: bool) -> No
     venv = folder / "venv"
     inside = venv / "bin" / "python"
     _run([python.path, "-m", "venv", venv], folder)
-    pip = [inside, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    pip = [inside, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile"]
     if with_torch:
-        _run([*pip, wheel], folder)
-        _run([*pip, "--no-deps", TORCHVISION], folder)
+        # Together, so that pip chooses a torch that torchvision's operators load beside.
+        _run([*pip, wheel, "torchvision"], folder)
     else:
         _run([*pip, *_requirements(wheel)], folder)
         _run([*pip, "--no-deps", wheel], folder)

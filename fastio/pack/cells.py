@@ -35,7 +35,7 @@ from fastio.pack.images import (
 from fastio.pack.items import UNREAD, Item, Row
 from fastio.pack.unread_images import encode_unread
 from fastio.packed.image_lists import image_name
-from fastio.packed.ipc import number_array
+from fastio.packed.ipc import number_array, number_dtype
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import (
     ARRAY_DTYPES,
@@ -330,9 +330,9 @@ def _variable_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array
 def _numbers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Returns a column of numbers, or of lists of numbers."""
     if not pa.types.is_list(kind):
-        return number_array(np.array(values, kind.to_pandas_dtype()))
+        return number_array(np.array(values, number_dtype(kind)))
     offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    numbers = np.array([*chain.from_iterable(values)], kind.value_type.to_pandas_dtype())
+    numbers = np.array([*chain.from_iterable(values)], number_dtype(kind.value_type))
     return pa.ListArray.from_arrays(number_array(offsets), number_array(numbers), type=kind)
 
 

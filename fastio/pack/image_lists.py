@@ -12,7 +12,7 @@ from fastio.errors import SchemaError
 from fastio.pack.images import ImageCell
 from fastio.packed.grouping import starts_of
 from fastio.packed.image_lists import MOST_IMAGES
-from fastio.packed.ipc import number_array
+from fastio.packed.ipc import number_array, number_dtype
 from fastio.packed.sample_errors import NOT_OF_SAMPLES
 from fastio.schema import Image, Images, field_columns
 
@@ -87,6 +87,6 @@ def list_arrays(name: str, field: Images, rows: Sequence[ImageCells]) -> list[pa
     for (_, kind), part in zip(of_values, ImageCell._fields[1:], strict=False):
         lists.append((kind, [getattr(cell, part) for cell in cells]))
     for kind, each in lists:
-        numbers = number_array(np.array(each, kind.value_type.to_pandas_dtype()))
+        numbers = number_array(np.array(each, number_dtype(kind.value_type)))
         columns.append(pa.LargeListArray.from_arrays(number_array(first), numbers, type=kind))
     return columns

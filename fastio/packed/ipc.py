@@ -45,10 +45,12 @@ from fastio.packed.metadata import (
     slot,
     vector,
 )
+from fastio.schema import DTYPES
 
 ALIGNMENT = 64
 _SEAL_BYTES = 8
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_NUMPY_DTYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in DTYPES if name != "bool"}
 # What pyarrow raises for files that are damaged or were made to harm it.
 _REFUSALS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, LookupError)
 
@@ -117,6 +119,14 @@ def _padded(buffer: pa.Buffer | None, payload: str = "") -> Iterator[Piece]:
     if buffer is not None:
         yield Piece("payload" if payload else "column", memoryview(buffer), payload)
         yield Piece("column", memoryview(bytes(-buffer.size % ALIGNMENT)))
+
+
+def number_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    """Returns NumPy's type for an Arrow type of integers or floats.
+
+    pyarrow's `to_pandas_dtype` fails before pyarrow 26 where pandas is not installed.
+    """
+    return _NUMPY_DTYPES[kind]
 
 
 def number_array(values: NDArray[Any]) -> pa.Array:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastio.packed.ipc import number_dtype
+
 _ORDERED = frozenset({"=", "==", "!=", "<", "<=", ">", ">="})
 _AMONG = frozenset({"in", "not in"})
 
@@ -101,5 +103,5 @@ def _is_whole(value: Any) -> bool:
 
 def _range(kind: pa.DataType) -> tuple[int, int]:
     """Returns the least and the largest value of a type of integers."""
-    limits = np.iinfo(kind.to_pandas_dtype())
+    limits = np.iinfo(number_dtype(kind))
     return int(limits.min), int(limits.max)

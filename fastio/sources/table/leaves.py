@@ -27,6 +27,7 @@ from difflib import get_close_matches
 import pyarrow as pa
 
 from fastio.errors import SchemaError
+from fastio.packed.ipc import number_dtype
 from fastio.schema import Array, Bytes, Field, Scalar, Text
 
 _LISTED = 10  # names of columns that an error lists
@@ -307,7 +308,7 @@ def _dtype(kind: pa.DataType) -> str | None:
     if types.is_boolean(kind):
         return "bool"
     if types.is_integer(kind) or types.is_floating(kind):
-        return str(kind.to_pandas_dtype().__name__)
+        return number_dtype(kind).name
     if types.is_date32(kind):
         return "int32"
     if types.is_temporal(kind) and not types.is_interval(kind):

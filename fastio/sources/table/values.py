@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
 from fastio.packed.grouping import starts_of
+from fastio.packed.ipc import number_dtype
 from fastio.schema import Array, Field, Text
 from fastio.sources.table.leaves import Leaf, is_binary, is_text, is_vocabulary
 from fastio.sources.table.reading import Origin
@@ -85,7 +86,7 @@ def number_values(array: pa.Array) -> NDArray[Any]:
     if pa.types.is_decimal(kind):
         return number_values(array.cast(pa.float64()))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        dtype = np.dtype(kind.to_pandas_dtype())
+        dtype = number_dtype(kind)
     else:
         dtype = np.dtype(np.int32 if kind.bit_width == 32 else np.int64)
     data = array.buffers()[1]

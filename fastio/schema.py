@@ -16,7 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
@@ -131,7 +131,7 @@ class Array:
                 "for single numbers"
             )
 
-    @property
+    @cached_property
     def fixed_shape(self) -> tuple[int, ...] | None:
         """The shape of every sample, or None when it differs between samples."""
         known = tuple(length for length in self.shape or () if length is not None)
@@ -146,7 +146,7 @@ class Array:
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Returns whether an array of this shape is a value of this field."""
-        if self.shape is None:
+        if self.shape is None or shape == self.shape:
             return True
         return len(shape) == len(self.shape) and all(
             wanted in (None, length) for wanted, length in zip(self.shape, shape, strict=True)
@@ -475,7 +475,8 @@ def _check_vocabulary(name: str, kind: Field | None) -> None:
 
 
 def _field_json(field: Field) -> dict[str, Any]:
-    params = vars(field)
+    # Not vars(), which also has cached properties.
+    params = {each.name: getattr(field, each.name) for each in fields(field)}
     if isinstance(field, Text) and not field.listed:  # as it was before there was anything to say
         params = {}
     return {"type": type(field).__name__.lower(), **params}

@@ -15,12 +15,12 @@ from tests.support import until
 Hold = Callable[[int], None]
 
 
-def run(pipeline: OrderedPipeline[int, int], tasks: list[int], nbytes: int = 0) -> list[int]:
+def run(pipeline: OrderedPipeline[int, int], tasks: list[int]) -> list[int]:
     """All results of some tasks."""
     results: list[int] = []
     try:
         for task in tasks:
-            results += pipeline.submit(task, nbytes)
+            results += pipeline.submit(task)
         results += pipeline.drain()
     finally:
         pipeline.close()
@@ -71,7 +71,7 @@ def test_not_more_than_the_budget_and_one_sample_is_held(sizes: list[int]) -> No
     done: list[int] = []
     try:
         for task in range(len(sizes)):
-            for result in pipeline.submit(task, 0):
+            for result in pipeline.submit(task):
                 meter.add(-sizes[result])
                 done.append(result)
         for result in pipeline.drain():
@@ -95,13 +95,18 @@ def test_a_sample_larger_than_the_budget_goes_through_alone() -> None:
 def test_samples_in_memory_wait_for_room_before_they_are_taken() -> None:
     waiting = threading.Event()
     pipeline: OrderedPipeline[int, int] = OrderedPipeline(
-        lambda task, hold: (waiting.wait() and task) or task, lambda _: 60, 2, 100, 100
+        lambda task, hold: (waiting.wait() and task) or task,
+        lambda _: 60,
+        2,
+        100,
+        100,
+        lambda _: 60,
     )
     try:
-        assert list(pipeline.submit(0, 60)) == []
+        assert list(pipeline.submit(0)) == []
         waiting.set()
         # There is room for one only, so the first result has to come out.
-        assert list(pipeline.submit(1, 60)) == [0]
+        assert list(pipeline.submit(1)) == [0]
         assert list(pipeline.drain()) == [1]
     finally:
         pipeline.close()
@@ -112,7 +117,7 @@ def test_without_workers_the_caller_s_thread_works() -> None:
         hold(10**9)
         return threading.get_ident()
 
-    found = run(OrderedPipeline(work, lambda _: 0, 0, 1, 0), [1, 2, 3], 10**9)
+    found = run(OrderedPipeline(work, lambda _: 0, 0, 1, 0, lambda _: 10**9), [1, 2, 3])
     assert found == [threading.get_ident()] * 3
 
 
@@ -127,7 +132,7 @@ def test_an_error_comes_out_in_its_turn() -> None:
 
     def consume() -> None:
         for task in range(10):
-            results.extend(pipeline.submit(task, 0))
+            results.extend(pipeline.submit(task))
         for result in pipeline.drain():
             results.append(result)
 
@@ -151,7 +156,7 @@ def test_closing_wakes_threads_that_wait_for_room() -> None:
     before = set(threading.enumerate())
     pipeline = OrderedPipeline(work, lambda _: 100, 4, 100, 100)
     for task in range(20):
-        for _ in pipeline.submit(task, 0):
+        for _ in pipeline.submit(task):
             break
     started.wait()
     threads = set(threading.enumerate()) - before

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -54,18 +54,33 @@ from fastio.schema import (
     Tokens,
     field_columns,
     is_fixed_width,
-    is_open_array,
     row_shape,
     stored_dtype,
 )
 from fastio.sources.arrays import usual_names
 from fastio.sources.table.values import Ragged
 
+# Checks a value, and returns its cell and the bytes of the cell's data that have no fixed place
+# in a row (`row_bytes`).
+Encode = Callable[[Any], tuple[Any, int]]
+
+
+def field_encoders(schema: Schema, images: ImageOptions) -> list[tuple[str, Field, Encode]]:
+    """Returns name, field and encoder of each field of a schema."""
+    return [
+        (name, field, partial(_ENCODERS[type(field)], field, images))
+        for name, field in schema.fields.items()
+    ]
+
 
 def encode_row(
-    schema: Schema, images: ImageOptions, source: str, item: Item
+    fields: Sequence[tuple[str, Field, Encode]], source: str, item: Item
 ) -> tuple[list[Any], int]:
-    """Returns a sample's cells, checked against the schema, and the bytes of their data.
+    """Returns a sample's cells, checked against their fields, and the bytes of their data.
+
+    Args:
+        fields: From `field_encoders`.
+        source, item: The name of the source, and a sample of it.
 
     Raises:
         ImageError: An image file cannot be read, or an image cannot be stored.
@@ -74,9 +89,11 @@ def encode_row(
     """
     cells = []
     nbytes = 0
-    for (name, field), value in zip(schema.fields.items(), item.values, strict=True):
+    for (name, field, encode), value in zip(fields, item.values, strict=True):
         try:
-            cell = _encode(field, value, images)
+            if value is None:
+                raise SchemaError("the value is None, and fastio does not store nulls")
+            cell, size = encode(value)
         except NOT_OF_SAMPLES:
             raise
         except Exception as error:  # MemoryError and RecursionError are a sample's own too
@@ -88,7 +105,7 @@ def encode_row(
             problem = str(error) or type(error).__name__
             raise SchemaError(f"{item.name}: field {name!r}: {problem}") from error
         cells.append(cell)
-        nbytes += _data_bytes(field, cell)
+        nbytes += size
     return cells, nbytes
 
 
@@ -98,6 +115,8 @@ def memory_bytes(item: Item) -> int:
 
 
 def _value_bytes(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
     if isinstance(value, PillowFile):
         return len(value.data)
     if isinstance(value, PillowImage.Image):
@@ -174,29 +193,17 @@ def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, int]:
     return counts
 
 
-def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
-    if value is None:
-        raise SchemaError("the value is None, and fastio does not store nulls")
-    if isinstance(field, Image):
-        return _encode_image(field, value, images)
-    if isinstance(field, Images):
-        return encode_list(field, value, lambda kind, each: _encode_image(kind, each, images))
-    if isinstance(field, Scalar):
-        return _encode_scalar(field, value)
-    if isinstance(field, Array):
-        return _encode_array(field, value)
-    if isinstance(field, Tokens):
-        return _encode_tokens(field, value)
-    if isinstance(field, Text):
-        if not isinstance(value, str):
-            raise SchemaError(f"expected a str, got {type(value).__name__}")
-        return value.encode()
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise SchemaError(f"expected bytes, got {type(value).__name__}")
-    return bytes(value)
+def _encode_image(field: Image, images: ImageOptions, value: Any) -> tuple[ImageCell, int]:
+    cell = _image_cell(field, images, value)
+    return cell, len(cell.data) + len(cell.jpeg_index)
 
 
-def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
+def _encode_images(field: Images, images: ImageOptions, value: Any) -> tuple[Any, int]:
+    cells = encode_list(field, value, lambda kind, each: _image_cell(kind, images, each))
+    return cells, list_bytes(cells)
+
+
+def _image_cell(field: Image, images: ImageOptions, value: Any) -> ImageCell:
     if isinstance(value, UNREAD):
         return encode_unread(value, field, images)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -219,7 +226,7 @@ def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
         raise SchemaError(str(error)) from error
 
 
-def _encode_scalar(field: Scalar, value: Any) -> Any:
+def _encode_scalar(field: Scalar, _: ImageOptions, value: Any) -> tuple[Any, int]:
     array = as_array(value)
     if array is not None:
         if array.ndim:
@@ -230,7 +237,7 @@ def _encode_scalar(field: Scalar, value: Any) -> Any:
     if is_bool != (field.dtype == "bool") or isinstance(value, (str, bytes)):
         raise SchemaError(f"expected {field.dtype}, got {value!r}")
     if is_bool:
-        return bool(value)
+        return bool(value), 0
     lowest, highest = _limits(field.dtype)
     try:
         # Not int(), which would truncate 1.5 to 1.
@@ -239,7 +246,7 @@ def _encode_scalar(field: Scalar, value: Any) -> Any:
         raise SchemaError(f"expected a number ({field.dtype}), got {value!r}") from error
     if not lowest <= number <= highest and math.isfinite(number):
         raise SchemaError(f"{number} does not fit {field.dtype}")
-    return number
+    return number, 0
 
 
 @cache
@@ -250,16 +257,16 @@ def _limits(dtype: str) -> tuple[int, int] | tuple[float, float]:
     return np.iinfo(kind).min, np.iinfo(kind).max
 
 
-def _encode_array(field: Array, value: Any) -> Any:
+def _encode_array(field: Array, _: ImageOptions, value: Any) -> tuple[Any, int]:
     array = as_array(value)
     if array is None:
         raise SchemaError(f"expected an array or tensor, got {type(value).__name__}")
-    if array.dtype.name != field.dtype:
-        raise SchemaError(
-            f"its dtype is {array.dtype.name}, but the field has the dtype {field.dtype}"
-        )
-    # dtype= also converts the byte order, which the name of a dtype does not contain.
-    data = np.ascontiguousarray(array, dtype=field.dtype).tobytes()
+    if array.dtype != field.dtype:
+        if array.dtype.name != field.dtype:
+            raise SchemaError(
+                f"its dtype is {array.dtype.name}, but the field has the dtype {field.dtype}"
+            )
+        array = array.astype(field.dtype)  # It has another byte order.
     if not field.fits(array.shape):
         raise SchemaError(
             f"its shape is {array.shape}, the field's is {field.shape}; give a schema with "
@@ -270,40 +277,58 @@ def _encode_array(field: Array, value: Any) -> Any:
                 else ""
             )
         )
-    return (data, array.shape) if field.fixed_shape is None else data
+    data = array.tobytes()
+    if field.fixed_shape is not None:
+        return data, 0
+    return (data, array.shape), len(data) + 8 * array.ndim
 
 
 def _may_be_tokens(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and array.dtype.kind in "iu"
 
 
-def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
+def _encode_tokens(field: Tokens, _: ImageOptions, value: Any) -> tuple[NDArray[Any], int]:
     array = as_array(value)
     array = np.asarray(value) if array is None else array
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise SchemaError(
             f"expected tokens, a list or array (n,) of integers, got {array.dtype} {array.shape}"
         )
-    below = np.iinfo(field.dtype).max + 1
-    if field.vocabulary_size is not None:
-        below = field.vocabulary_size
-    if array.size and not 0 <= int(array.min()) <= int(array.max()) < below:
-        raise SchemaError(
-            f"tokens from {int(array.min())} to {int(array.max())}, but the vocabulary has 0 "
-            f"to {below - 1}"
-        )
-    return np.ascontiguousarray(array, field.dtype)
+    # Tokens of the stored type fit it.
+    if array.size and (field.vocabulary_size is not None or array.dtype != field.dtype):
+        below = field.vocabulary_size or int(_limits(field.dtype)[1]) + 1
+        lowest, highest = int(array.min()), int(array.max())
+        if lowest < 0 or highest >= below:
+            raise SchemaError(
+                f"tokens from {lowest} to {highest}, but the vocabulary has 0 to {below - 1}"
+            )
+    tokens = np.ascontiguousarray(array, field.dtype)
+    return tokens, tokens.nbytes
 
 
-def _data_bytes(field: Field, cell: Any) -> int:
-    """Returns the bytes of a cell that do not have a fixed place in a row; see `row_bytes`."""
-    if isinstance(field, Image):
-        return len(cell.data) + len(cell.jpeg_index)
-    if isinstance(field, Images):
-        return list_bytes(cell)
-    if is_open_array(field):
-        return len(cell[0]) + 8 * len(cell[1])
-    return 0 if is_fixed_width(field) else memoryview(cell).nbytes
+def _encode_text(field: Text, _: ImageOptions, value: Any) -> tuple[bytes, int]:
+    if not isinstance(value, str):
+        raise SchemaError(f"expected a str, got {type(value).__name__}")
+    data = value.encode()
+    return data, len(data)
+
+
+def _encode_bytes(field: Bytes, _: ImageOptions, value: Any) -> tuple[bytes, int]:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise SchemaError(f"expected bytes, got {type(value).__name__}")
+    data = bytes(value)
+    return data, len(data)
+
+
+_ENCODERS: Mapping[type[Field], Callable[[Any, ImageOptions, Any], tuple[Any, int]]] = {
+    Image: _encode_image,
+    Images: _encode_images,
+    Scalar: _encode_scalar,
+    Array: _encode_array,
+    Tokens: _encode_tokens,
+    Text: _encode_text,
+    Bytes: _encode_bytes,
+}
 
 
 def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
@@ -418,7 +443,7 @@ def _in_order(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
                 f"({', '.join(schema.fields)}), got {_describe(sample)}"
             )
         return sample
-    if not isinstance(sample, Mapping) or set(sample) != set(schema.fields):
+    if not isinstance(sample, Mapping) or sample.keys() != schema.fields.keys():
         raise SchemaError(
             f"{name}: expected a dict with the keys {', '.join(schema.fields)}, "
             f"got {_describe(sample)}"

@@ -89,7 +89,7 @@ def export_rows(
         exporter.make, lambda made: made.held_bytes, workers, depth, _BUDGET_BYTES
     )
     # The size of a row is known only after it was read: `make` returns it.
-    submitted = (made for row in rows for made in pipeline.submit(row, 0))
+    submitted = (made for row in rows for made in pipeline.submit(row))
     images = nbytes = 0
     try:
         with progress_bar("exporting", exporter.counted, len(rows), progress) as advance:

@@ -201,8 +201,8 @@ def _renumbered_samples(source: Source, schema: Schema, numbers: Numbers) -> Sou
                 for place, known in places.items() if values else ():
                     values[place] = _renumbered(values[place], known)
             except SchemaError as error:
-                item = replace(item, error=SchemaError(f"{item.name}: {error}"))
-            yield replace(item, values=values)
+                item = item._replace(error=SchemaError(f"{item.name}: {error}"))
+            yield item._replace(values=values)
 
     processes = source.processes
     if processes is not None:

@@ -178,6 +178,10 @@ def taken(value: Any) -> Any:
     other values that can be written to are copied: the code of the user may use their memory for
     the next sample. Other values are returned unchanged.
     """
+    if isinstance(value, (int, float, str, bytes)):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy()
     # Only the first value of a list is checked, because a list of tokens may be long.
     if isinstance(value, (list, tuple)) and value and is_picture(value[0]):
         return list(map(taken, value))
@@ -194,7 +198,7 @@ def taken(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, list, bytearray)):
+    if isinstance(value, (list, bytearray)):
         return value.copy()
     if isinstance(value, memoryview):
         return bytes(value)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,8 +75,7 @@ class RowImage:
 UNREAD = (ImageFile, RowImage)
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One sample of a source, before it is checked and encoded.
 
     Attributes:
@@ -94,8 +93,7 @@ class Item:
     error: FastioError | None = None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A sample as a shard stores it.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -116,7 +116,7 @@ class ListedObjects:
         if item.error is not None:
             return item
         stamps = (self._files[column].objects.stamp(item.position) for column in columns.values())
-        return replace(item, key=" ".join([item.key, *(stamp.key for stamp in stamps)]))
+        return item._replace(key=" ".join([item.key, *(stamp.key for stamp in stamps)]))
 
     def _filled(self, item: Item, columns: Mapping[int, str]) -> Item:
         if item.error is not None:
@@ -130,7 +130,7 @@ class ListedObjects:
                 values[place] = _read(files, row, self.name(column, row))
             except (SourceNotFound, SourceChanged) as error:
                 return unreadable(self._path, row, error, item.name, key)
-        return replace(item, values=values, key=key)
+        return item._replace(values=values, key=key)
 
 
 def _read(files: StoredFiles, row: int, url: str) -> bytes:

@@ -410,13 +410,13 @@ def _encode_some(
     """Returns samples as rows, which can be sent to this process."""
     found = map(encode, _read_many(dataset, rows, wanted, name))
     return [
-        row if row.error is None else replace(row, error=_sent_error(row.error)) for row in found
+        row if row.error is None else row._replace(error=_sent_error(row.error)) for row in found
     ]
 
 
 def _sent(item: Item, wanted: Schema) -> Item:
     if item.error is not None:
-        return replace(item, error=_sent_error(item.error))
+        return item._replace(error=_sent_error(item.error))
     values = []
     for (field, kind), value in zip(wanted.fields.items(), item.values, strict=False):
         try:
@@ -424,7 +424,7 @@ def _sent(item: Item, wanted: Schema) -> Item:
         except Exception as error:  # what pickling an unknown object raises is not known
             problem = f"{item.name}: field {field!r}: {str(error) or type(error).__name__}"
             return Item(item.position, item.name, error=SchemaError(problem))
-    return replace(item, values=values)
+    return item._replace(values=values)
 
 
 def _sent_error(error: FastioError) -> FastioError:

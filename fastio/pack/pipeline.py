@@ -80,6 +80,7 @@ class OrderedPipeline(Generic[T, R]):
         workers: The number of threads. If 0, the caller's thread is used.
         depth: The largest number of unfinished tasks.
         budget_bytes: The largest size of tasks and results, see `ByteBudget`.
+        memory: Returns the size in bytes of a task when it is submitted.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class OrderedPipeline(Generic[T, R]):
         workers: int,
         depth: int,
         budget_bytes: int,
+        memory: Callable[[T], int] = lambda task: 0,
     ) -> None:
         self._function = function
+        self._memory = memory
         self._size = size
         self._depth = depth
         self._budget = ByteBudget(budget_bytes)
@@ -98,14 +101,15 @@ class OrderedPipeline(Generic[T, R]):
         self._pending: deque[Future[R]] = deque()
         self._taken = 0
 
-    def submit(self, task: T, nbytes: int) -> Iterator[R]:
-        """Submits a task that already holds `nbytes`, and yields results that are ready meanwhile.
+    def submit(self, task: T) -> Iterator[R]:
+        """Submits a task, and yields results that are ready meanwhile.
 
         The task has been submitted when the iterator is exhausted.
         """
         if self._pool is None:
             yield self._function(task, lambda nbytes: None)
             return
+        nbytes = self._memory(task)
         while self._pending and (
             len(self._pending) >= self._depth
             or self._pending[0].done()

@@ -13,7 +13,14 @@ from typing import Any
 import xxhash
 
 from fastio.errors import FastioError, PackError, SchemaError
-from fastio.pack.cells import codec_counts, columns, encode_row, indexed_fields, memory_bytes
+from fastio.pack.cells import (
+    codec_counts,
+    columns,
+    encode_row,
+    field_encoders,
+    indexed_fields,
+    memory_bytes,
+)
 from fastio.pack.encoder import LARGEST_UNIT, About, Filled
 from fastio.pack.images import CodebookChoice, ImageOptions, open_codebook, train_codebook
 from fastio.pack.items import AGAIN, UNREAD, Item, Row, Source, ended
@@ -76,6 +83,11 @@ class RowEncoder:
         opened = None if codebook is None else open_codebook(codebook)
         self._source, self._schema, self._codebook = source, schema, codebook
         self._images = replace(images, codebook=opened)
+        self._fields = field_encoders(schema, self._images)
+        # The place of the field whose numbers must be classes of the schema.
+        self._class_place: int | None = None
+        if schema.classes is not None and schema.class_field is not None:
+            self._class_place = list(schema.fields).index(schema.class_field)
         self.fixed_bytes = sum(row_bytes(*each) for each in schema.fields.items())
 
     def __reduce__(self) -> Any:
@@ -93,7 +105,7 @@ class RowEncoder:
             return Row(item.name, stamp, error=item.error)
         try:
             self._check_class(item)
-            cells, nbytes = encode_row(self._schema, self._images, self._source, item)
+            cells, nbytes = encode_row(self._fields, self._source, item)
         except NOT_OF_SAMPLES:
             raise
         except FastioError as error:
@@ -102,16 +114,15 @@ class RowEncoder:
 
     def _check_class(self, item: Item) -> None:
         """Raises SchemaError if no class has the class number of a sample."""
-        schema, field = self._schema, self._schema.class_field
-        if schema.classes is None or field is None:
+        classes = self._schema.classes
+        if self._class_place is None or classes is None:
             return
-        value = item.values[list(schema.fields).index(field)]
         with suppress(TypeError):  # encoding reports what is no number
-            number = operator.index(value)
-            if number >= len(schema.classes):
+            number = operator.index(item.values[self._class_place])
+            if number >= len(classes):
                 raise SchemaError(
                     f"{item.name}: no class has the number {number}: the schema has "
-                    f"{len(schema.classes)} classes, numbered from 0. Add the class to the "
+                    f"{len(classes)} classes, numbered from 0. Add the class to the "
                     "schema, or use -1 for a sample without a class"
                 )
 

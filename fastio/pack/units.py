@@ -94,7 +94,12 @@ class UnitPacker(Generic[P, E]):
         self._writer = writer
         self.number = number
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
-            encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
+            encoder.encode,
+            encoder.encoded_bytes,
+            encoder.workers,
+            encoder.depth,
+            _BUDGET_BYTES,
+            encoder.memory_bytes,
         )
 
     def add(self, part: P) -> Iterator[FinishedUnit]:
@@ -102,7 +107,7 @@ class UnitPacker(Generic[P, E]):
 
         The part has been taken when the iterator is exhausted.
         """
-        for encoded in self._pipeline.submit(part, self._encoder.memory_bytes(part)):
+        for encoded in self._pipeline.submit(part):
             for filled in self._encoder.fill(encoded):
                 yield from self._write(filled)
 

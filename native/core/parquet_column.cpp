@@ -259,11 +259,11 @@ Status ColumnDecoder::read_values(const PageHeader& header, Part values, std::si
       return Status::okay();
     case Encoding::plain_dictionary:
     case Encoding::rle_dictionary: {
+      const int bits = values.bytes ? values.at[0] : 0;
+      if (bits > kMostBits) return corrupt("its indices have more than 32 bits");
       if (!valid) return Status::okay();
       if (!has_dictionary_) return corrupt("its dictionary is missing");
       if (!values.bytes) return corrupt("its values are cut off");
-      const int bits = values.at[0];
-      if (bits > kMostBits) return corrupt("its indices have more than 32 bits");
       if (!look_up(values.at + 1, values.at + values.bytes, bits, valid, dictionary_.at, entries_,
                    chunk_.width, out))
         return corrupt("its indices are damaged");

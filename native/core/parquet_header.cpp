@@ -52,6 +52,19 @@ class ThriftReader {
     }
   }
 
+  // As each_field(). It is an error if read() has not read all of the fields in `required`, which
+  // are bits 1 << id: one whose type is damaged would be skipped like an unknown field.
+  template <typename Read>
+  void fields(unsigned required, const Read& read) {
+    unsigned missing = required;
+    each_field([&](int id, int type) {
+      const bool is_read = read(id, type);
+      if (is_read) missing &= ~(1u << id);
+      return is_read;
+    });
+    if (missing) ok_ = false;
+  }
+
   // Reads a size: an i32 that is not negative.
   bool size(int type, std::size_t& out) {
     std::int32_t value = 0;
@@ -185,7 +198,8 @@ class ThriftReader {
 };
 
 void read_data(ThriftReader& in, PageHeader& out) {
-  in.each_field([&](int id, int type) {
+  std::int32_t unused = 0;
+  in.fields(0b11110, [&](int id, int type) {
     switch (id) {
       case 1:
         return in.size(type, out.values);
@@ -193,6 +207,8 @@ void read_data(ThriftReader& in, PageHeader& out) {
         return in.number(type, out.encoding);
       case 3:
         return in.number(type, out.level_encoding);
+      case 4:  // the encoding of repetition levels
+        return in.number(type, unused);
       default:
         return false;
     }
@@ -200,12 +216,15 @@ void read_data(ThriftReader& in, PageHeader& out) {
 }
 
 void read_data_v2(ThriftReader& in, PageHeader& out) {
-  in.each_field([&](int id, int type) {
+  std::int32_t unused = 0;
+  in.fields(0b1111110, [&](int id, int type) {
     switch (id) {
       case 1:
         return in.size(type, out.values);
       case 2:
         return in.size(type, out.nulls);
+      case 3:  // the number of rows
+        return in.number(type, unused);
       case 4:
         return in.number(type, out.encoding);
       case 5:
@@ -221,7 +240,7 @@ void read_data_v2(ThriftReader& in, PageHeader& out) {
 }
 
 void read_dictionary(ThriftReader& in, PageHeader& out) {
-  in.each_field([&](int id, int type) {
+  in.fields(0b110, [&](int id, int type) {
     if (id == 1) return in.size(type, out.values);
     return id == 2 && in.number(type, out.encoding);
   });

@@ -109,12 +109,37 @@ TEST_CASE("what contradicts itself is refused, and says which page") {
   Bytes outside = dictionary_page(two, 2);
   append(outside, data_page(2, Encoding::rle_dictionary, {}, indices(2, run_of(2, 2, 2))));
   CHECK(code(outside, 2) == Code::corrupt);
-  CHECK(code(pages::page(0, 0x7FFFFFFF, two, 5, pages::Struct().i32(1, 2).i32(2, 0)), 2) ==
-        Code::corrupt);
-  CHECK(code(pages::page(0, 8, two, 5, pages::Struct().i32(1, -2).i32(2, 0)), 2) == Code::corrupt);
+  const auto about = [](std::int64_t count) {
+    return pages::Struct().i32(1, count).i32(2, 0).i32(3, 3).i32(4, 3);
+  };
+  CHECK(code(pages::page(0, 0x7FFFFFFF, two, 5, about(2)), 2) == Code::corrupt);
+  CHECK(code(pages::page(0, 8, two, 5, about(-2)), 2) == Code::corrupt);
   // A bomb: three bytes that say they are two gigabytes.
-  const Bytes bomb = pages::page(0, 0x7FFFFFFF, {1, 2, 3}, 5, pages::Struct().i32(1, 2).i32(2, 0));
+  const Bytes bomb = pages::page(0, 0x7FFFFFFF, {1, 2, 3}, 5, about(2));
   CHECK(decode(bomb, 2, false, true).status.code == Code::corrupt);
+}
+
+TEST_CASE("a header without a field that it must have is refused") {
+  const Bytes values = pages::plain(Numbers{5});
+  const auto header = [](const std::vector<std::int64_t>& fields, int missing) {
+    pages::Struct out;
+    for (int id = 1; id <= static_cast<int>(fields.size()); ++id)
+      if (id != missing) out.i32(id, fields[static_cast<std::size_t>(id) - 1]);
+    return out;
+  };
+  for (int missing = 0; missing <= 6; ++missing) {
+    CAPTURE(missing);
+    const bool sound = missing == 0;
+    const Bytes second = pages::page(3, 4, values, 8, header({1, 0, 1, 0, 0, 0}, missing));
+    CHECK(decode(second, 1, false).status.ok() == sound);
+    if (missing > 4) continue;
+    const Bytes first = pages::page(0, 4, values, 5, header({1, 0, 3, 3}, missing));
+    CHECK(decode(first, 1, false).status.ok() == sound);
+    if (missing > 2) continue;
+    Bytes indexed = pages::page(2, 4, values, 7, header({1, 0}, missing));
+    append(indexed, pages::data_page(1, Encoding::rle_dictionary, {}, indices(0, {2})));
+    CHECK(decode(indexed, 1, false).status.ok() == sound);
+  }
 }
 
 TEST_CASE("a header of lists in lists ends") {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import subprocess
 from pathlib import Path
 
+import arm
 import pytest
 import wheels
 import wheels_check
@@ -90,6 +92,15 @@ def test_the_module_exports_only_its_entry() -> None:
         check=True,
     ).stdout
     assert symbols.split() == ["PyInit__native"]
+
+
+def test_tests_that_are_left_out_for_arm_exist() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "tests/native").glob("*.cpp"))
+    named = re.findall(r'^TEST_CASE\(\s*"(.*?)"\)', sources, re.MULTILINE)
+    for pattern in arm.NOT_UNDER_QEMU:
+        assert len(fnmatch.filter(named, pattern)) == 1
+        assert "," not in pattern, "doctest would take it for two patterns"
+    assert all((ROOT / path).exists() for path in arm.PYTHON_TESTS)
 
 
 @pytest.mark.parametrize(

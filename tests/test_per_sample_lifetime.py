@@ -122,6 +122,20 @@ def test_processes_end_however_the_main_process_ends(folder: Path, end: str, sta
     wait_for_end(pids)
 
 
+def test_processes_of_a_loader_that_nobody_has_end_without_the_garbage_collector(
+    folder: Path,
+) -> None:
+    gc.disable()
+    try:
+        loader = Loader(folder, 2, transforms=[*SMALL, PerSample(process, count=1)])
+        batches = iter(loader)
+        pids = {int(pid) for pid in next(batches)[0]}
+        del loader, batches  # in the middle of an epoch, as a cell of a notebook that runs again
+        wait_for_end(pids)
+    finally:
+        gc.enable()
+
+
 INTERRUPTED = """
 try:
     os.killpg(0, signal.SIGINT)

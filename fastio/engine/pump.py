@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from fastio.engine.batch import Batch
@@ -91,40 +92,57 @@ def _work(engine: Engine, stage: BatchStage, batches: queue.SimpleQueue[Pending 
         if after is None or not after.set_running_or_notify_cancel():
             continue
         try:
-            _pass_on(engine, stage, pending, after)
+            batch = _finished(engine, pending)
+            if batch is None:
+                after.set_result(None)
+            else:
+                stage.run(
+                    batch,
+                    pending.seed,
+                    partial(getattr, pending, "left_out"),
+                    partial(_settle, engine, batch, after),
+                )
         except BaseException as error:
             after.set_exception(error)  # also of an interrupt: somebody waits for this future
         # The loop would keep the batch, and with it its slots, until the next one comes.
         del pending, after
+        batch = None
 
 
-def _pass_on(
-    engine: Engine, stage: BatchStage, pending: Pending, after: Future[Batch | None]
-) -> None:
-    # In short waits, between which other Python threads run, until the native threads are done or
-    # have dropped the batch: a batch that is cancelled ends these loops, too.
-    while not pending.wait(WAIT_S):
-        pass
-    pending.fetch_s = 0.0  # the consumer has not waited for it
-    if pending.error is None and not pending.cancelled:
-        pending.follow()
-        while not pending.wait_for_readers(WAIT_S):
+def _finished(engine: Engine, pending: Pending) -> Batch | None:
+    try:
+        # In short waits, between which other Python threads run, until the native threads are done
+        # or have dropped the batch: a batch that is cancelled ends these loops, too.
+        while not pending.wait(WAIT_S):
             pass
-    if pending.error is not None:
-        raise pending.error
-    if pending.cancelled:
-        raise LoaderClosed("closed while waiting for a batch")
-    batch = engine.finish(pending)
-    if batch is None:
-        after.set_result(None)
+        pending.fetch_s = 0.0  # the consumer has not waited for it
+        if pending.error is None and not pending.cancelled:
+            pending.follow()
+            while not pending.wait_for_readers(WAIT_S):
+                pass
+        if pending.error is not None:
+            raise pending.error
+        if pending.cancelled:
+            raise LoaderClosed("closed while waiting for a batch")
+        return engine.finish(pending)
+    finally:
+        # It has the future, and the future the error, whose traceback has this frame: this cycle
+        # would keep the engine and worker processes of a loader that nobody has any more.
+        del pending
+
+
+def _settle(
+    engine: Engine,
+    batch: Batch,
+    after: Future[Batch | None],
+    failures: Mapping[int, SampleError],
+    error: Exception | None,
+) -> None:
+    if error is not None:
+        after.set_exception(error)  # not raised: see `_finished`
         return
-
-    def done(failures: Mapping[int, SampleError], error: Exception | None) -> None:
-        try:
-            if error is not None:
-                raise error
-            after.set_result(engine.mended(batch, failures))
-        except BaseException as raised:
-            after.set_exception(raised)
-
-    stage.run(batch, pending.seed, lambda: pending.left_out, done)
+    try:
+        after.set_result(engine.mended(batch, failures))
+    except BaseException as raised:
+        after.set_exception(raised)
+        del after

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import re
+import signal
 import time
 from collections import namedtuple
 from collections.abc import Iterator
 from itertools import islice
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +236,21 @@ def test_persistent_workers_stay_and_end_with_close() -> None:
     assert len(pids) == 1
     batches.close()
     assert not os.path.exists(f"/proc/{pids.pop()}")
+
+
+@pytest.mark.parametrize("ended", [1, 2])
+def test_persistent_workers_that_ended_are_replaced_in_the_next_epoch(ended: int) -> None:
+    with Loader(Located(), 4, num_workers=2, persistent_workers=True) as batches:
+        pids = {pid for _, pids in batches for pid in pids.tolist()}
+        iterator = iter(batches)  # kept, as by the traceback of a KeyboardInterrupt
+        next(iterator)
+        workers = [w for w in multiprocessing.active_children() if w.pid in pids][:ended]
+        for worker in workers:
+            os.kill(worker.pid or 0, signal.SIGINT)  # Ctrl-C is sent to all processes of a group
+            wait([worker.sentinel])
+        found = list(batches)
+        assert [n for numbers, _ in found for n in numbers.tolist()] == [*range(ROWS)]
+        assert not pids & {pid for _, pids in found for pid in pids.tolist()}
 
 
 def test_workers_end_with_their_iterator() -> None:

@@ -338,6 +338,11 @@ class TorchReader:
         Returns:
             The batches; its workers end with it, unless they are persistent.
         """
+        latest = self._latest()
+        if any(worker.exitcode is not None for worker in getattr(latest, "_workers", ())):
+            # Ctrl-C in a terminal or a notebook ends workers that persist, too.
+            latest._shutdown_workers()
+            self._loader._iterator = None
         batches = self._batches(keys, partial(iter, self._loader))
         if not self._loader.persistent_workers:
             self._loader._iterator = None  # else it would keep its workers alive

@@ -486,6 +486,17 @@ def test_torch_is_not_imported_by_commands_that_do_not_need_it(packed: Path) -> 
     assert out.splitlines()[-1] == "False"
 
 
+def test_progress_in_a_pipe_moves_no_cursor_even_if_colours_are_forced(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as ipykernel and many CI systems do
+    process = fastio("pack", folder, tmp_path / "out")
+    _, err = process.communicate()
+    assert process.returncode == 0
+    assert "packing" in err
+    assert not set("\r\x1b") & set(err)
+
+
 def test_ctrl_c_ends_a_pack_that_can_be_resumed(folder: Path, tmp_path: Path) -> None:
     # The second shard is never written: the pack waits for the signal instead.
     script = """

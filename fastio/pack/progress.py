@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,5 +57,6 @@ def _bar(counted: str | None) -> Any:
         *counts,
         rich.TimeElapsedColumn(),
         *([] if counted is None else [rich.TimeRemainingColumn()]),
-        console=Console(stderr=True),
+        # With FORCE_COLOR, as in notebooks and CI, rich would draw an animation in log files, too.
+        console=Console(stderr=True, force_terminal=sys.stderr.isatty()),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -48,7 +49,13 @@ class Bar(Monitor):
     def __init__(self, advises: bool = False, console: Console | None = None) -> None:
         self._advises = advises
         self._usage = Usage.now()
-        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = console or Console(
+            stderr=True,
+            force_terminal=sys.stderr.isatty(),  # whatever FORCE_COLOR says
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),

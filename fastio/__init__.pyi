@@ -130,5 +130,3 @@ from fastio.views.windows import (
 )
 
 __version__: str
-
-__all__: list[str]

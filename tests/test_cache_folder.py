@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio import CacheError
+from fastio import Cache, CacheError
 from fastio.cache import CacheFolder, Consumer, Source
 
 MIB = 1 << 20
@@ -158,6 +158,12 @@ def test_what_the_caller_keeps_stays(folder: CacheFolder) -> None:
 
 def test_a_piece_larger_than_the_budget_has_no_room(folder: CacheFolder) -> None:
     assert folder.claim(make_source(folder), {1: 5 * MIB}) == {1: "no room"}
+
+
+@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf"), "much", "1" + "0" * 400])
+def test_a_budget_that_is_no_size_is_an_error(tmp_path: Path, budget: Any) -> None:
+    with pytest.raises(CacheError, match="is not a size"):
+        Cache(tmp_path, budget=budget)
 
 
 def test_a_dropped_piece_is_fetched_again(folder: CacheFolder) -> None:

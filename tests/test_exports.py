@@ -54,6 +54,8 @@ def test_type_checkers_see_the_names_of_all_at_their_homes() -> None:
     imported = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.asname: node.module for node in imported for alias in node.names}
     assert seen == fastio._HOMES
+    # With `__all__`, mypy would take only the names in its value for `from fastio import *`.
+    assert not any("__all__" in ast.unparse(node) for node in stub.body)
 
 
 def test_an_installation_without_the_stub_says_so() -> None:

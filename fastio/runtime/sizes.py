@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
@@ -14,13 +15,12 @@ def size_in_bytes(size: int | str) -> int:
         ValueError: it is not a size, or less than 1 byte.
     """
     nbytes = 0
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size)
-        if match:
+    with suppress(ValueError, OverflowError):  # raised by int() for NaN and infinity
+        if not isinstance(size, str):
+            nbytes = int(size)
+        elif match := _SIZE.fullmatch(size):
             power = " kmgt".index(match[2].lower() or " ")
             nbytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
-    else:
-        nbytes = int(size)
     if nbytes < 1:
         raise ValueError(f"{size!r} is not a size: give bytes, or text such as '64MiB' or '1GB'")
     return nbytes

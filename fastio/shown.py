@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,11 @@ _PARAMETER = re.compile(
     r"|sig|key|sv|se|skoid)=)[^&\s'\"<>]+",
     re.IGNORECASE,
 )
+
+
+def stderr_is_terminal() -> bool:
+    """Returns whether stderr is a terminal. It is None in processes that have none."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def clean(text: str) -> str:

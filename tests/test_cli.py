@@ -497,6 +497,18 @@ def test_progress_in_a_pipe_moves_no_cursor_even_if_colours_are_forced(
     assert not set("\r\x1b") & set(err)
 
 
+@pytest.mark.parametrize("command", ["pack", "doctor"])
+def test_commands_work_in_processes_without_stderr(
+    folder: Path, tmp_path: Path, command: str
+) -> None:
+    """As of daemons, or after `2>&-` in a shell."""
+    arguments = [folder, tmp_path / "out"] if command == "pack" else [folder]
+    process = fastio(command, *arguments, script="import sys; sys.stderr = None")
+    out, _ = process.communicate()
+    assert process.returncode in ((0,) if command == "pack" else (0, 3))  # 3: findings
+    assert out
+
+
 def test_ctrl_c_ends_a_pack_that_can_be_resumed(folder: Path, tmp_path: Path) -> None:
     # The second shard is never written: the pack waits for the signal instead.
     script = """

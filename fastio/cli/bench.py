@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from fastio.diagnose.options import Options
 from fastio.errors import BenchError
 from fastio.runtime.files import is_stream, write_output
 from fastio.runtime.sizes import counted
-from fastio.shown import shown
+from fastio.shown import shown, stderr_is_terminal
 from fastio.store import local_only
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _status() -> Iterator[Callable[[str], None]]:
     Returns:
         A function to call with what is measured.
     """
-    if not sys.stderr.isatty():
+    if not stderr_is_terminal():
         yield lambda what: None
         return
     from rich.console import Console

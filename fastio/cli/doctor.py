@@ -14,6 +14,7 @@ from typer import BadParameter
 from fastio.cli.command import Given, Output, Written, command
 from fastio.cli.common import check_there
 from fastio.diagnose.options import Use
+from fastio.shown import stderr_is_terminal
 
 if TYPE_CHECKING:
     from fastio.diagnose import Finding
@@ -62,7 +63,7 @@ def doctor(
     if stats is not None:
         found = _of_stats(stats, use.model_rate)
     else:
-        if sys.stderr.isatty():
+        if stderr_is_terminal():
             print("measuring ...", end="\r", file=sys.stderr, flush=True)
         facts = examine(data, use)
         found, now = diagnose(facts, use), expected(facts, use)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from fastio.shown import stderr_is_terminal
 
 
 @contextmanager
@@ -58,5 +59,5 @@ def _bar(counted: str | None) -> Any:
         rich.TimeElapsedColumn(),
         *([] if counted is None else [rich.TimeRemainingColumn()]),
         # With FORCE_COLOR, as in notebooks and CI, rich would draw an animation in log files, too.
-        console=Console(stderr=True, force_terminal=sys.stderr.isatty()),
+        console=Console(stderr=True, force_terminal=stderr_is_terminal()),
     )

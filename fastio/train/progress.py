@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import resource
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 from torch import Tensor
 
 import fastio
+from fastio.shown import stderr_is_terminal
 from fastio.train.loaders import has_full_batch
 from fastio.train.monitor import Monitor
 from fastio.train.run import Run
@@ -51,7 +51,7 @@ class Bar(Monitor):
         self._usage = Usage.now()
         self._console = console or Console(
             stderr=True,
-            force_terminal=sys.stderr.isatty(),  # whatever FORCE_COLOR says
+            force_terminal=stderr_is_terminal(),  # whatever FORCE_COLOR says
             highlight=False,
             markup=False,
             emoji=False,

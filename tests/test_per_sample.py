@@ -7,6 +7,7 @@ import pickle
 import random
 import signal
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,28 @@ def test_draws_do_not_depend_on_the_workers(folder: Path, workers: Any, count: i
     found = images(PerSample(noisy, workers=workers, count=count))
     assert all_equal(found, images(PerSample(noisy, workers="threads", count=1)))
     assert not torch.equal(found[0], found[5])
+
+
+def third(image: Any, doubled: bool = False, rng: Any = None) -> float:
+    return drawn(image, rng) * (1 + doubled)
+
+
+def only_named(image: Any, *, rng: np.random.Generator) -> float:
+    return drawn(image, rng)
+
+
+def after_size(image: Any, size: int, rng: np.random.Generator) -> float:
+    return drawn(image, rng) * (size == 3)
+
+
+@pytest.mark.parametrize("function", [third, only_named, partial(after_size, size=3)])
+def test_rng_may_be_any_parameter(folder: Path, function: Callable[..., Any]) -> None:
+    def images(function: Callable[..., Any]) -> list[Any]:
+        steps = [*SMALL, PerSample(function, workers="threads")]
+        with Loader(folder, 5, seed=3, transforms=steps) as loader:
+            return epoch(loader)
+
+    assert all_equal(images(function), images(drawn))
 
 
 def test_each_row_epoch_and_place_in_the_list_draws_its_own(folder: Path) -> None:

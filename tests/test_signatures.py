@@ -42,7 +42,7 @@ def test_their_parameters_are_known(names: dict[str, Any]) -> None:
 
 def test_a_function_per_sample_gets_what_its_annotation_names(names: dict[str, Any]) -> None:
     step = PerSample(names["turned"])
-    assert (step.sample_type, step.takes_rng) == ("pillow", True)
+    assert (step.sample_type, step.rng_by) == ("pillow", "position")
 
 
 def test_a_loader_may_be_a_subclass_with_such_an_argument(names: dict[str, Any]) -> None:

@@ -35,13 +35,14 @@ class PerSample:
     long as the function draws random numbers from `rng` only.
 
     Args:
-        function: called as function(sample), or function(sample, rng) if it has a second parameter
-            without a default, or one named `rng`: a `numpy.random.Generator` keyed by (seed, epoch,
-            row, occurrence of the row, place in the list). An image is a uint8 array (H, W, C) that
-            is valid during the call only. The result is an array, a tensor, a PIL image, a number,
-            or a dict, tuple or list of such values. Arrays of three axes that are the whole result
-            for an image field are images (H, W, C), and are delivered as tensors (N, C, H, W); all
-            else is stacked as it is. Values whose shapes differ are delivered as a list.
+        function: called as function(sample), or with a `numpy.random.Generator` if it has a
+            parameter `rng`, or a second one without a default. The generator is keyed by (seed,
+            epoch, row, occurrence of the row, place in the list). An image is a uint8 array
+            (H, W, C) that is valid during the call only. The result is an array, a tensor, a PIL
+            image, a number, or a dict, tuple or list of such values. Arrays of three axes that are
+            the whole result for an image field are images (H, W, C), and are delivered as tensors
+            (N, C, H, W); all else is stacked as it is. Values whose shapes differ are delivered as
+            a list.
         workers: "processes" for any Python; "threads" for functions that spend their time in code
             that releases the interpreter's lock, such as OpenCV. In processes the global generators
             of `random`, NumPy and torch are seeded for each sample; threads share them.
@@ -92,17 +93,17 @@ class PerSample:
         return f"PerSample({spoken(self.function)})"
 
     @property
-    def takes_rng(self) -> bool:
-        """Whether the function has a parameter for the random generator."""
+    def rng_by(self) -> Literal["position", "name"] | None:
+        """How the function gets the random generator: as its second argument, or by its name."""
         known = _parameters(self.function)
-        if any(each.name == "rng" for each in known):
-            return True
-        positional = [
-            each
-            for each in known
-            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        ]
-        return len(positional) > 1 and positional[1].default is inspect.Parameter.empty
+        positional = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        named = any(each.name == "rng" and each.kind in by_name for each in known[1:])
+        if len(positional) > 1:
+            second = positional[1]
+            if second.name == "rng" or (not named and second.default is inspect.Parameter.empty):
+                return "position"
+        return "name" if named else None
 
     @property
     def sample_type(self) -> SampleType:

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -178,28 +178,31 @@ class _Step:
         function: the function.
         name: its name, for messages.
         kind: type of the images that it gets; None if the field has none.
-        takes_rng: whether it gets a random generator.
+        rng_by: how it gets a random generator; None if it gets none.
     """
 
     function: Callable[..., Any]
     name: str
     kind: SampleType | None
-    takes_rng: bool
+    rng_by: Literal["position", "name"] | None = None
 
     def call(self, sample: Any, draws: _Draws, place: int, number: int) -> Any:
         """Returns the result for a sample at a place of the chunk."""
         if self.kind is not None:
             sample = image_as(sample, self.kind)
-        if self.takes_rng:
-            return self.function(sample, draws.rng(place, number))
-        return self.function(sample)
+        if self.rng_by is None:
+            return self.function(sample)
+        rng = draws.rng(place, number)
+        return (
+            self.function(sample, rng=rng) if self.rng_by == "name" else self.function(sample, rng)
+        )
 
 
 def _prepared(step: PerSample | Pointwise, image: bool) -> _Step:
     if not isinstance(step, PerSample):
-        return _Step(Tail([step]), repr(step), "tensor" if image else None, False)
+        return _Step(Tail([step]), repr(step), "tensor" if image else None)
     kind = step.sample_type if image else None
-    return _Step(step.function, spoken(step.function), kind, step.takes_rng)
+    return _Step(step.function, spoken(step.function), kind, step.rng_by)
 
 
 class _Draws:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio import ShardCorrupt, SourceChanged, _native
+from fastio.packed.ipc import number_dtype
 from fastio.runtime.memory import ReusedMemory
 from fastio.sources.table import parquet
 from fastio.sources.table.arrow import ArrowTable
@@ -85,7 +86,7 @@ def same(got: pa.Table, expected: pa.Table) -> None:
 
 def values(rng: np.random.Generator, kind: pa.DataType, rows: int, distinct: int) -> np.ndarray:
     """Random bits of a type, of which `distinct` differ."""
-    dtype = np.dtype(np.int32) if kind == pa.date32() else np.dtype(kind.to_pandas_dtype())
+    dtype = np.dtype(np.int32) if kind == pa.date32() else number_dtype(kind)
     some = rng.integers(0, 256, distinct * dtype.itemsize, np.uint8).view(dtype)
     picked: np.ndarray = some[rng.integers(0, distinct, rows) // rng.integers(1, 4)]
     return picked

@@ -386,6 +386,15 @@ def test_a_batch_size_that_the_trainer_does_not_know_is_refused(
         trainer(tmp_path, small).train()
 
 
+def test_a_loader_without_a_seed_with_which_the_trainer_could_not_resume_is_refused(
+    packed: Path, tmp_path: Path
+) -> None:
+    with loader(packed, seed=None) as bare, pytest.raises(ValueError, match=r"seed=args\.seed"):
+        trainer(tmp_path, bare).train()
+    with loader(packed, seed=None, shuffle=False) as bare:
+        trainer(tmp_path, bare, max_steps=1).train()
+
+
 def test_the_trainers_datasets_stay_its_own(tmp_path: Path) -> None:
     rows = [{"x": torch.tensor(row / ROWS), "labels": torch.tensor(0.0)} for row in range(ROWS)]
     own = trainer(tmp_path, rows, rows, num_train_epochs=1)

@@ -190,14 +190,14 @@ class TrainerLoaders:
         trainer = MyTrainer(model, args, train_dataset=loader, eval_dataset=other_loader)
 
     Make the loaders with `batch_size=args.train_batch_size` (or `args.eval_batch_size`),
-    `device=args.device`, and the `fields` that the model takes, because the Trainer does not remove
-    columns of a Loader. `train(resume_from_checkpoint=...)` continues at the next sample.
-    Evaluation sees the same samples each time. Datasets are passed to the Trainer's own
-    DataLoaders.
+    `device=args.device`, `seed=args.seed` if they draw at random, and the `fields` that the model
+    takes, because the Trainer does not remove columns of a Loader.
+    `train(resume_from_checkpoint=...)` continues at the next sample. Evaluation sees the same
+    samples each time. Datasets are passed to the Trainer's own DataLoaders.
 
     Raises:
-        ValueError: a loader's batch size is not that of the Trainer's arguments, or it delivers to
-            another device.
+        ValueError: a loader's batch size is not that of the Trainer's arguments, it delivers to
+            another device, or it draws the batches of the training at random without a seed.
     """
 
     accelerator: Any
@@ -209,6 +209,12 @@ class TrainerLoaders:
         loader = self.train_dataset
         if not isinstance(loader, Loader):
             return super().get_train_dataloader()  # type: ignore[misc]
+        if loader.seed is None and loader._feed.random:
+            # The Trainer saves no state of loaders, only torch's generator at the checkpoint.
+            raise ValueError(
+                "the loader draws at random and has no seed: pass seed=args.seed, without which a "
+                "Trainer that resumes within an epoch would not deliver the samples that are left"
+            )
         return self._prepared(loader, "train", self.args.train_batch_size)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:

@@ -211,6 +211,7 @@ def test_arrays_of_differing_shapes_need_a_schema(tmp_path: Path) -> None:
         (np.uint8(1), -1, "does not fit uint8"),
         (np.float16(1), 1e6, "does not fit float16"),
         (1, np.zeros(2, np.int64), "array of shape"),
+        (np.zeros(2), np.ma.array([1.0, 2.0], mask=[False, True]), "masked array"),
         ("x", 5, "expected a str"),
         ("x", b"x", "expected a str"),
         ("x", "\ud800", "surrogates"),

@@ -131,6 +131,8 @@ def _value_bytes(value: Any) -> int:
 def as_array(value: Any) -> NDArray[Any] | None:
     """Returns a NumPy array, or a tensor as an array of the same memory; None for other values."""
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise SchemaError("a masked array has no values below its mask: use its filled()")
         return value
     if not is_tensor(value):
         return None
@@ -273,7 +275,7 @@ def _encode_array(field: Array, _: ImageOptions, value: Any) -> tuple[Any, int]:
             f"Array({field.dtype!r}, None), or None for an axis of the shape, when shapes differ"
             + (
                 "; for the tokens of a document, use fastio.Tokens('uint32')"
-                if _may_be_tokens(array)
+                if array.ndim == 1 and array.dtype.kind in "iu"
                 else ""
             )
         )
@@ -281,10 +283,6 @@ def _encode_array(field: Array, _: ImageOptions, value: Any) -> tuple[Any, int]:
     if field.fixed_shape is not None:
         return data, 0
     return (data, array.shape), len(data) + 8 * array.ndim
-
-
-def _may_be_tokens(array: NDArray[Any]) -> bool:
-    return array.ndim == 1 and array.dtype.kind in "iu"
 
 
 def _encode_tokens(field: Tokens, _: ImageOptions, value: Any) -> tuple[NDArray[Any], int]:

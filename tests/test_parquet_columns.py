@@ -357,7 +357,8 @@ def test_another_file_that_was_in_the_place_of_a_file_is_not_kept_open(
     for each, first in ((path, 0), (other, 1000)):
         table = pa.table({"a": np.arange(first, first + 100)})
         if kind is ParquetTable:
-            pa_parquet.write_table(table, each)
+            # Pages of the same sizes.
+            pa_parquet.write_table(table, each, compression="none", use_dictionary=False)
         else:
             pa.feather.write_feather(table, each, compression="uncompressed")
     opened, at_hand = kind(str(path)), AtHand(0)

@@ -69,6 +69,13 @@ def stamp(path: str | os.PathLike[str]) -> FileStamp:
     return _stamp(os.stat(path))
 
 
+def if_relative(path: str) -> str:
+    """Returns what a message about a file that is gone says first if its path is relative."""
+    if os.path.isabs(path):
+        return ""
+    return f"the path is relative to the working directory, which is now {os.getcwd()}; "
+
+
 def _stamp(found: os.stat_result) -> FileStamp:
     return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 

@@ -49,7 +49,14 @@ from fastio.errors import (
     SchemaError,
     SourceChanged,
 )
-from fastio.packed.ipc import FileStamp, MappedFile, hash_columns, seal_is_whole, stamp
+from fastio.packed.ipc import (
+    FileStamp,
+    MappedFile,
+    hash_columns,
+    if_relative,
+    seal_is_whole,
+    stamp,
+)
 from fastio.packed.shard_writer import ShardEntry
 from fastio.schema import CODEC_NAMES, Schema
 
@@ -214,7 +221,7 @@ class Manifest:
         except (OSError, ManifestInvalid) as error:
             raise SourceChanged(
                 f"{self._newest} was deleted or became unreadable after it was opened ({error}); "
-                "open the dataset again"
+                f"{if_relative(self._newest)}open the dataset again"
             ) from error
         self._stamp = found
 

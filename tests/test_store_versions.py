@@ -193,6 +193,10 @@ def test_file_systems_without_headers_are_asked_after_each_read() -> None:
         ({"size": 1, "etag": 'W/"a"', "version": "2"}, Stamp(1, 'W/"a"')),
         ({"size": 1, "generation": 17}, Stamp(1, "version 17")),
         ({"size": 1, "mtime": 1.5}, Stamp(1, "modified 1970-01-01T00:00:01.500000+00:00")),
+        (
+            {"size": 1, "updated": "2026-11-27T10:00:00.125Z"},
+            Stamp(1, "modified 2026-11-27T10:00:00.125000+00:00"),
+        ),
         ({"size": 1}, Stamp(1, "")),
     ],
 )

@@ -144,7 +144,9 @@ def _time(value: Any) -> str:
     if isinstance(value, str):
         text: str = value
         try:
-            value = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(text)
+            # Python 3.10 knows UTC as +00:00 only.
+            iso = text.replace("Z", "+00:00")
+            value = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(iso)
         except ValueError:
             return text
     if isinstance(value, (int, float)):

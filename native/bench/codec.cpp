@@ -50,8 +50,8 @@ double since(std::chrono::steady_clock::time_point start) {
 struct Tile {
   BlockRuns runs;
   TilePart part;
-  std::uint8_t classes[kTileBlocks];
-  std::int16_t dcs[kTileBlocks];
+  std::uint8_t classes[kTileBlocks + kTileColumns];
+  std::int16_t dcs[kTileBlocks + kTileColumns];
 };
 
 struct TileRow {
@@ -80,8 +80,8 @@ void find_parts(const Codebook& book, Photo& photo) {
     TileRow& whole = photo.rows.emplace_back();
     whole.runs.set_row(header.shape, r);
     whole.part = {record + header.dc_begin[row], header.dc_begin[row + 1] - header.dc_begin[row]};
-    dc.resize(static_cast<std::size_t>(whole.runs.blocks));
-    const std::uint8_t* classes = decode_dc(book, whole.runs, whole.part, dc.data());
+    dc.resize(static_cast<std::size_t>(whole.runs.blocks + kTileColumns));
+    const std::uint8_t* classes = decode_dc(book, whole.runs, whole.part, photo.quant, dc.data());
     if (!classes) fail(photo.path + ": its record does not decode");
     for (std::int32_t t = 0; t < header.shape.tiles_x(); ++t) {
       const std::size_t k = header.shape.tile_number(r, t);
@@ -89,8 +89,8 @@ void find_parts(const Codebook& book, Photo& photo) {
       tile.runs.set_tile(header.shape, r, t);
       tile.part = {record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k],
                    header.exceptions[k]};
-      classes_of_tile(header.shape, whole.runs, classes, tile.runs, t, tile.classes);
-      dcs_of_tile(header.shape, whole.runs, dc.data(), tile.runs, t, photo.quant, tile.dcs);
+      take_tile(header.shape, whole.runs, classes, tile.runs, t, tile.classes);
+      take_tile(header.shape, whole.runs, dc.data(), tile.runs, t, tile.dcs);
     }
   }
 }
@@ -192,7 +192,7 @@ void Bench::time_dc() {
       dc.resize(std::max(dc.size(), static_cast<std::size_t>(row.runs.blocks)));
     const auto start = std::chrono::steady_clock::now();
     for (const TileRow& row : photo->rows)
-      if (!decode_dc(book_, row.runs, row.part, dc.data())) fail(photo->path);
+      if (!decode_dc(book_, row.runs, row.part, photo->quant, dc.data())) fail(photo->path);
     ns += since(start);
   }
   note("dc ns/block", per_block(ns));

@@ -55,12 +55,6 @@ Status tile_damaged(std::int32_t row, std::int32_t t) {
   return corrupt("tile " + number(t) + " of row " + number(row) + " violates the format");
 }
 
-// Returns a * b modulo 2^16.
-std::int16_t product(std::int16_t a, std::int16_t b) {
-  return static_cast<std::int16_t>(static_cast<std::uint32_t>(std::int32_t{a}) *
-                                   static_cast<std::uint32_t>(std::int32_t{b}));
-}
-
 // Prefetches bytes that are read some microseconds later, a part at a time: a core has only some
 // 16 buffers for lines that are on their way, and waits when it has no more.
 class Prefetch {
@@ -107,7 +101,7 @@ const RecordReads& BlockDecoder::plan(const PlaneRegion& region) {
   dc_only_ = true;
   tile_rows_ = tiles_ = {INT32_MAX, 0};
   for (int c = 0; c < region.components; ++c) {
-    const int size = 8 / region.reduce[c];
+    const int size = size_[c] = 8 / region.reduce[c];
     dc_only_ = dc_only_ && size == 1;
     block_x_[c] = blocks_of<Extent>(region.x[c], size);
     block_y_[c] = blocks_of<Extent>(region.y[c], size);
@@ -144,7 +138,7 @@ void BlockDecoder::plan_ac() {
 Status BlockDecoder::decode(const std::uint8_t* dc, const std::uint8_t* const* ac,
                             PlaneView* planes) {
   for (int c = 0; c < region_.components; ++c) {
-    const int size = 8 / region_.reduce[c];
+    const int size = size_[c];
     const std::int32_t width = (block_x_[c].last - block_x_[c].first) * size;
     const std::int32_t height = (block_y_[c].last - block_y_[c].first) * size;
     const std::int32_t slack = std::max<std::int32_t>(kIdctSlack, kReadPad);
@@ -169,9 +163,8 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
   Status status = dc_part(header_, row, dc, reads_.dc.begin, part);
   if (!status.ok()) return status;
   row_.set_row(shape, row);
-  if (row_dc_.size() < static_cast<std::size_t>(row_.blocks))
-    row_dc_.resize(static_cast<std::size_t>(row_.blocks));
-  const std::uint8_t* classes = decode_dc(*book_, row_, part, row_dc_.data());
+  row_dc_.resize(std::max(row_dc_.size(), static_cast<std::size_t>(row_.blocks + kTileColumns)));
+  const std::uint8_t* classes = decode_dc(*book_, row_, part, quant_, row_dc_.data());
   if (!classes) return dc_damaged(row);
   const std::uint8_t* group = nullptr;
   Prefetch next;  // the bytes of the same group in the next row
@@ -200,10 +193,10 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
 // Decodes the coefficients of a tile's blocks that the region needs.
 Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint8_t* group,
                             const std::uint8_t* classes) {
-  std::uint8_t own[kTileBlocks];
-  std::int16_t dcs[kTileBlocks];
-  classes_of_tile(header_.shape, row_, classes, tile_, tile, own);
-  dcs_of_tile(header_.shape, row_, row_dc_.data(), tile_, tile, quant_, dcs);
+  std::uint8_t own[kTileBlocks + kTileColumns];
+  std::int16_t dcs[kTileBlocks + kTileColumns];
+  take_tile(header_.shape, row_, classes, tile_, tile, own);
+  take_tile(header_.shape, row_, row_dc_.data(), tile_, tile, dcs);
   const bool sound = expand_tile(*book_, tile_, ac_part(header_, row, tile, group), own, dcs,
                                  quant_, wanted(tile), coefficients_[0].value);
   return sound ? Status::okay() : tile_damaged(row, tile);
@@ -237,15 +230,11 @@ void BlockDecoder::write_tile(std::int32_t tile) {
     const std::int32_t first = std::max(block_x_[c].first - x, 0);
     const std::int32_t count = std::min(block_x_[c].last - x, run.count) - first;
     if (count <= 0) continue;
-    const int size = 8 / region_.reduce[c];
-    const std::int16_t q = quant_.value[c][0];
-    const std::int16_t* dc = row_dc_.data() + row_.run[k].first + x + first;
+    const int size = size_[c];
     std::uint8_t* out = planes_[c].data() + (run.y - block_y_[c].first) * size * stride_[c] +
                         (x + first - block_x_[c].first) * size;
     if (size == 1) {
-      std::int16_t scaled[kTileColumns];
-      for (std::int32_t i = 0; i < count; ++i) scaled[i] = product(dc[i], q);
-      idct_dc(scaled, count, out);
+      idct_dc(row_dc_.data() + row_.run[k].first + x + first, count, out);
     } else {
       const std::int16_t* blocks = coefficients + 64 * (run.first + first);
       idct(size, blocks, count, out, stride_[c]);
@@ -283,13 +272,13 @@ Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t 
   if (!status.ok()) return status;
   BlockRuns whole, tile;
   whole.set_row(shape, row);
-  dc.resize(static_cast<std::size_t>(whole.blocks));
-  const std::uint8_t* classes = decode_dc(book, whole, part, dc.data());
-  if (!classes) return dc_damaged(row);
+  dc.resize(static_cast<std::size_t>(whole.blocks + kTileColumns));
   Dequantisers ones;
   ones.set_ones();
-  std::uint8_t own[kTileBlocks];
-  std::int16_t dcs[kTileBlocks];
+  const std::uint8_t* classes = decode_dc(book, whole, part, ones, dc.data());
+  if (!classes) return dc_damaged(row);
+  std::uint8_t own[kTileBlocks + kTileColumns];
+  std::int16_t dcs[kTileBlocks + kTileColumns];
   alignas(64) std::int16_t blocks[64 * kTileBlocks];
   for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
     const std::int32_t g = t / kGroupTiles;
@@ -297,8 +286,8 @@ Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t 
     if (t % kGroupTiles == 0) status = check_group(header, row, g, group);
     if (!status.ok()) return status;
     tile.set_tile(shape, row, t);
-    classes_of_tile(shape, whole, classes, tile, t, own);
-    dcs_of_tile(shape, whole, dc.data(), tile, t, ones, dcs);
+    take_tile(shape, whole, classes, tile, t, own);
+    take_tile(shape, whole, dc.data(), tile, t, dcs);
     if (!expand_tile(book, tile, ac_part(header, row, t, group), own, dcs, ones, ~std::uint64_t{0},
                      blocks))
       return tile_damaged(row, t);

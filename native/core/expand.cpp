@@ -123,8 +123,10 @@ std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes
   return position;
 }
 
-// Sums differences to DCs, modulo 2^16, in place. bases: 16 bits for each component.
-void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16_t* dc) {
+// Sums differences to DCs, modulo 2^16, in place, and dequantises them. bases: 16 bits for each
+// component.
+void sum_differences(const BlockRuns& row, const std::uint8_t* bases, const Dequantisers& quant,
+                     std::int16_t* dc) {
   SumKernel* const kernel = choose(kSum);
   int component = -1;
   unsigned start = 0;  // the predictor of the block row's first block
@@ -137,6 +139,8 @@ void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16
     std::int16_t* const block = dc + run.first;
     kernel(block, run.count, static_cast<std::uint16_t>(start));
     start = static_cast<std::uint16_t>(block[0]);
+    const std::int16_t q = quant.value[component][0];
+    for (std::int32_t i = 0; i < run.count; ++i) block[i] = product(block[i], q);
   }
 }
 
@@ -176,7 +180,7 @@ void Dequantisers::set_ones() {
 }
 
 const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RowPart& part,
-                              std::int16_t* dc) {
+                              const Dequantisers& quant, std::int16_t* dc) {
   const int components = row.run[row.runs - 1].component + 1;
   const auto blocks = static_cast<std::size_t>(row.blocks);
   const auto head = static_cast<std::size_t>(2 + 2 * components);
@@ -192,30 +196,8 @@ const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const 
   const std::uint64_t used = read_differences(book, classes, row.blocks, bits, end, escapes, dc);
   if (!is_whole(bits, used, end) || escapes.next != escapes.end) return nullptr;
   if (!is_filled(classes, blocks) || !is_filled(numbers, 2 * count)) return nullptr;
-  sum_differences(row, part.data + 2, dc);
+  sum_differences(row, part.data + 2, quant, dc);
   return classes;
-}
-
-void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::uint8_t* classes,
-                     const BlockRuns& tile, std::int32_t number, std::uint8_t* out) {
-  for (int k = 0; k < tile.runs; ++k) {
-    const BlockRuns::Run& run = tile.run[k];
-    const std::int32_t x = number * shape.tile_blocks_x(run.component);
-    std::memcpy(out + run.first, classes + row.run[k].first + x,
-                static_cast<std::size_t>(run.count));
-  }
-}
-
-void dcs_of_tile(const BlockShape& shape, const BlockRuns& row, const std::int16_t* dcs,
-                 const BlockRuns& tile, std::int32_t number, const Dequantisers& quant,
-                 std::int16_t* out) {
-  for (int k = 0; k < tile.runs; ++k) {
-    const BlockRuns::Run& run = tile.run[k];
-    const std::int32_t x = number * shape.tile_blocks_x(run.component);
-    const std::int16_t* from = dcs + row.run[k].first + x;
-    const std::int16_t q = quant.value[run.component][0];
-    for (std::int32_t i = 0; i < run.count; ++i) out[run.first + i] = product(from[i], q);
-  }
 }
 
 bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,

@@ -77,6 +77,13 @@ std::vector<std::int16_t> expected(const Row& row) {
   return out;
 }
 
+Dequantisers quantisers() {
+  Dequantisers quant;
+  quant.set_ones();
+  for (int c = 0; c < 3; ++c) quant.value[c][0] = static_cast<std::int16_t>(2 + 300 * c);
+  return quant;
+}
+
 // Whether a part is sound, which every level must say alike, and then its DCs.
 bool decode(const Codebook& book, const Row& row, const Bytes& part,
             std::vector<std::int16_t>* out = nullptr) {
@@ -87,7 +94,7 @@ bool decode(const Codebook& book, const Row& row, const Bytes& part,
     const ForcedSimd forced(level);
     std::vector<std::int16_t> dc(row.classes.size());
     const std::uint8_t* classes =
-        decode_dc(book, row.runs, {bytes.data(), bytes.size()}, dc.data());
+        decode_dc(book, row.runs, {bytes.data(), bytes.size()}, quantisers(), dc.data());
     if (level != Simd::portable) REQUIRE(sound == (classes != nullptr));
     sound = classes != nullptr;
     if (sound) {
@@ -103,7 +110,14 @@ bool decode(const Codebook& book, const Row& row, const Bytes& part,
 void check(const Codebook& book, const Row& row) {
   std::vector<std::int16_t> dc;
   REQUIRE(decode(book, row, part_of(book, row), &dc));
-  REQUIRE(dc == expected(row));
+  std::vector<std::int16_t> products = expected(row);
+  for (int k = 0; k < row.runs.runs; ++k) {
+    const BlockRuns::Run& run = row.runs.run[k];
+    for (auto i = static_cast<std::size_t>(run.first);
+         i < static_cast<std::size_t>(run.first + run.count); ++i)
+      products[i] = static_cast<std::int16_t>(products[i] * (2 + 300 * run.component));
+  }
+  REQUIRE(dc == products);
 }
 
 // Any classes; one of `rarity` differences is of 16 bits, the others fit.
@@ -170,7 +184,7 @@ TEST_CASE("an escape may hold any number, also one that its class has bits for")
                    2,   0, 0xFC, 0xFF};
   std::vector<std::int16_t> dc;
   REQUIRE(decode(*book, row, part, &dc));
-  CHECK(dc == std::vector<std::int16_t>{2, -2});
+  CHECK(dc == std::vector<std::int16_t>{2 * 2, 2 * -2});
 }
 
 TEST_CASE("a DC part without one of its bytes, or with one more, is damaged") {
@@ -253,13 +267,14 @@ TEST_CASE("tiles' blocks are those of their row, with the row's classes") {
     Bytes classes(static_cast<std::size_t>(row.blocks));
     for (auto& cls : classes) cls = static_cast<std::uint8_t>(rng());
     std::vector<int> seen(classes.size());
+    classes.resize(classes.size() + kTileColumns);
     for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
       BlockRuns tile;
       tile.set_tile(shape, r, t);
       REQUIRE(tile.blocks == shape.blocks_in_tile(r, t));
       REQUIRE(tile.runs == row.runs);
-      Bytes own(static_cast<std::size_t>(tile.blocks));
-      classes_of_tile(shape, row, classes.data(), tile, t, own.data());
+      Bytes own(static_cast<std::size_t>(tile.blocks + kTileColumns));
+      take_tile(shape, row, classes.data(), tile, t, own.data());
       std::int32_t next = 0;
       for (int k = 0; k < tile.runs; ++k) {
         const BlockRuns::Run& run = tile.run[k];

@@ -82,8 +82,8 @@ void expand(const Tile& tile, const BlockRuns& row, const std::uint8_t* classes,
             const Padded& bytes, Outcome& out) {
   BlockRuns runs;
   runs.set_tile(tile.shape, 0, tile.number);
-  Bytes own(static_cast<std::size_t>(runs.blocks));
-  classes_of_tile(tile.shape, row, classes, runs, tile.number, own.data());
+  Bytes own(static_cast<std::size_t>(runs.blocks + kTileColumns));
+  take_tile(tile.shape, row, classes, runs, tile.number, own.data());
   Blocks blocks(runs.blocks);
   const std::vector<std::int16_t> dcs(static_cast<std::size_t>(runs.blocks), 77);
   const bool sound = expand_tile(tile.book, runs, {bytes.data(), bytes.size(), tile.exceptions},
@@ -107,11 +107,12 @@ void decode(const Tile& tile, const Padded& dc, const Padded& ac, Outcome& out) 
   row.set_row(tile.shape, 0);
   const auto blocks = static_cast<std::size_t>(row.blocks);
   const std::unique_ptr<std::int16_t[]> values(new std::int16_t[blocks]);
-  const std::uint8_t* classes = decode_dc(tile.book, row, {dc.data(), dc.size()}, values.get());
+  const std::uint8_t* classes =
+      decode_dc(tile.book, row, {dc.data(), dc.size()}, tile.quant, values.get());
   out.add(classes ? "a sound row" : "a damaged row", Status::okay());
   if (classes) out.add("DCs", values.get(), 2 * blocks);
   // A tile's AC part has to stand on its own: its classes may be any.
-  Bytes any(blocks);
+  Bytes any(blocks + kTileColumns);
   for (std::size_t i = 0; i < blocks; ++i) any[i] = i < dc.size() ? dc.data()[i] : 0;
   expand(tile, row, classes ? classes : any.data(), ac, out);
 }

@@ -193,13 +193,15 @@ void fit_parts(RecordParts& parts, const Codebook& book, Rng& rng) {
     const auto fixed = classes_at + static_cast<std::size_t>(shape.blocks_in_row(r));
     while (dc.size() < fixed) dc.push_back(any_byte(rng));
     fit_dc(book, shape, r, dc);
+    Bytes of_row(dc.begin() + static_cast<std::ptrdiff_t>(classes_at), dc.end());
+    of_row.resize(of_row.size() + kTileColumns);
     BlockRuns row, tile;
     row.set_row(shape, r);
     for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
       const std::size_t k = shape.tile_number(r, t);
       tile.set_tile(shape, r, t);
-      std::uint8_t classes[kTileBlocks];
-      classes_of_tile(shape, row, dc.data() + classes_at, tile, t, classes);
+      std::uint8_t classes[kTileBlocks + kTileColumns];
+      take_tile(shape, row, of_row.data(), tile, t, classes);
       fit_ac(book, classes, tile.blocks, parts.ac[k], parts.exceptions[k]);
     }
   }
